@@ -1,0 +1,204 @@
+"""Whole Transformers as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+import torch
+from torch import nn
+
+from zoo.transformer import AttentionMaps, Transformer, expand_mask
+from zoo_components.modules.stack import Maps, join
+
+Output = torch.Tensor | tuple[torch.Tensor, AttentionMaps]
+
+
+class TiedTransformer(Transformer):
+    """A Transformer whose parameters can be made one and the same."""
+
+    def tie(self, ties: Mapping[str, str]) -> Self:
+        """Let each alias be the very parameter of its target."""
+        for alias, target in ties.items():
+            owner, _, attribute = alias.rpartition(".")
+            setattr(self.get_submodule(owner), attribute, self.get_parameter(target))
+        return self
+
+
+class EncoderDecoder(TiedTransformer):
+    """model(source, target) = head(decode(target, encode(source)))."""
+
+    def __init__(self, *, encoder: nn.Module, decoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.head = head
+
+    def encode(
+        self,
+        source: torch.Tensor,
+        *,
+        source_mask: torch.Tensor | None = None,
+        return_attention: bool = False,
+    ) -> Output:
+        """The encoder's states, (batch, source length, d_model), and its maps if asked for."""
+        states, maps = self.encoder(source, mask=source_mask, return_weights=return_attention)
+        return (states, _maps(encoder=maps)) if return_attention else states
+
+    def decode(
+        self,
+        target: torch.Tensor,
+        memory: torch.Tensor,
+        *,
+        target_mask: torch.Tensor | None = None,
+        memory_mask: torch.Tensor | None = None,
+        return_attention: bool = False,
+    ) -> Output:
+        """The decoder's states, (batch, target length, d_model), and its maps if asked for.
+
+        `memory` is what `encode` returned; `memory_mask` tells which of it may be attended to,
+        padding included.
+        """
+        states, maps = self.decoder(
+            target,
+            memory,
+            mask=target_mask,
+            memory_mask=memory_mask,
+            return_weights=return_attention,
+        )
+        return (states, _maps(decoder=maps)) if return_attention else states
+
+    def forward(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        *,
+        source_mask: torch.Tensor | None = None,
+        target_mask: torch.Tensor | None = None,
+        return_attention: bool = False,
+    ) -> Output:
+        """Score the target, given the source.
+
+        Args:
+            source: ids (batch, source length), or vectors without a vocabulary.
+            target: ids (batch, target length).
+            source_mask: which source positions may be attended to, in the encoder and from the
+                decoder; boolean, True = attend, in a shape of `zoo.transformer.check_mask`.
+            target_mask: the same for the decoder's self-attention; it is joined with the causal
+                mask. Padding is hidden without a mask when the spec names a `pad_id`.
+            return_attention: also return the attention maps.
+
+        Returns:
+            The head's output, (batch, target length, target vocabulary), and the `AttentionMaps`
+            of every layer and kind if asked for.
+        """
+        memory, encoder_maps = self.encoder(
+            source, mask=source_mask, return_weights=return_attention
+        )
+        states, maps = self.decoder(
+            target,
+            memory,
+            mask=target_mask,
+            memory_mask=join(expand_mask(source_mask), self.encoder.padding_mask(source)),
+            return_weights=return_attention,
+        )
+        output = self.head(states)
+        return (output, _maps(encoder=encoder_maps, decoder=maps)) if return_attention else output
+
+
+class Encoder(TiedTransformer):
+    """model(source) = head(encode(source))."""
+
+    def __init__(self, *, encoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def encode(
+        self,
+        source: torch.Tensor,
+        *,
+        source_mask: torch.Tensor | None = None,
+        return_attention: bool = False,
+    ) -> Output:
+        """The states, (batch, length, d_model), and the attention maps if asked for."""
+        states, maps = self.encoder(source, mask=source_mask, return_weights=return_attention)
+        return (states, _maps(encoder=maps)) if return_attention else states
+
+    def forward(
+        self,
+        source: torch.Tensor,
+        *,
+        source_mask: torch.Tensor | None = None,
+        return_attention: bool = False,
+    ) -> Output:
+        """Encode the source, ids (batch, length) or vectors, and apply the head.
+
+        `source_mask` and `return_attention` are as in `EncoderDecoder.forward`.
+        """
+        states, maps = self.encoder(source, mask=source_mask, return_weights=return_attention)
+        output = self.head(states)
+        return (output, _maps(encoder=maps)) if return_attention else output
+
+
+class Decoder(TiedTransformer):
+    """model(target) = head(decode(target)), with or without an external memory."""
+
+    def __init__(self, *, decoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.head = head
+
+    def decode(
+        self,
+        target: torch.Tensor,
+        memory: torch.Tensor | None = None,
+        *,
+        target_mask: torch.Tensor | None = None,
+        memory_mask: torch.Tensor | None = None,
+        return_attention: bool = False,
+    ) -> Output:
+        """The states, (batch, length, d_model), and the attention maps if asked for."""
+        states, maps = self.decoder(
+            target,
+            memory,
+            mask=target_mask,
+            memory_mask=memory_mask,
+            return_weights=return_attention,
+        )
+        return (states, _maps(decoder=maps)) if return_attention else states
+
+    def forward(
+        self,
+        target: torch.Tensor,
+        memory: torch.Tensor | None = None,
+        *,
+        target_mask: torch.Tensor | None = None,
+        memory_mask: torch.Tensor | None = None,
+        return_attention: bool = False,
+    ) -> Output:
+        """Score the next token of each position of the target, ids (batch, length).
+
+        Args:
+            target: ids (batch, length), or vectors without a vocabulary.
+            memory: (batch, memory length, memory_width), if the spec states a `memory_width`.
+            target_mask: as in `EncoderDecoder.forward`.
+            memory_mask: which of the memory may be attended to.
+            return_attention: also return the attention maps.
+        """
+        states, maps = self.decoder(
+            target,
+            memory,
+            mask=target_mask,
+            memory_mask=memory_mask,
+            return_weights=return_attention,
+        )
+        output = self.head(states)
+        return (output, _maps(decoder=maps)) if return_attention else output
+
+
+def _maps(*, encoder: Maps | None = None, decoder: Maps | None = None) -> AttentionMaps:
+    encoder, decoder = encoder or {}, decoder or {}
+    return AttentionMaps(
+        encoder.get("self_attn", ()), decoder.get("self_attn", ()), decoder.get("cross_attn", ())
+    )

@@ -1,0 +1,97 @@
+"""Feed-forward modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Mlp(nn.Module):
+    """down(dropout(activation(up(x))))."""
+
+    def __init__(
+        self, *, d_model: int, d_ff: int, activation: nn.Module, bias: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.activation = activation
+        self.dropout = nn.Dropout(dropout)
+        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., d_model) to (..., d_model)."""
+        return self.down_proj(self.dropout(self.activation(self.up_proj(x))))
+
+
+class Glu(nn.Module):
+    """down(dropout(activation(gate(x)) * up(x)))."""
+
+    def __init__(
+        self, *, d_model: int, d_ff: int, activation: nn.Module, bias: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.activation = activation
+        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., d_model) to (..., d_model)."""
+        return self.down_proj(self.dropout(self.activation(self.gate_proj(x)) * self.up_proj(x)))
+
+
+class Conv1d(nn.Module):
+    """Two convolutions over the sequence, of unchanged length."""
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        d_ff: int,
+        kernel_size: int,
+        activation: nn.Module,
+        bias: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.up_proj = nn.Conv1d(d_model, d_ff, kernel_size, padding="same", bias=bias)
+        self.activation = activation
+        self.dropout = nn.Dropout(dropout)
+        self.down_proj = nn.Conv1d(d_ff, d_model, kernel_size, padding="same", bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., length, d_model) to (..., length, d_model)."""
+        hidden = self.dropout(self.activation(self.up_proj(x.transpose(-1, -2))))
+        return self.down_proj(hidden).transpose(-1, -2)
+
+
+class ResidualStack(nn.Module):
+    """`n_units` residual units with the same weights; returns what they add to x together."""
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        d_ff: int,
+        n_units: int,
+        norm: nn.Module,
+        activation: nn.Module,
+        bias: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.n_units = n_units
+        self.unit_norm = norm
+        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.activation = activation
+        self.dropout = nn.Dropout(dropout)
+        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., d_model) to (..., d_model)."""
+        added = torch.zeros_like(x)
+        for _ in range(self.n_units):
+            hidden = self.activation(self.up_proj(self.unit_norm(x + added)))
+            added = added + self.down_proj(self.dropout(hidden))
+        return added

@@ -1,0 +1,66 @@
+"""A config-driven model zoo and plugin registry for Transformers.
+
+    model = zoo.build("spec.toml")            # from a spec to a model
+    zoo.save(model, "model.safetensors")      # one file that rebuilds itself
+    model = zoo.load("model.safetensors")     # verified
+
+Importing this package imports no torch; the functions that need it do.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zoo.building import build
+    from zoo.errors import PluginError, RegistryError, SpecError, WeightsError, ZooError
+    from zoo.loading import load
+    from zoo.reading import read_spec
+    from zoo.registry import Registry, load_registry
+    from zoo.saving import save
+    from zoo.spec import ModelSpec
+    from zoo.transformer import AttentionMaps, Transformer
+
+__all__ = [
+    "AttentionMaps",
+    "ModelSpec",
+    "PluginError",
+    "Registry",
+    "RegistryError",
+    "SpecError",
+    "Transformer",
+    "WeightsError",
+    "ZooError",
+    "build",
+    "load",
+    "load_registry",
+    "read_spec",
+    "save",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "build": "building",
+    "load": "loading",
+    "read_spec": "reading",
+    "save": "saving",
+    "ModelSpec": "spec",
+    "Transformer": "transformer",
+    "AttentionMaps": "transformer",
+    "Registry": "registry",
+    "load_registry": "registry",
+    "ZooError": "errors",
+    "SpecError": "errors",
+    "RegistryError": "errors",
+    "PluginError": "errors",
+    "WeightsError": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'zoo' has no attribute {name!r}")
+    return getattr(import_module(f"zoo.{_HOMES[name]}"), name)

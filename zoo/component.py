@@ -1,0 +1,172 @@
+"""What a component description is: a frozen pydantic model whose fields say where values come from.
+
+A field's value is written in the component's own table. Three marks add to that:
+
+- `Shared[T]`: stated once, on this table or on any table around it; the nearest one counts.
+- `Given[T]`: a dimension that the parent gives. It cannot be written in a spec and is not stored.
+- `Annotated[Norm, Slot("norm", width="d_model")]`: another component, picked by its `kind`. The
+  keywords say which of the parent's fields become which `Given` fields of the child; fields of
+  the same name are given without being listed. `Part` is the same with the class known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
+from pydantic_core import PydanticCustomError, core_schema
+
+from zoo.layout import Layout
+
+if TYPE_CHECKING:
+    from torch import nn
+
+T = TypeVar("T")
+
+
+class _Mark:
+    """A mark without data; identity is its meaning."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+SHARED = _Mark("Shared")
+GIVEN = _Mark("Given")
+
+Shared = Annotated[T, SHARED]
+Given = Annotated[T, GIVEN]
+
+Size = Annotated[int, Field(ge=1)]
+"""A count or a width: an integer of at least 1."""
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+"""The share of elements that dropout zeroes: from 0 up to, not including, 1."""
+PositiveFloat = Annotated[float, Field(gt=0.0)]
+
+
+class ChildValidator(Protocol):
+    """What validates a child on behalf of its parent; `zoo.validate` passes one as the context."""
+
+    def child(self, value: Any, given: Mapping[str, Any]) -> Component | None: ...
+
+
+class Part:
+    """Marks a field as a nested component. `given` maps the child's `Given` names to the parent's
+    fields, a dotted name reaching into an earlier child (`n_heads="block.n_heads"`)."""
+
+    def __init__(self, **given: str) -> None:
+        self.given = given
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.with_info_plain_validator_function(self._validate)
+
+    def _validate(self, value: Any, info: ValidationInfo) -> Component | None:
+        if value is None or isinstance(value, Component):
+            return value
+        validator: ChildValidator | None = info.context
+        if validator is None:
+            raise ValueError("a component, not a table, is expected here")
+        given = dict(info.data)
+        for name, source in self.given.items():
+            first, *rest = source.split(".")
+            if first in info.data:
+                found = info.data[first]
+                for attribute in rest:
+                    found = getattr(found, attribute)
+                given[name] = found
+        return validator.child(value, given)
+
+
+class Slot(Part):
+    """Marks a field as a component that the spec picks by `kind` among the plugins of slot `slot`.
+
+    Args:
+        slot: the registry's name of the slot.
+        default: the kind when no table names one; without it, the registry's default for the slot.
+        inherit: whether tables around this one may fill it (`norm = "rms_norm"` at the top of a
+            spec fills every inheriting slot `norm`).
+        needs: the field is absent unless an enclosing component gives this dimension.
+    """
+
+    def __init__(
+        self,
+        slot: str,
+        /,
+        *,
+        default: str | None = None,
+        inherit: bool = True,
+        needs: str | None = None,
+        **given: str,
+    ) -> None:
+        super().__init__(**given)
+        self.slot = slot
+        self.default = default
+        self.inherit = inherit
+        self.needs = needs
+
+
+class Component(BaseModel):
+    """A description of one module: its configuration, its tensors, and how to build it.
+
+    Importing a description never imports torch; `build` does.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+    )
+
+    def layout(self) -> Layout:
+        """The tensors of the module that `build` returns, without building it."""
+        return Layout()
+
+    def build(self) -> nn.Module:
+        """The module, on torch's current default device. Its tensors are filled afterwards."""
+        raise TypeError(f"{type(self).__name__} has no build method")
+
+    def dump(self) -> dict[str, Any]:
+        """The configuration as plain data, defaults included, the parent's dimensions left out."""
+        data: dict[str, Any] = {}
+        for name, marks in fields_of(type(self)).items():
+            value = getattr(self, name)
+            if marks is not GIVEN and value is not None:
+                data[name] = _plain(value)
+        return data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Component):
+        return value.dump()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
+@cache
+def fields_of(cls: type[Component]) -> dict[str, _Mark | Part | None]:
+    """The fields of a description in order, each with its mark."""
+    found: dict[str, _Mark | Part | None] = {}
+    for name, field in cls.model_fields.items():
+        marks = [mark for mark in field.metadata if isinstance(mark, _Mark | Part)]
+        found[name] = marks[0] if marks else None
+    return found
+
+
+def given_of(cls: type[Component]) -> set[str]:
+    """The names of the dimensions that a description takes from its parent."""
+    return {name for name, mark in fields_of(cls).items() if mark is GIVEN}
+
+
+def contradiction(message: str, *keys: str) -> PydanticCustomError:
+    """An error for keys that cannot hold together. Raise it in a pydantic validator.
+
+    The place of each key is shown, wherever it is written: in the component's own table, in one
+    around it, or where the parent got the dimension from.
+    """
+    return PydanticCustomError("contradiction", "{message}", {"message": message, "keys": keys})

@@ -1,0 +1,56 @@
+"""The full form of a spec as TOML: one table per stack and slot, every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import tomlkit
+from tomlkit.container import Container
+from tomlkit.items import Table
+
+from zoo.resolve import Leaf, Node
+
+if TYPE_CHECKING:
+    from zoo.spec import ModelSpec
+
+
+def to_toml(spec: ModelSpec, *, origins: bool = False) -> str:
+    """The resolved spec as TOML text; with `origins`, each value says where it was written."""
+    document = tomlkit.document()
+    _fill(document, spec.to_dict(), spec.origin if origins else None, root=True)
+    return tomlkit.dumps(document)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _fill(
+    table: Container | Table, data: Mapping[str, Any], node: Node | None, *, root: bool = False
+) -> None:
+    scalars = {key: value for key, value in data.items() if not _is_table(value)}
+    for key, value in scalars.items():
+        item = tomlkit.item(value)
+        if node is not None:
+            item.comment(_origin(node, key, root=root))
+        table.add(key, item)
+    for key, value in data.items():
+        if _is_table(value):
+            inner = tomlkit.table()
+            child = node.values.get(key) if node is not None else None
+            _fill(inner, value, child if isinstance(child, Node) else None)
+            table.add(key, inner)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _origin(node: Node, key: str, *, root: bool) -> str:
+    if key == "kind" or (root and key == "builder"):
+        leaf = node.kind
+    elif root and key in ("format", "name"):
+        return f"{node.table.document.name}"
+    else:
+        leaf = node.values.get(key)
+    if not isinstance(leaf, Leaf) or not leaf.stated:
+        return "default"
+    place = leaf.place()
+    return f"{place.file}:{place.line}" if place.line else place.file

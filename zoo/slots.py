@@ -1,0 +1,185 @@
+"""The slots of a Transformer: what a plugin in each must describe, and what its module must do.
+
+The core knows these interfaces and no component by name. A slot's class states the dimensions that
+its parent gives. The docstring of each states the `forward` of the module that `build` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from zoo.component import Component, Given, Slot
+from zoo.distribution import Constant, Distribution
+from zoo.layout import Layout, Tensor
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from zoo.transformer import Transformer
+
+NormPlacement = Literal["pre", "post", "sandwich", "post_branch", "parallel"]
+NormSite = Literal["pre", "post", "out"]
+
+NORM_SITES: Mapping[str, tuple[NormSite, ...]] = {
+    "pre": ("pre",),
+    "post": ("out",),
+    "sandwich": ("pre", "post"),
+    "post_branch": ("post",),
+    "parallel": ("pre",),
+}
+"""The norms around a sublayer f for each short form: `pre` is f's input, `post` its output before
+the residual sum, `out` the sum. "Post-norm" of Vaswani et al. (2017) normalises the sum."""
+
+
+class Plugin(Component):
+    """A component that a spec names by its `kind`."""
+
+    kind: str
+
+
+class Norm(Plugin):
+    """Normalises vectors. Module: `forward(x)`, (..., width) to (..., width)."""
+
+    width: Given[int]
+
+
+class Sublayer(Plugin):
+    """A residual branch with its norms: x = out(x + post(f(pre(x)))), each norm where it is named.
+
+    The block registers the norms inside the branch's module, as `pre_norm`, `post_norm` and
+    `out_norm`, and applies them. A branch that returns a bare `nn.Sequential` cannot hold them.
+    """
+
+    d_model: Given[int]
+    norm_placement: Given[NormPlacement] = "pre"
+    norms: tuple[NormSite, ...] = Field(
+        default_factory=lambda data: NORM_SITES[data["norm_placement"]], strict=False
+    )
+    """Which of the norms `pre`, `post` and `out` are there."""
+    norm: Annotated[Norm, Slot("norm", width="d_model")]
+    """The norm at each of those places."""
+
+    def layout_with_norms(self) -> Layout:
+        """The branch's layout with its norms inside, as the block registers them."""
+        own = self.layout()
+        norms = {f"{site}_norm": self.norm.layout() for site in self.norms}
+        return Layout(
+            {**own.parts, **norms}, own.label or self.kind, None, own.cache, own.memory_cache
+        )
+
+
+class Attention(Sublayer):
+    """Mixes information between positions.
+
+    Module: `forward(x, memory, *, mask, causal, rotation, bias, return_weights)` returns the
+    branch's output (..., query, d_model) and, if asked, the weights (..., heads, query, key).
+    `memory` (..., key, memory_width) is None in self-attention; `mask` is boolean, True = attend,
+    and broadcasts to the weights; `rotation` and `bias` are what the position scheme returned.
+    """
+
+    memory_width: Given[int | None] = None
+
+
+class FeedForward(Sublayer):
+    """Transforms each position. Module: `forward(x)`, (..., d_model) to (..., d_model)."""
+
+
+class Position(Plugin):
+    """Tells positions apart: added to the embeddings, or used inside attention.
+
+    Module (`zoo.position.PositionScheme`): `embed(x, positions)`, `rotation(positions)` and
+    `bias(query_positions, key_positions)`, each doing nothing unless the scheme defines it.
+    """
+
+    d_model: Given[int]
+    n_heads: Given[int | None] = None
+    head_dim: Given[int | None] = None
+    site: ClassVar[str] = "position"
+    """The module's name in its stack: `embed.positions` for a table added to the embeddings."""
+
+
+class Embedding(Plugin):
+    """Makes the vectors that enter a stack. Module: `forward(inputs, positions)`: what the model
+    is called with, ids (..., length) or vectors (..., length, d_model), and the position of each
+    token (..., length), to (..., length, d_model). `build` receives the scheme to add, or None."""
+
+    vocab: Given[int | None] = None
+    d_model: Given[int]
+
+    def build(self, scheme: nn.Module | None = None) -> nn.Module:
+        """The module, which applies `scheme.embed` to the embedded tokens."""
+        raise TypeError(f"{type(self).__name__} has no build method")
+
+
+class Head(Plugin):
+    """Turns states into the model's output. Module: `forward(x)`, (..., d_model) to (..., n)."""
+
+    vocab: Given[int | None] = None
+    d_model: Given[int]
+
+    def ties(self, embedding: str) -> dict[str, str]:
+        """The head's tensors that are the same as the token table named `embedding`."""
+        return {}
+
+
+class Block(Plugin):
+    """One layer of a stack. Module: `forward(x, context)` returns the new states (..., length,
+    d_model) and the attention weights as a mapping of kind to tensor, empty unless asked for."""
+
+    d_model: Given[int]
+    norm_placement: Given[NormPlacement] = "pre"
+    memory_width: Given[int | None] = None
+
+    @property
+    def n_heads(self) -> int | None:
+        """The heads of the self-attention, for position schemes that need the number."""
+        return None
+
+    @property
+    def head_dim(self) -> int | None:
+        """The width of one of those heads."""
+        return None
+
+
+class Init(Plugin):
+    """Says which distribution a tensor starts from."""
+
+    def start_of(self, tensor: Tensor) -> Distribution:
+        """The distribution of `tensor`'s initial values; a constant's own value comes first."""
+        if tensor.role == "constant":
+            return Constant(tensor.value)
+        return self.distribution(tensor)
+
+    def distribution(self, tensor: Tensor) -> Distribution:
+        """The distribution of a tensor that is no constant, by its role and fans."""
+        raise TypeError(f"{type(self).__name__} has no distribution method")
+
+
+class Builder(Plugin):
+    """A whole Transformer. Its table is the spec's top level, its kind the key `builder`."""
+
+    init: Annotated[Init, Slot("init")]
+
+    def ties(self) -> dict[str, str]:
+        """Tensors that are one and the same, each pair as alias and target."""
+        return {}
+
+    def build(self) -> Transformer:
+        """The module, on torch's current default device."""
+        raise TypeError(f"{type(self).__name__} has no build method")
+
+
+SLOTS: Mapping[str, type[Plugin]] = {
+    "builder": Builder,
+    "block": Block,
+    "attention": Attention,
+    "ffn": FeedForward,
+    "norm": Norm,
+    "position": Position,
+    "embedding": Embedding,
+    "head": Head,
+    "init": Init,
+}

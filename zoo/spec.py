@@ -1,0 +1,79 @@
+"""A validated spec: the frozen description of one Transformer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from zoo.layout import Layout, Tensor
+from zoo.slots import Builder
+
+if TYPE_CHECKING:
+    from zoo.resolve import Node
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model's name and its builder, with every default filled in.
+
+    `origin` is the resolved tree that it was made from, which tells where each value was written;
+    it takes no part in equality.
+    """
+
+    name: str
+    model: Builder
+    origin: Node | None = field(default=None, compare=False, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved spec as plain data, as it is hashed and stored."""
+        builder = self.model.dump()
+        return {"format": FORMAT, "name": self.name, "builder": builder.pop("kind"), **builder}
+
+    @cached_property
+    def canonical_json(self) -> bytes:
+        """The resolved spec as canonical JSON (RFC 8785)."""
+        import rfc8785
+
+        return rfc8785.dumps(self.to_dict())
+
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:` and the SHA-256 of the canonical JSON: equal for equal models by equal names."""
+        return f"sha256:{hashlib.sha256(self.canonical_json).hexdigest()}"
+
+    def to_toml(self) -> str:
+        """The full form as TOML text, which reads back as an equal spec."""
+        from zoo.full_form import to_toml
+
+        return to_toml(self)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The tensors of the model, as a tree named like its modules."""
+        return self.model.layout()
+
+    @cached_property
+    def ties(self) -> Mapping[str, str]:
+        """Tensors that are one and the same: each other name, and the name it is stored under,
+        which is the lexicographically first."""
+        groups: dict[str, set[str]] = {}
+        for alias, target in self.model.ties().items():
+            group = groups.get(alias, {alias}) | groups.get(target, {target})
+            groups.update(dict.fromkeys(group, group))
+        return {name: min(group) for name, group in sorted(groups.items()) if name != min(group)}
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors that are stored, by name; of tied ones, only the first name."""
+        return {name: tensor for name, tensor in self.layout.tensors() if name not in self.ties}
+
+    @cached_property
+    def n_parameters(self) -> int:
+        """Trainable elements, tied ones once; arithmetic only."""
+        shared = {name: self.layout.find(name).size for name in self.ties}
+        return self.layout.n_parameters - sum(shared.values())

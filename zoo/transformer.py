@@ -1,0 +1,69 @@
+"""What every model of the zoo is: a `Transformer` module that knows its spec."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from zoo.spec import ModelSpec
+
+
+class AttentionMaps(NamedTuple):
+    """The attention weights of every layer, by kind; each is (batch, heads, query, key).
+
+    A kind that the model does not have is an empty tuple.
+    """
+
+    encoder: tuple[torch.Tensor, ...] = ()
+    decoder: tuple[torch.Tensor, ...] = ()
+    cross: tuple[torch.Tensor, ...] = ()
+
+
+class Transformer(nn.Module):
+    """The base of the modules that builder plugins return.
+
+    `encode` and `decode` give hidden states; calling the model gives what its head makes of them.
+    A model without one of the two sides does not have that method. `spec` is what it was built
+    from.
+    """
+
+    spec: ModelSpec
+
+
+def expand_mask(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """A (batch, key) or (batch, query, key) mask with the dimensions that it leaves out."""
+    if mask is None or mask.dim() not in (2, 3):
+        return mask
+    return mask[:, None, None, :] if mask.dim() == 2 else mask[:, None, :, :]
+
+
+def check_mask(mask: torch.Tensor, *, batch: int, query: int, key: int) -> torch.Tensor:
+    """A mask as attention takes it: boolean, True = attend, (batch or 1, heads or 1, query or 1, key).
+
+    Args:
+        mask: (batch, key), (batch, query, key) or (batch, heads, query, key); a batch, heads or
+            query of 1 is broadcast.
+
+    Raises:
+        TypeError: it is not boolean.
+        ValueError: it has another shape.
+    """
+    if mask.dtype != torch.bool:
+        raise TypeError(f"a mask is boolean, True = attend, not {mask.dtype}; compare with `!= 0`")
+    full = expand_mask(mask)
+    fits = (
+        full is not None
+        and full.dim() == 4
+        and full.shape[0] in (1, batch)
+        and full.shape[2] in (1, query)
+        and full.shape[3] == key
+    )
+    if full is None or not fits:
+        raise ValueError(
+            f"a mask of shape {tuple(mask.shape)} does not fit batch {batch}, {query} queries and {key} keys: "
+            "it is (batch, key), (batch, query, key) or (batch, heads, query, key)"
+        )
+    return full
