@@ -48,6 +48,7 @@ class Layout:
         repeat: when set, the module is a list of that many equal elements, named 0, 1, ...
         cache: elements that generation keeps per token of the sequence itself (k and v).
         memory_cache: elements that generation keeps per token of the attended memory.
+        generates: whether generation extends what is inside; an encoder keeps no cache.
     """
 
     parts: Mapping[str, Tensor | Layout] = field(default_factory=dict[str, "Tensor | Layout"])
@@ -55,6 +56,7 @@ class Layout:
     repeat: int | None = None
     cache: int = 0
     memory_cache: int = 0
+    generates: bool = True
 
     @cached_property
     def n_parameters(self) -> int:
@@ -76,12 +78,12 @@ class Layout:
     @cached_property
     def cache_per_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the sequence itself."""
-        return self.cache + self._sum_of_parts("cache_per_token")
+        return self.generates * (self.cache + self._sum_of_parts("cache_per_token"))
 
     @cached_property
     def cache_per_memory_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the attended memory."""
-        return self.memory_cache + self._sum_of_parts("cache_per_memory_token")
+        return self.generates * (self.memory_cache + self._sum_of_parts("cache_per_memory_token"))
 
     def _total(self, name: str, count: Callable[[Tensor], int]) -> int:
         own = sum(count(part) for part in self.parts.values() if isinstance(part, Tensor))

@@ -76,11 +76,12 @@ class Attention(Sublayer):
 
     Module: `forward(x, memory, *, mask, causal, rotation, bias, return_weights)` returns the
     branch's output (..., query, d_model) and, if asked, the weights (..., heads, query, key).
-    `memory` (..., key, memory_width) is None in self-attention; `mask` is boolean, True = attend,
+    `memory` (..., key, key_width) is None in self-attention; `mask` is boolean, True = attend,
     and broadcasts to the weights; `rotation` and `bias` are what the position scheme returned.
     """
 
-    memory_width: Given[int | None] = None
+    key_width: Given[int | None] = None
+    """The width of the memory that keys and values are made from; None in self-attention."""
 
 
 class FeedForward(Sublayer):

@@ -80,11 +80,11 @@ class MultiHead(Attention):
         return self
 
     def layout(self) -> Layout:
-        memory = self.memory_width or self.d_model
+        key_width = self.key_width or self.d_model
         parts = {
             "q_proj": linear(self.d_model, self.n_heads * self.head_dim, bias="q" in self.bias),
-            "k_proj": linear(memory, self.n_kv_heads * self.head_dim, bias="k" in self.bias),
-            "v_proj": linear(memory, self.n_kv_heads * self.v_head_dim, bias="v" in self.bias),
+            "k_proj": linear(key_width, self.n_kv_heads * self.head_dim, bias="k" in self.bias),
+            "v_proj": linear(key_width, self.n_kv_heads * self.v_head_dim, bias="v" in self.bias),
         }
         if self.output_projection:
             width = self.n_heads * self.v_head_dim
@@ -94,8 +94,8 @@ class MultiHead(Attention):
         return Layout(
             parts,
             f"multi_head, {self.n_heads}{groups} heads of {self.head_dim}",
-            cache=0 if self.memory_width else cache,
-            memory_cache=cache if self.memory_width else 0,
+            cache=0 if self.key_width else cache,
+            memory_cache=cache if self.key_width else 0,
         )
 
     def build(self) -> nn.Module:
@@ -103,7 +103,7 @@ class MultiHead(Attention):
 
         return MultiHeadAttention(
             d_model=self.d_model,
-            memory_width=self.memory_width or self.d_model,
+            key_width=self.key_width or self.d_model,
             n_heads=self.n_heads,
             n_kv_heads=self.n_kv_heads,
             head_dim=self.head_dim,

@@ -21,7 +21,7 @@ class Residual(Block):
     self_attn: Annotated[Attention, Slot("attention")]
     """Attention of the sequence to itself."""
     cross_attn: Annotated[
-        Attention | None, Slot("attention", needs="memory_width", memory_width="memory_width")
+        Attention | None, Slot("attention", needs="memory_width", key_width="memory_width")
     ] = None
     """Attention to the memory; only in a stack that has one."""
     ffn: Annotated[FeedForward, Slot("ffn")]

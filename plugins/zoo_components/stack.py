@@ -55,7 +55,8 @@ class Stack(Component):
             layout[self.position.site] = position
         if self.final_norm and (norm := self.norm.layout()).parts:
             layout["norm"] = norm
-        return Layout({name: part for name, part in layout.items() if part.parts})
+        parts = {name: part for name, part in layout.items() if part.parts}
+        return Layout(parts, generates=self.causal)
 
     def build(self) -> nn.Module:
         from zoo_components.modules.stack import Stack as Module

@@ -18,7 +18,7 @@ class MultiHeadAttention(nn.Module):
         self,
         *,
         d_model: int,
-        memory_width: int,
+        key_width: int,
         n_heads: int,
         n_kv_heads: int,
         head_dim: int,
@@ -36,8 +36,8 @@ class MultiHeadAttention(nn.Module):
         self.dropout = dropout
         self.uniform_masked_rows = uniform_masked_rows
         self.q_proj = nn.Linear(d_model, n_heads * head_dim, bias="q" in bias)
-        self.k_proj = nn.Linear(memory_width, n_kv_heads * head_dim, bias="k" in bias)
-        self.v_proj = nn.Linear(memory_width, n_kv_heads * v_head_dim, bias="v" in bias)
+        self.k_proj = nn.Linear(key_width, n_kv_heads * head_dim, bias="k" in bias)
+        self.v_proj = nn.Linear(key_width, n_kv_heads * v_head_dim, bias="v" in bias)
         self.o_proj: nn.Module = (
             nn.Linear(n_heads * v_head_dim, d_out, bias="o" in bias)
             if output_projection
@@ -59,7 +59,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             x: (..., query, d_model).
-            memory: (..., key, memory_width).
+            memory: (..., key, key_width).
             mask: boolean, True = attend; broadcasts to (..., heads, query, key).
             causal: a query attends to no later key; joined with `mask`.
             rotation: turns queries and keys by their positions.

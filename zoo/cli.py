@@ -1,0 +1,189 @@
+"""The command line: `zoo build`, `validate`, `show`, `list`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import zoo
+from zoo.errors import ZooError
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
+    from zoo.spec import ModelSpec
+
+USER_ERROR = 2
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command. The exit status is 0, or 2 for a mistake that the user can mend."""
+    try:
+        cli.main(list(arguments), prog_name="zoo", standalone_mode=False)
+    except ZooError as error:
+        click.echo(str(error), err=True)
+        return USER_ERROR
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        return 1
+    return 0
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(zoo.__version__, prog_name="zoo")
+@click.option(
+    "--registry",
+    type=click.Path(path_type=Path),
+    help="A further registry.toml, over those of the user and the working directory.",
+)
+@click.pass_context
+def cli(context: click.Context, registry: Path | None) -> None:
+    """Transformers from declarative specs: build, inspect and share them."""
+
+    def layers() -> Registry:
+        from zoo.registry import load_registry
+
+        return load_registry(registry)
+
+    context.obj = layers
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+spec_argument = click.argument("spec")
+Layers = Callable[[], "Registry"]
+
+
+@cli.command()
+@spec_argument
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the model.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64", "float16", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Of the weights; they are made in float32 and cast last.",
+)
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="Where it is built; `meta` checks the build and writes nothing.",
+)
+@json_option
+@click.pass_obj
+def build(
+    layers: Layers,
+    spec: str,
+    output: Path | None,
+    seed: int,
+    dtype: str,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Build SPEC, a file or a model's name, and write it as DIR/model.safetensors.
+
+    DIR is the model's name unless -o is given.
+    """
+    registry = layers()
+    found = zoo.read_spec(spec, registry=registry)
+    from zoo.commands import build_and_save
+
+    gc.enable()
+    report = build_and_save(found, output, seed=seed, dtype=dtype, device=device)
+    _print(as_json, report, _build_text)
+
+
+def _build_text(report: dict[str, Any]) -> str:
+    size = f"{report['name']}: {report['parameters']:,} parameters"
+    if report["path"] is None:
+        return f"{size}, built on {report['device']}; nothing is written"
+    return f"{size}, seed {report['seed']}\n{report['path']}\n{report['content_digest']}"
+
+
+@cli.command()
+@click.argument("specs", nargs=-1, required=True)
+@json_option
+@click.pass_obj
+def validate(layers: Layers, specs: tuple[str, ...], as_json: bool) -> None:
+    """Check each SPEC and report every problem of all of them."""
+    registry = layers()
+    report: list[dict[str, Any]] = []
+    problems = [problem for spec in specs for problem in _validate_one(spec, registry, report)]
+    text = "\n".join(f"{one['spec']}: {one['name']} {one['digest']}" for one in report)
+    _print(as_json, report, lambda _: text)
+    if problems:
+        raise ZooError(problems)
+
+
+def _validate_one(spec: str, registry: Registry, report: list[dict[str, Any]]) -> Sequence[Any]:
+    try:
+        found = zoo.read_spec(spec, registry=registry)
+        n_parameters = found.n_parameters
+    except ZooError as error:
+        return error.problems
+    report.append(
+        {"spec": spec, "name": found.name, "digest": found.digest, "parameters": n_parameters}
+    )
+    return ()
+
+
+@cli.command()
+@spec_argument
+@click.option("--resolved", is_flag=True, help="The full form, each value with its origin.")
+@click.option("--tensors", is_flag=True, help="The name and shape of every stored tensor.")
+@json_option
+@click.pass_obj
+def show(layers: Layers, spec: str, resolved: bool, tensors: bool, as_json: bool) -> None:
+    """Show SPEC, a file, a model's name or a weights file: its parts, parameters and sizes."""
+    from zoo import show as views
+
+    found = _spec_of(spec, layers())
+    if resolved:
+        _print(as_json, found.to_dict(), lambda _: views.resolved_text(found))
+    elif tensors:
+        _print(as_json, views.tensors_data(found), views.tensors_text)
+    else:
+        _print(as_json, views.summary_data(found), lambda data: views.summary_text(found, data))
+
+
+def _spec_of(source: str, registry: Registry) -> ModelSpec:
+    path = Path(source)
+    if path.suffix == ".safetensors" or (path / "model.safetensors").is_file():
+        from zoo.document import from_data
+        from zoo.resolve import resolve
+        from zoo.validate import validate as validated
+        from zoo.weights_file import read_header, weights_path
+
+        path = weights_path(path)
+        return validated(resolve(from_data(read_header(path).spec, str(path)), registry))
+    return zoo.read_spec(source, registry=registry)
+
+
+@cli.command("list")
+@click.argument("what", type=click.Choice(["models", "components"]), required=False)
+@click.argument("pattern", required=False)
+@json_option
+@click.pass_obj
+def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) -> None:
+    """List the registered models and components, or those whose name matches PATTERN (`rot*`)."""
+    from zoo import show as views
+
+    data = views.listing_data(layers(), what, pattern)
+    _print(as_json, data, views.listing_text)
+
+
+def _print(as_json: bool, data: Any, text: Callable[[Any], str]) -> None:
+    sys.stdout.write((json.dumps(data, indent=2) if as_json else text(data)) + "\n")

@@ -1,0 +1,179 @@
+"""What `zoo show` and `zoo list` print, as data and as text. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from zoo.layout import Layout, Tensor
+from zoo.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
+
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def summary_data(spec: ModelSpec) -> dict[str, Any]:
+    """Sizes of a model: parameters, stored bytes, key-value cache, and the tree of its parts."""
+    shared = spec.layout.n_parameters - spec.n_parameters
+    layout = spec.layout
+    return {
+        "name": spec.name,
+        "builder": spec.model.kind,
+        "digest": spec.digest,
+        "parameters": {"unique": spec.n_parameters, "shared": shared},
+        "bytes": {dtype: spec.n_parameters * size for dtype, size in BYTES.items()},
+        "kv_cache_bytes_per_token": {
+            dtype: layout.cache_per_token * size for dtype, size in BYTES.items()
+        },
+        "kv_cache_bytes_per_source_token": {
+            dtype: layout.cache_per_memory_token * size for dtype, size in BYTES.items()
+        },
+        "tied": dict(spec.ties),
+        "parts": _tree_data(layout),
+    }
+
+
+def _tree_data(layout: Layout) -> dict[str, Any]:
+    return {
+        name: {
+            "label": part.label,
+            "repeat": part.repeat or 1,
+            "parameters": part.n_parameters,
+            "parts": _tree_data(part),
+        }
+        for name, part in layout.parts.items()
+        if isinstance(part, Layout)
+    }
+
+
+def summary_text(spec: ModelSpec, data: Mapping[str, Any]) -> str:
+    """The summary for people: a head of sizes, then the tree."""
+    sizes = data["parameters"]
+    lines = [
+        f"{spec.name}  ({spec.model.kind})",
+        f"  spec        {data['digest']}",
+        f"  parameters  {sizes['unique']:,}"
+        + (f", and {sizes['shared']:,} more that are shared" if sizes["shared"] else ""),
+        f"  size        {_by_dtype(data['bytes'])}",
+    ]
+    if any(data["kv_cache_bytes_per_token"].values()):
+        lines.append(f"  kv cache    {_by_dtype(data['kv_cache_bytes_per_token'])} per token")
+    if any(data["kv_cache_bytes_per_source_token"].values()):
+        per_source = _by_dtype(data["kv_cache_bytes_per_source_token"])
+        lines.append(f"              {per_source} per source token")
+    lines.append("")
+    rows = list(_rows(spec.layout, spec.ties, "", ""))
+    name_width = max((len(name) for name, _, _ in rows), default=0)
+    label_width = max((len(label) for _, label, _ in rows), default=0)
+    lines += [
+        f"{name:<{name_width}}  {label:<{label_width}}  {size:>15}".rstrip()
+        for name, label, size in rows
+    ]
+    return "\n".join(lines)
+
+
+def _rows(
+    layout: Layout, ties: Mapping[str, str], prefix: str, indent: str
+) -> Iterator[tuple[str, str, str]]:
+    inner = [(name, part) for name, part in layout.parts.items() if isinstance(part, Layout)]
+    for index, (name, part) in enumerate(inner):
+        last = index == len(inner) - 1
+        full = f"{prefix}{name}."
+        tied = [ties[f"{full}{leaf}"] for leaf in part.parts if f"{full}{leaf}" in ties]
+        each = part.n_parameters // (part.repeat or 1)
+        shown = f"{name} x {part.repeat}" if part.repeat is not None else name
+        size = f"{each:,} each" if part.repeat is not None else f"{each:,}"
+        label = f"= {tied[0].removesuffix('.weight')}" if tied else part.label
+        yield f"{indent}{'└─ ' if last else '├─ '}{shown}", label, size
+        if part.repeat is None or part.repeat > 0:
+            yield from _rows(part, ties, full, indent + ("   " if last else "│  "))
+
+
+def _by_dtype(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{human_bytes(size)} {dtype}" for dtype, size in sizes.items())
+
+
+def human_bytes(count: int) -> str:
+    """A number of bytes with a decimal unit: 252.2 MB."""
+    if count < 1000:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:,.1f} TB"
+
+
+def tensors_data(spec: ModelSpec) -> list[dict[str, Any]]:
+    """Every stored tensor: name, shape, dtype kind, and the other names it goes by."""
+    aliases: dict[str, list[str]] = {}
+    for alias, target in spec.ties.items():
+        aliases.setdefault(target, []).append(alias)
+    return [
+        {
+            "name": name,
+            "shape": list(tensor.shape),
+            "kind": _kind(tensor),
+            "also": aliases.get(name, []),
+        }
+        for name, tensor in spec.tensors.items()
+    ]
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{'buffer' if tensor.buffer else 'parameter'} {tensor.dtype}"
+
+
+def tensors_text(tensors: list[dict[str, Any]]) -> str:
+    """One line a tensor: shape, name, and what is tied to it."""
+    shapes = [" x ".join(map(str, tensor["shape"])) or "scalar" for tensor in tensors]
+    width = max((len(shape) for shape in shapes), default=0)
+    return "\n".join(
+        f"{shape:>{width}}  {tensor['name']}"
+        + (f"  = {', '.join(tensor['also'])}" if tensor["also"] else "")
+        for shape, tensor in zip(shapes, tensors, strict=True)
+    )
+
+
+def resolved_text(spec: ModelSpec) -> str:
+    """The full form as TOML, each value with the file and line it came from."""
+    from zoo.full_form import to_toml
+
+    return to_toml(spec, origins=True).rstrip("\n")
+
+
+def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:
+    """Registered names with where they come from, those that match `pattern`."""
+
+    def matching(entries: Mapping[str, Any], **more: str) -> list[dict[str, str]]:
+        return [
+            {"name": name, **more, "target": entry.target, "registry": entry.document.name}
+            for name, entry in sorted(entries.items())
+            if pattern is None or fnmatchcase(name, pattern)
+        ]
+
+    data: dict[str, Any] = {}
+    if what in (None, "models"):
+        data["models"] = matching(registry.models)
+    if what in (None, "components"):
+        data["components"] = [
+            row for slot, entries in registry.plugins.items() for row in matching(entries, slot=slot)
+        ]
+    return data
+
+
+def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
+    """One line a name, under a heading a slot."""
+    lines: list[str] = []
+    heading = None
+    for group, rows in data.items():
+        width = max((len(row["name"]) for row in rows), default=0)
+        for row in rows:
+            if heading != (heading := row.get("slot", group)):
+                lines += ["", heading] if lines else [heading]
+            lines.append(f"  {row['name']:<{width}}  {row['target']}")
+    return "\n".join(lines) if lines else "nothing matches"
