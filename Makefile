@@ -1,0 +1,38 @@
+# Nothing is assumed but Python 3.11 with pip, and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := vaswani-base
+
+.PHONY: demo test lint drill bench clean
+
+demo: $(VENV)/installed
+	$(BIN)/zoo build examples/vaswani_base.toml -o $(DEMO)
+	$(BIN)/zoo show $(DEMO)
+	$(BIN)/python examples/run_model.py $(DEMO)
+
+test: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict zoo
+	$(BIN)/python -m pytest -n 2 -m "not drill"
+
+drill: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m drill
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(DEMO)
