@@ -67,9 +67,11 @@ class Part:
     ) -> core_schema.CoreSchema:
         return core_schema.with_info_plain_validator_function(self._validate)
 
-    def _validate(self, value: Any, info: ValidationInfo) -> Component | None:
+    def _validate(self, value: Any, info: ValidationInfo) -> Any:
         if value is None or isinstance(value, Component):
             return value
+        if isinstance(value, list | tuple):
+            return tuple(self._validate(item, info) for item in value)
         validator: ChildValidator | None = info.context
         if validator is None:
             raise ValueError("a component, not a table, is expected here")
@@ -112,14 +114,33 @@ class Slot(Part):
         self.needs = needs
 
 
+class LayerRules(Part):
+    """Marks a field as the rules for single layers: a tuple of components of class `group`, one for
+    each set of layers that the same rules speak of. In a spec it is a list of tables, each with a
+    selector (`zoo.layer_rules`) and what differs there; later rules go over earlier ones. `count`
+    names the field that holds the number of layers; the class gets theirs as its field `at`."""
+
+    def __init__(self, group: type[Component], /, *, count: str, **given: str) -> None:
+        super().__init__(**given)
+        self.group = group
+        self.count = count
+
+
 class Component(BaseModel):
     """A description of one module: its configuration, its tensors, and how to build it.
 
     Importing a description never imports torch; `build` does.
     """
 
+    # Built on first use: of the classes that a command imports, it validates few, and every command
+    # pays for the start.
     model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,
     )
 
     def layout(self) -> Layout:

@@ -6,17 +6,19 @@ from typing import NamedTuple
 
 import torch
 
-from zoo.position import Rotation
+from zoo.position import PositionScheme, Rotation
 
 
 class LayerContext(NamedTuple):
-    """The same for every layer of a stack.
+    """The same for every layer with the same position scheme.
 
     Args:
         mask: for self-attention: boolean, True = attend, broadcasts to (batch, heads, query, key).
         causal: self-attention sees no later position; joined with `mask`.
-        rotation: what the position scheme turns queries and keys with.
-        bias: what the position scheme adds to the scores, (heads, query, key).
+        positions: of each token, (length,) or (batch, length).
+        scheme: the position scheme inside attention, for attention that reads its tables.
+        rotation: what that scheme turns queries and keys with.
+        bias: what it adds to the scores, (heads, query, key) or with a batch before.
         memory: what cross-attention attends to, (batch, key, memory_width).
         memory_mask: for cross-attention, as `mask`.
         return_weights: whether attention weights are returned.
@@ -24,6 +26,8 @@ class LayerContext(NamedTuple):
 
     mask: torch.Tensor | None = None
     causal: bool = False
+    positions: torch.Tensor | None = None
+    scheme: PositionScheme | None = None
     rotation: Rotation | None = None
     bias: torch.Tensor | None = None
     memory: torch.Tensor | None = None

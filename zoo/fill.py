@@ -103,7 +103,7 @@ def fill(
     scratch = _Scratch()
 
     def run(batch: list[_Task]) -> int:
-        # Else a tensor that was made in inference mode refuses to be written to.
+        # Else a parameter, or a tensor that was made in inference mode, refuses to be written to.
         with torch.inference_mode():
             return sum(task.run(scratch) for task in batch)
 
@@ -136,7 +136,6 @@ def _check_disjoint(tensors: Mapping[str, torch.Tensor]) -> None:
     spans = sorted(
         (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, name)
         for name, tensor in tensors.items()
-        if tensor.nbytes
     )
     for (_, end, name), (start, _, other) in pairwise(spans):
         if start < end:
@@ -185,7 +184,8 @@ def _half_range(cut: float) -> int:
     """Returns the greatest k <= 2**31 such that |z| <= cut for every word in [-k, k)."""
 
     def outside(k: int) -> bool:
-        return float(_quantile(-k)) < -cut or float(_quantile(k - 1)) > cut
+        # The table is odd, so word -k is farther from 0 than word k - 1.
+        return float(_quantile(-k)) < -cut
 
     return bisect_left(range(1, (1 << 31) + 1), True, key=outside)
 
@@ -238,8 +238,7 @@ class _Task:
 
 
 def _tasks(tensor: torch.Tensor, distribution: Distribution, *, key: int) -> Iterator[_Task]:
-    # Detached, because a parameter that requires grad refuses to be written to.
-    flat = tensor.detach().view(-1)
+    flat = tensor.view(-1)
     for start in range(0, flat.numel(), _TASK):
         yield _Task(flat, distribution, key, start, min(start + _TASK, flat.numel()))
 
@@ -292,5 +291,5 @@ def _draw(
 
 
 def _tensor(array: NDArray[np.generic]) -> torch.Tensor:
-    """Returns a tensor of the array's memory, whatever default device is in force."""
+    """Returns a tensor that is the array's memory."""
     return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]

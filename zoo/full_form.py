@@ -25,7 +25,7 @@ def to_toml(spec: ModelSpec, *, origins: bool = False) -> str:
 def _fill(
     table: Container | Table, data: Mapping[str, Any], node: Node | None, *, root: bool = False
 ) -> None:
-    scalars = {key: value for key, value in data.items() if not _is_table(value)}
+    scalars = {key: value for key, value in data.items() if not (_is_table(value) or _is_list_of_tables(value))}
     for key, value in scalars.items():
         item = tomlkit.item(value)
         if node is not None:
@@ -37,10 +37,22 @@ def _fill(
             child = node.values.get(key) if node is not None else None
             _fill(inner, value, child if isinstance(child, Node) else None)
             table.add(key, inner)
+        elif _is_list_of_tables(value):
+            rules = tomlkit.aot()
+            nodes = node.values.get(key) if node is not None else None
+            for index, item in enumerate(value):
+                inner = tomlkit.table()
+                _fill(inner, item, nodes[index] if isinstance(nodes, list) else None)
+                rules.append(inner)
+            table.add(key, rules)
 
 
 def _is_table(value: object) -> bool:
     return isinstance(value, dict)
+
+
+def _is_list_of_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_table, value))
 
 
 def _origin(node: Node, key: str, *, root: bool) -> str:

@@ -6,7 +6,7 @@ the parameter count, the sizes, the list of tensors and the initial distribution
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -38,82 +38,122 @@ class Tensor:
         return prod(self.shape)
 
 
+class _Counted:
+    """What can be counted of a layout, in closed form: no list of tensors is made."""
+
+    def _total(self, count: Callable[[Tensor], int]) -> int:
+        raise TypeError(f"{type(self).__name__} cannot be counted")
+
+    @cached_property
+    def n_parameters(self) -> int:
+        """Trainable elements."""
+        return self._total(lambda tensor: 0 if tensor.buffer else tensor.size)
+
+    @cached_property
+    def n_elements(self) -> int:
+        """Floating-point elements that are stored: parameters and buffers."""
+        return self._total(lambda tensor: tensor.size if tensor.dtype == "float" else 0)
+
+    @cached_property
+    def n_tensors(self) -> int:
+        """Stored tensors."""
+        return self._total(lambda _: 1)
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(_Counted):
     """Named tensors and named sub-layouts.
 
     Args:
         parts: what is inside, by the attribute names of the module that is built.
         label: what `zoo show` writes beside the name.
-        repeat: when set, the module is a list of that many equal elements, named 0, 1, ...
         cache: elements that generation keeps per token of the sequence itself (k and v).
         memory_cache: elements that generation keeps per token of the attended memory.
         generates: whether generation extends what is inside; an encoder keeps no cache.
     """
 
-    parts: Mapping[str, Tensor | Layout] = field(default_factory=dict[str, "Tensor | Layout"])
+    parts: Mapping[str, Tensor | Layout | LayerList] = field(
+        default_factory=dict[str, "Tensor | Layout | LayerList"]
+    )
     label: str = ""
-    repeat: int | None = None
     cache: int = 0
     memory_cache: int = 0
     generates: bool = True
 
     @cached_property
-    def n_parameters(self) -> int:
-        """Trainable elements, in closed form: no list of tensors is made."""
-        return self._total("n_parameters", lambda tensor: 0 if tensor.buffer else tensor.size)
-
-    @cached_property
-    def n_elements(self) -> int:
-        """Floating-point elements that are stored: parameters and buffers."""
-        return self._total(
-            "n_elements", lambda tensor: tensor.size if tensor.dtype == "float" else 0
-        )
-
-    @cached_property
-    def n_tensors(self) -> int:
-        """Stored tensors."""
-        return self._total("n_tensors", lambda _: 1)
-
-    @cached_property
     def cache_per_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the sequence itself."""
-        return self.generates * (self.cache + self._sum_of_parts("cache_per_token"))
+        inside = sum(part.cache_per_token for part in self._containers())
+        return self.cache + inside if self.generates else 0
 
     @cached_property
     def cache_per_memory_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the attended memory."""
-        return self.generates * (self.memory_cache + self._sum_of_parts("cache_per_memory_token"))
+        inside = sum(part.cache_per_memory_token for part in self._containers())
+        return self.memory_cache + inside if self.generates else 0
 
-    def _total(self, name: str, count: Callable[[Tensor], int]) -> int:
-        own = sum(count(part) for part in self.parts.values() if isinstance(part, Tensor))
-        return own * (self.repeat or 1) + self._sum_of_parts(name)
+    def _containers(self) -> Iterator[Layout | LayerList]:
+        return (part for part in self.parts.values() if not isinstance(part, Tensor))
 
-    def _sum_of_parts(self, name: str) -> int:
-        layouts = (part for part in self.parts.values() if isinstance(part, Layout))
-        return (1 if self.repeat is None else self.repeat) * sum(
-            getattr(part, name) for part in layouts
+    def _total(self, count: Callable[[Tensor], int]) -> int:
+        return sum(
+            count(part) if isinstance(part, Tensor) else part._total(count)
+            for part in self.parts.values()
         )
 
     def find(self, name: str) -> Tensor:
         """The tensor of that name. Raises `KeyError` when there is none."""
         first, _, rest = name.partition(".")
-        if self.repeat is not None and first.isdecimal() and int(first) < self.repeat:
-            first, _, rest = rest.partition(".")
         part = self.parts[first]
-        if isinstance(part, Tensor):
-            return part
-        return part.find(rest)
+        return part if isinstance(part, Tensor) else part.find(rest)
 
     def tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         """Every stored tensor with its full name, in the order of the modules."""
-        prefixes = [prefix] if self.repeat is None else [f"{prefix}{i}." for i in range(self.repeat)]
-        for start in prefixes:
-            for name, part in self.parts.items():
-                if isinstance(part, Layout):
-                    yield from part.tensors(f"{start}{name}.")
-                else:
-                    yield f"{start}{name}", part
+        for name, part in self.parts.items():
+            if isinstance(part, Tensor):
+                yield f"{prefix}{name}", part
+            else:
+                yield from part.tensors(f"{prefix}{name}.")
+
+
+@dataclass(frozen=True)
+class LayerList(_Counted):
+    """A list of layers, those that are alike told once.
+
+    Args:
+        groups: the layout of each group of layers, with their numbers in the list.
+        passes: how often the list is run through, each time with a cache of its own.
+    """
+
+    groups: tuple[tuple[Sequence[int], Layout], ...]
+    passes: int = 1
+
+    @cached_property
+    def cache_per_token(self) -> int:
+        """Elements that a key-value cache keeps for each token of the sequence itself."""
+        return self.passes * sum(len(at) * layer.cache_per_token for at, layer in self.groups)
+
+    @cached_property
+    def cache_per_memory_token(self) -> int:
+        """Elements that a key-value cache keeps for each token of the attended memory."""
+        return self.passes * sum(len(at) * layer.cache_per_memory_token for at, layer in self.groups)
+
+    def _total(self, count: Callable[[Tensor], int]) -> int:
+        return sum(len(at) * layer._total(count) for at, layer in self.groups)
+
+    def find(self, name: str) -> Tensor:
+        """The tensor of that name, which starts with a layer's number. Raises `KeyError`."""
+        number, _, rest = name.partition(".")
+        for at, layer in self.groups:
+            if number.isdecimal() and int(number) in at:
+                return layer.find(rest)
+        raise KeyError(name)
+
+    def tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        """Every stored tensor with its full name, layer by layer."""
+        numbered = [(number, layer) for at, layer in self.groups for number in at]
+        for number, layer in sorted(numbered, key=lambda item: item[0]):
+            yield from layer.tensors(f"{prefix}{number}.")
 
 
 def linear(n_in: int, n_out: int, *, bias: bool = True, residual: bool = False) -> Layout:

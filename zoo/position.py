@@ -23,6 +23,9 @@ class PositionScheme(nn.Module):
         (..., length). `dtype` is the model's."""
         return None
 
-    def bias(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
-        """What is added to the scores, (heads, query, key). queries, keys: positions."""
+    def bias(
+        self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor | None:
+        """What is added to the scores of one forward pass, (heads, query, key), or with a batch
+        before. queries, keys: positions, (length,) or (batch, length). `dtype` is the model's."""
         return None

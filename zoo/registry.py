@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.resources
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from importlib.util import module_from_spec, spec_from_file_location
@@ -122,11 +122,13 @@ class Registry:
         default_factory=dict[tuple[str, str], type[Plugin]], repr=False
     )
 
-    def plugin(self, slot: str, kind: str, at: Place | None = None) -> type[Plugin]:
+    def plugin(
+        self, slot: str, kind: str, at: Callable[[], Place] | None = None
+    ) -> type[Plugin]:
         """The description class registered as `kind` in `slot`, imported on first use.
 
         Raises:
-            RegistryError: nothing has that name; the nearest name is told. `at` is where the
+            RegistryError: nothing has that name; the nearest name is told. `at` says where the
                 name was written.
             PluginError: it cannot be imported, or is no description for that slot.
         """
@@ -136,7 +138,7 @@ class Registry:
                 raise RegistryError(
                     Problem(
                         f"unknown {slot} {quoted(kind)}",
-                        at,
+                        at() if at else None,
                         help=did_you_mean(kind, self.plugins[slot]),
                     )
                 )
@@ -249,15 +251,16 @@ def _add_layer(registry: Registry, path: Path) -> list[Problem]:
 def _add_entry(
     registry: Registry, document: Document, folder: Path, group: str, name: str, value: Any
 ) -> list[Problem]:
-    place = document.place((group, name))
     written: Mapping[str, Any] = value if isinstance(value, dict) else {_key(group): value}
     allowed = {_key(group), "override"}
     if unknown := set(written) - allowed:
         key = sorted(unknown)[0]
+        place = document.place((group, name))
         return [Problem(f"unknown key {quoted(key)}", place, help=did_you_mean(key, allowed))]
     target = written.get(_key(group))
     pattern = _MODEL_NAME if group == "models" else _NAME
     if not pattern.fullmatch(name):
+        place = document.place((group, name))
         return [Problem(f"{quoted(name)} is not a name", place, help=f"names match {pattern.pattern}")]
     if not isinstance(target, str) or not _target_is_well_formed(group, target):
         return [
@@ -273,7 +276,7 @@ def _add_entry(
         return [
             Problem(
                 f"{group} {quoted(name)} is registered twice",
-                place,
+                entry.place,
                 help="rename one, or say `override = true` in the later",
                 related=(("first registered here", first.place),),
             )

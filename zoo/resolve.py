@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.component import GIVEN, SHARED, Component, Part, Slot, fields_of
+from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Place, Problem, SpecError, ZooError, did_you_mean, quoted
+from zoo.layer_rules import SELECTORS, START, RuleError, groups, selected
 from zoo.registry import Registry
 from zoo.slots import Plugin
 
@@ -175,6 +176,10 @@ def _slot_table(value: Leaf | Table) -> Table | None:
     return None
 
 
+def _is_list_of_tables(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
 # --- kinds and shared values --------------------------------------------------------------------
 
 
@@ -187,6 +192,7 @@ class _Resolver:
         self.problems: list[Problem] = []
         self.used: set[Leaf | Table] = set()
         self.known: dict[KeyPath, set[str]] = {}
+        self.rules: list[Table] = []
 
     def resolve(self, root: Table) -> Resolved:
         name = self.root_value(root, "name", str, "a string")
@@ -198,7 +204,8 @@ class _Resolver:
             assert isinstance(leaf, Leaf)
             if cls := self.plugin("builder", leaf):
                 node = self.node(cls, leaf, [root], (), frozenset())
-                self.check_unused(root)
+                for table in (root, *self.rules):
+                    self.check_unused(table)
         if self.problems or node is None:
             raise SpecError(self.problems)
         return Resolved(str(name), node)
@@ -230,7 +237,7 @@ class _Resolver:
 
     def plugin(self, slot: str, kind: Leaf) -> type[Plugin] | None:
         try:
-            return self.registry.plugin(slot, kind.value, kind.place())
+            return self.registry.plugin(slot, kind.value, kind.place)
         except ZooError as error:
             self.problems += [p for p in error.problems if p not in self.problems]
             return None
@@ -254,7 +261,9 @@ class _Resolver:
                     node.values[name] = leaf
                 continue
             inner = given | self.bound(node, mark)
-            if isinstance(mark, Slot):
+            if isinstance(mark, LayerRules):
+                node.values[name] = self.layer_rules(name, mark, node, scope, inner)
+            elif isinstance(mark, Slot):
                 if mark.needs is None or mark.needs in given:
                     node.values[name] = self.slot(name, mark, scope, (*path, name), inner)
             else:
@@ -346,6 +355,58 @@ class _Resolver:
         part_class: Any = cls.model_fields[name].annotation
         return self.node(part_class, None, [*scope, entry], path, given)
 
+    def layer_rules(
+        self,
+        name: str,
+        mark: LayerRules,
+        node: Node,
+        scope: list[Table],
+        given: frozenset[str],
+    ) -> list[Node]:
+        """One node for each set of layers that the same rules speak of."""
+        own = scope[-1]
+        self.remember(own, name)
+        entry = own.entries.get(name)
+        count = node.values.get(mark.count)
+        if entry is None or not isinstance(count, Leaf) or not isinstance(count.value, int):
+            return []
+        self.use(entry)
+        if not isinstance(entry, Leaf) or not _is_list_of_tables(entry.value):
+            message = f"`{name}` must be a list of tables"
+            place = entry.place(value=True)
+            hint = f"write [[{'.'.join(map(str, (*own.path, name)))}]]"
+            self.problems.append(Problem(message, place, hint))
+            return []
+        rules = [
+            _as_table(rule, entry.document, (*entry.path, index))
+            for index, rule in enumerate(entry.value)
+        ]
+        self.rules += rules
+        selections = [self.selected(rule, count.value) for rule in rules]
+        found: list[Node] = []
+        for numbers, layers in groups(selections).items():
+            around = [*scope, *(rules[number] for number in numbers)]
+            path = (*node.path, name, len(found))
+            group = self.node(mark.group, None, around, path, given)
+            group.values["at"] = Leaf(layers, around[-1].document, around[-1].path)
+            found.append(group)
+        return found
+
+    def selected(self, rule: Table, n_layers: int) -> list[int]:
+        stated: dict[str, Any] = {}
+        for key in (*SELECTORS, START):
+            self.remember(rule, key)
+            entry = rule.entries.get(key)
+            if entry is not None:
+                self.use(entry)
+                stated[key] = entry.value if isinstance(entry, Leaf) else None
+        try:
+            return selected(stated, n_layers)
+        except RuleError as error:
+            where = rule.entries[error.key] if error.key else rule
+            self.problems.append(Problem(str(error), where.place(value=True)))
+            return []
+
     # --- keys that nothing uses -----------------------------------------------------------------
 
     def remember(self, table: Table, name: str) -> None:
@@ -370,11 +431,12 @@ class _Resolver:
         known = self.known.get(table.path, set())
         inside = f" in `{'.'.join(map(str, table.path))}`" if table.path else ""
         for key, entry in table.entries.items():
-            place = entry.place(value=False)
             if entry in self.used:
                 if isinstance(entry, Table):
                     self.check_unused(entry)
-            elif key in known:
+                continue
+            place = entry.place(value=False)
+            if key in known:
                 message = f"{quoted(key)}{inside} has no effect: all that read it state their own"
                 self.problems.append(Problem(message, place, "remove it, or the nearer values"))
             else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zoo.layout import Layout, Tensor
+from zoo.layout import LayerList, Layout, Tensor
 from zoo.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -36,17 +36,53 @@ def summary_data(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def _tree_data(layout: Layout) -> dict[str, Any]:
-    return {
-        name: {
-            "label": part.label,
-            "repeat": part.repeat or 1,
-            "parameters": part.n_parameters,
-            "parts": _tree_data(part),
+def _tree_data(layout: Layout) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": row.name,
+            "layers": None if row.layers is None else list(row.layers),
+            "label": row.layout.label,
+            "parameters_each": row.layout.n_parameters,
+            "parts": _tree_data(row.layout),
         }
-        for name, part in layout.parts.items()
-        if isinstance(part, Layout)
-    }
+        for row in _parts(layout)
+    ]
+
+
+class _Part(NamedTuple):
+    """One row of the tree; `layers` are the numbers of the layers that it stands for."""
+
+    name: str
+    layout: Layout
+    layers: Sequence[int] | None = None
+
+    @property
+    def title(self) -> str:
+        """The name, with how many layers, and which when there are several kinds."""
+        return self.name if self.layers is None else f"{self.name} x {len(self.layers)}"
+
+
+def _parts(layout: Layout) -> Iterator[_Part]:
+    for name, part in layout.parts.items():
+        if isinstance(part, Layout):
+            yield _Part(name, part)
+        elif isinstance(part, LayerList):
+            several = len(part.groups) > 1
+            for at, layer in part.groups:
+                shown = f"{name} {_ranges(at)}" if several else name
+                yield _Part(shown, layer, at)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0-4,6-10 for a sorted list of numbers; cut when it is long."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    shown = ["-".join(map(str, run)) for run in runs[:4]]
+    return ",".join(shown) + (",..." if len(runs) > 4 else "")
 
 
 def summary_text(spec: ModelSpec, data: Mapping[str, Any]) -> str:
@@ -78,18 +114,15 @@ def summary_text(spec: ModelSpec, data: Mapping[str, Any]) -> str:
 def _rows(
     layout: Layout, ties: Mapping[str, str], prefix: str, indent: str
 ) -> Iterator[tuple[str, str, str]]:
-    inner = [(name, part) for name, part in layout.parts.items() if isinstance(part, Layout)]
-    for index, (name, part) in enumerate(inner):
-        last = index == len(inner) - 1
-        full = f"{prefix}{name}."
-        tied = [ties[f"{full}{leaf}"] for leaf in part.parts if f"{full}{leaf}" in ties]
-        each = part.n_parameters // (part.repeat or 1)
-        shown = f"{name} x {part.repeat}" if part.repeat is not None else name
-        size = f"{each:,} each" if part.repeat is not None else f"{each:,}"
-        label = f"= {tied[0].removesuffix('.weight')}" if tied else part.label
-        yield f"{indent}{'└─ ' if last else '├─ '}{shown}", label, size
-        if part.repeat is None or part.repeat > 0:
-            yield from _rows(part, ties, full, indent + ("   " if last else "│  "))
+    rows = list(_parts(layout))
+    for row in rows:
+        last = row is rows[-1]
+        full = f"{prefix}{row.name}."
+        tied = [ties[f"{full}{leaf}"] for leaf in row.layout.parts if f"{full}{leaf}" in ties]
+        size = f"{row.layout.n_parameters:,}" + (" each" if row.layers is not None else "")
+        label = f"= {tied[0].removesuffix('.weight')}" if tied else row.layout.label
+        yield f"{indent}{'└─ ' if last else '├─ '}{row.title}", label, size
+        yield from _rows(row.layout, ties, full, indent + ("   " if last else "│  "))
 
 
 def _by_dtype(sizes: Mapping[str, int]) -> str:

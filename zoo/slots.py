@@ -7,6 +7,7 @@ its parent gives. The docstring of each states the `forward` of the module that 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -66,9 +67,7 @@ class Sublayer(Plugin):
         """The branch's layout with its norms inside, as the block registers them."""
         own = self.layout()
         norms = {f"{site}_norm": self.norm.layout() for site in self.norms}
-        return Layout(
-            {**own.parts, **norms}, own.label or self.kind, None, own.cache, own.memory_cache
-        )
+        return replace(own, parts={**own.parts, **norms}, label=own.label or self.kind)
 
 
 class Attention(Sublayer):
@@ -98,14 +97,19 @@ class Position(Plugin):
     d_model: Given[int]
     n_heads: Given[int | None] = None
     head_dim: Given[int | None] = None
+    embedded: ClassVar[bool] = False
+    """Whether the scheme is added to the embeddings, as `embed.positions`, or works in attention."""
     site: ClassVar[str] = "position"
-    """The module's name in its stack: `embed.positions` for a table added to the embeddings."""
+    """What the module of a scheme with tables that works in attention is called in its stack."""
 
 
 class Embedding(Plugin):
-    """Makes the vectors that enter a stack. Module: `forward(inputs, positions)`: what the model
-    is called with, ids (..., length) or vectors (..., length, d_model), and the position of each
-    token (..., length), to (..., length, d_model). `build` receives the scheme to add, or None."""
+    """Makes the vectors that enter a stack.
+
+    Module: `forward(inputs, positions, *, token_types, mask)`: what the model is called with, ids
+    (batch, length) or vectors (batch, length, d_model), the position of each token ((length,) or
+    (batch, length)), and the token types and mask that it is called with or None, to (batch,
+    length, d_model). `build` receives the module of the position scheme to add, or None."""
 
     vocab: Given[int | None] = None
     d_model: Given[int]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from zoo.component import Probability, Shared, Slot, contradiction
-from zoo.layout import Layout
+from zoo.layout import LayerList, Layout, Tensor, vector
 from zoo.slots import Attention, Block, FeedForward, Sublayer
 
 if TYPE_CHECKING:
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 class Residual(Block):
-    """Sublayers in a row, each a residual branch: x = out(x + dropout(post(f(pre(x))))) (Vaswani et
-    al. 2017, section 3.1; the placements are compared by Xiong et al. 2020, arXiv:2002.04745)."""
+    """Sublayers, each a residual branch: x = out(x + dropout(post(f(pre(x))))) (Vaswani et al. 2017,
+    section 3.1; the placements are compared by Xiong et al. 2020, arXiv:2002.04745). In parallel,
+    all branches read the same x and are summed at once (Wang and Komatsuzaki 2021, GPT-J)."""
 
     self_attn: Annotated[Attention, Slot("attention")]
     """Attention of the sequence to itself."""
@@ -28,9 +29,30 @@ class Residual(Block):
     """The position-wise network."""
     dropout: Shared[Probability] = 0.0
     """Dropout on the output of each branch, before the sum."""
+    arrangement: Literal["sequential", "parallel"] = Field(
+        default_factory=lambda data: (
+            "parallel" if data["norm_placement"] == "parallel" else "sequential"
+        )
+    )
+    """Whether each branch reads the sum before it, or all read the layer's input. A parallel `ffn`
+    with `norms = []` reads what the attention's norm returned."""
+    residual_scale: float = 1.0
+    """What the output of each branch is multiplied with (muP: Yang et al. 2022, arXiv:2203.03466)."""
+    skip_scale: float = 1.0
+    """What the other summand is multiplied with."""
+    skip_from: Literal["input", "normed"] = "input"
+    """Whether the other summand is the branch's input, or its norm's output (an option of BLOOM)."""
+    layer_scale: Literal["none", "learned"] = "none"
+    """Whether the layer's output is multiplied with one learned number (Gemma 4)."""
 
     @model_validator(mode="after")
     def _check(self) -> Residual:
+        if self.arrangement == "parallel" and self.cross_attn is not None:
+            raise contradiction(
+                "a parallel layer has no place for the cross-attention of this decoder",
+                "arrangement",
+                "norm_placement",
+            )
         for name in ("self_attn", "cross_attn"):
             width = getattr(getattr(self, name), "d_out", self.d_model)
             if width != self.d_model:
@@ -56,11 +78,23 @@ class Residual(Block):
         return {name: sublayer for name, sublayer in named.items() if sublayer is not None}
 
     def layout(self) -> Layout:
-        return Layout({name: s.layout_with_norms() for name, s in self.sublayers().items()})
+        parts: dict[str, Tensor | Layout | LayerList] = {
+            name: sublayer.layout_with_norms() for name, sublayer in self.sublayers().items()
+        }
+        if self.layer_scale == "learned":
+            parts["scalar"] = vector(1, value=1.0)
+        return Layout(parts)
 
     def build(self) -> nn.Module:
         from zoo_components.modules.block import ResidualBlock, with_norms
 
         return ResidualBlock(
-            {name: with_norms(s) for name, s in self.sublayers().items()}, dropout=self.dropout
+            {name: with_norms(s) for name, s in self.sublayers().items()},
+            dropout=self.dropout,
+            parallel=self.arrangement == "parallel",
+            shared_norm=not self.ffn.norms,
+            residual_scale=self.residual_scale,
+            skip_scale=self.skip_scale,
+            skip_from_normed=self.skip_from == "normed",
+            learned_scale=self.layer_scale == "learned",
         )

@@ -150,7 +150,7 @@ class ResidualStack(FeedForward):
     """How often the unit is applied."""
     expansion_factor: PositiveFloat = 4.0
     """The inner width is int(d_model * expansion_factor)."""
-    unit_norm: Annotated[Norm, Slot("norm", default="layer_norm", inherit=False, width="d_model")]
+    unit_norm: Annotated[Norm, Slot("norm", width="d_model")]
     """The norm at the start of each unit."""
     activation: Activation = "prelu"
     """The activation between the two maps."""

@@ -13,8 +13,6 @@ from zoo.slots import Position
 if TYPE_CHECKING:
     from torch import nn
 
-EMBED = "embed.positions"
-
 
 class NoPosition(Position):
     """No positions: what is left is the causal mask, if there is one (Haviv et al. 2022,
@@ -30,7 +28,7 @@ class Sinusoidal(Position):
     """Fixed sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5):
     the angles are position / base**(2k / d_model)."""
 
-    site: ClassVar[str] = EMBED
+    embedded: ClassVar[bool] = True
     max_length: Shared[Size] = 5000
     """How many positions there are."""
     base: PositiveFloat = 10000.0
@@ -67,7 +65,7 @@ class Learned(Position):
     """A learned vector for each position, added to the embeddings (Gehring et al. 2017,
     arXiv:1705.03122)."""
 
-    site: ClassVar[str] = EMBED
+    embedded: ClassVar[bool] = True
     max_length: Shared[Size]
     """How many positions there are."""
     offset: int = Field(default=0, ge=0)

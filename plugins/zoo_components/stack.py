@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from zoo.component import Component, Given, Shared, Size, Slot
-from zoo.layout import Layout
+from zoo.component import Component, Given, LayerRules, Shared, Size, Slot, contradiction
+from zoo.layout import LayerList, Layout, linear
 from zoo.slots import Block, Embedding, Norm, NormPlacement, Position
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+class LayerGroup(Component):
+    """What differs in some layers of a stack."""
+
+    memory_width: Given[int | None] = None
+    d_model: Given[int]
+    norm_placement: Given[NormPlacement]
+    at: tuple[int, ...] = Field(strict=False)
+    """The layers' numbers, from 0."""
+    block: Annotated[Block, Slot("block")]
+    """The layer at those places."""
+    position: Annotated[
+        Position, Slot("position", n_heads="block.n_heads", head_dim="block.head_dim")
+    ]
+    """How those layers tell positions apart."""
 
 
 class Stack(Component):
@@ -29,47 +48,131 @@ class Stack(Component):
     """Whether a norm follows the last block."""
     causal: bool
     """Whether a position attends to no later one."""
+    share_layers: bool = False
+    """Whether all layers are one (ALBERT: Lan et al. 2019, arXiv:1909.11942)."""
     pad_id: Shared[int | None] = Field(default=None, ge=0)
     """The id of padding: such tokens are hidden from attention."""
-    block: Annotated[Block, Slot("block", memory_width="memory_width")]
+    count_positions: Literal["all", "unpadded", "unmasked"] = "all"
+    """What gives a token its position: its place in the sequence, or the number of tokens up to it
+    that are not padding (from 1, padding 0: RoBERTa) or not masked (from 0, masked -1: OPT)."""
+    output_width: Size = Field(default_factory=lambda data: data["d_model"])
+    """The width of the states; where it is not d_model, a linear map follows (OPT-350m)."""
+    block: Annotated[Block, Slot("block")]
     """The layer that is repeated."""
     position: Annotated[
         Position, Slot("position", n_heads="block.n_heads", head_dim="block.head_dim")
     ]
     """How positions are told apart."""
+    relative: Annotated[
+        Position,
+        Slot(
+            "position",
+            default="none",
+            inherit=False,
+            n_heads="block.n_heads",
+            head_dim="block.head_dim",
+        ),
+    ]
+    """A second scheme, for attention, beside one that is added to the embeddings (MPNet)."""
+    layers: Annotated[tuple[LayerGroup, ...], LayerRules(LayerGroup, count="n_layers")] = ()
+    """What differs in single layers, by rules."""
     embedding: Annotated[Embedding, Slot("embedding")]
     """What makes the vectors that enter."""
     norm: Annotated[Norm, Slot("norm", width="d_model")]
     """The final norm."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Stack:
+        if self.count_positions == "unpadded" and self.pad_id is None:
+            raise contradiction(
+                '`count_positions = "unpadded"` needs to know what padding is: state `pad_id`',
+                "count_positions",
+            )
+        if self.share_layers and self.layers:
+            raise contradiction(
+                "layers that are all one cannot differ: drop `share_layers` or the rules",
+                "share_layers",
+                "layers",
+            )
+        for group in self.layers:
+            if self.position != group.position and (self.position.embedded or group.position.embedded):
+                raise contradiction(
+                    "positions that are added to the embeddings are the same for all layers",
+                    "layers",
+                    "position.kind",
+                )
+        sites = [scheme.site for scheme in self.schemes.values() if scheme.layout().parts]
+        if len(set(sites)) != len(sites):
+            raise contradiction(
+                f"a stack has one table `{sites[0]}`, which these schemes would share",
+                "layers",
+                "position.kind",
+                "relative.kind",
+            )
+        return self
+
+    @cached_property
+    def groups(self) -> list[tuple[Sequence[int], Block, Position]]:
+        """The layers that are alike: their numbers, their block, their position scheme."""
+        special = {number for group in self.layers for number in group.at}
+        if not special:
+            return [(range(1 if self.share_layers else self.n_layers), self.block, self.position)]
+        plain = [number for number in range(self.n_layers) if number not in special]
+        groups: list[tuple[Sequence[int], Block, Position]] = [
+            (group.at, group.block, group.position) for group in self.layers
+        ]
+        if plain:
+            groups.append((plain, self.block, self.position))
+        return sorted(groups, key=lambda group: group[0][0])
+
+    @cached_property
+    def schemes(self) -> dict[str, Position]:
+        """The schemes that work inside attention, by the names of their modules."""
+        schemes: dict[str, Position] = {}
+        for scheme in [*(scheme for _, _, scheme in self.groups), self.relative]:
+            if scheme not in schemes.values() and not scheme.embedded:
+                tables = bool(scheme.layout().parts)
+                schemes[scheme.site if tables else f"position_{len(schemes)}"] = scheme
+        return schemes
+
     def layout(self) -> Layout:
-        embed, position = self.embedding.layout(), self.position.layout()
-        parts = dict(embed.parts)
-        if self.position.site == "embed.positions" and position.parts:
-            parts["positions"] = position
-        layout = {
-            "embed": Layout(parts, embed.label),
-            "layers": Layout(self.block.layout().parts, self.block.kind, repeat=self.n_layers),
+        embed = self.embedding.layout()
+        if self.position.embedded and (table := self.position.layout()).parts:
+            embed = replace(embed, parts={**embed.parts, "positions": table})
+        layers = tuple((at, replace(b.layout(), label=b.kind)) for at, b, _ in self.groups)
+        parts: dict[str, Layout | LayerList] = {
+            "embed": embed,
+            **{name: scheme.layout() for name, scheme in self.schemes.items()},
+            "layers": LayerList(layers, passes=self.n_layers if self.share_layers else 1),
         }
-        if self.position.site != "embed.positions" and position.parts:
-            layout[self.position.site] = position
-        if self.final_norm and (norm := self.norm.layout()).parts:
-            layout["norm"] = norm
-        parts = {name: part for name, part in layout.items() if part.parts}
-        return Layout(parts, generates=self.causal)
+        if self.final_norm:
+            parts["norm"] = self.norm.layout()
+        if self.output_width != self.d_model:
+            parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
+        return Layout({name: p for name, p in parts.items() if p.n_tensors}, generates=self.causal)
 
     def build(self) -> nn.Module:
         from zoo_components.modules.stack import Stack as Module
 
-        scheme = self.position.build()
-        embedded = self.position.site == "embed.positions"
+        blocks: dict[int, tuple[nn.Module, str | None]] = {}
+        names = {scheme: name for name, scheme in self.schemes.items()}
+        for at, block, scheme in self.groups:
+            for number in at:
+                blocks[number] = block.build(), names.get(scheme)
+        ordered = [blocks[number] for number in sorted(blocks)]
         return Module(
-            embed=self.embedding.build(scheme if embedded else None),
-            layers=[self.block.build() for _ in range(self.n_layers)],
+            embed=self.embedding.build(self.position.build() if self.position.embedded else None),
+            layers=[layer for layer, _ in ordered],
+            passes=self.n_layers if self.share_layers else 1,
+            schemes={name: scheme.build() for name, scheme in self.schemes.items()},
+            scheme_of_layer=[name for _, name in ordered],
+            relative=names.get(self.relative),
             norm=self.norm.build() if self.final_norm else None,
-            scheme=None if embedded else (self.position.site, scheme),
+            d_model=self.d_model,
+            output_width=self.output_width,
             causal=self.causal,
             pad_id=self.pad_id,
+            count_positions=self.count_positions,
         )
 
 

@@ -34,47 +34,85 @@ def with_norms(sublayer: Sublayer) -> nn.Module:
 
 
 class ResidualBlock(nn.Module):
-    """x = out_norm(x + dropout(post_norm(f(pre_norm(x))))) for each sublayer f in order."""
+    """x = out_norm(x + dropout(post_norm(f(pre_norm(x))))) for each sublayer f: one after the
+    other, or all from the same x and summed at once."""
 
-    def __init__(self, sublayers: Mapping[str, nn.Module], *, dropout: float) -> None:
+    def __init__(
+        self,
+        sublayers: Mapping[str, nn.Module],
+        *,
+        dropout: float,
+        parallel: bool,
+        shared_norm: bool,
+        residual_scale: float,
+        skip_scale: float,
+        skip_from_normed: bool,
+        learned_scale: bool,
+    ) -> None:
         super().__init__()
         self.names = tuple(sublayers)
         for name, module in sublayers.items():
             self.add_module(name, module)
         self.dropout = nn.Dropout(dropout)
+        self.parallel, self.shared_norm = parallel, shared_norm
+        self.residual_scale, self.skip_scale = residual_scale, skip_scale
+        self.skip_from_normed = skip_from_normed
+        self.scalar = nn.Parameter(torch.ones(1)) if learned_scale else None
 
     def forward(
         self, x: torch.Tensor, context: LayerContext
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """(..., length, d_model) to the same, and the attention weights by sublayer if asked."""
         maps: dict[str, torch.Tensor] = {}
-        for name in self.names:
-            f = self.get_submodule(name)
-            hidden = f.pre_norm(x)
-            if name == "ffn":
-                hidden = f(hidden)
-            else:
-                hidden, weights = self._attend(name, f, hidden, context)
-                if weights is not None:
-                    maps[name] = weights
-            x = f.out_norm(x + self.dropout(f.post_norm(hidden)))
-        return x, maps
+        if self.parallel:
+            x = self._parallel(x, context, maps)
+        else:
+            for name in self.names:
+                f = self.get_submodule(name)
+                normed = f.pre_norm(x)
+                added = self._branch(name, normed, context, maps)
+                skip = normed if self.skip_from_normed else x
+                x = f.out_norm(self._sum(skip, added))
+        return (x if self.scalar is None else x * self.scalar), maps
 
-    def _attend(
-        self, name: str, attention: nn.Module, x: torch.Tensor, context: LayerContext
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if name == "cross_attn":
-            return attention(
+    def _parallel(
+        self, x: torch.Tensor, context: LayerContext, maps: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        normed = self.self_attn.pre_norm(x)
+        attended = self._branch("self_attn", normed, context, maps)
+        own = normed if self.shared_norm else self.ffn.pre_norm(x)
+        added = attended + self._branch("ffn", own, context, maps)
+        return self._sum(normed if self.skip_from_normed else x, added)
+
+    def _sum(self, skip: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+        if self.skip_scale != 1.0:
+            skip = skip * self.skip_scale
+        return skip + (added if self.residual_scale == 1.0 else added * self.residual_scale)
+
+    def _branch(
+        self,
+        name: str,
+        x: torch.Tensor,
+        context: LayerContext,
+        maps: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        """dropout(post_norm(f(x))) for the sublayer `name`; its weights go into `maps`."""
+        f = self.get_submodule(name)
+        if name == "ffn":
+            x = f(x)
+        elif name == "cross_attn":
+            x, weights = f(
+                x, context.memory, mask=context.memory_mask, return_weights=context.return_weights
+            )
+        else:
+            x, weights = f(
                 x,
-                context.memory,
-                mask=context.memory_mask,
+                mask=context.mask,
+                causal=context.causal,
+                rotation=context.rotation,
+                bias=context.bias,
                 return_weights=context.return_weights,
             )
-        return attention(
-            x,
-            mask=context.mask,
-            causal=context.causal,
-            rotation=context.rotation,
-            bias=context.bias,
-            return_weights=context.return_weights,
-        )
+        if name != "ffn" and weights is not None:
+            maps[name] = weights
+        return self.dropout(f.post_norm(x))

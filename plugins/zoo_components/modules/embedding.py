@@ -26,8 +26,15 @@ class TokenEmbedding(nn.Module):
         self.norm = norm
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """ids, positions: (..., length) to (..., length, d_model)."""
+    def forward(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        token_types: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """ids (batch, length), positions (length,) or (batch, length) to (batch, length, d_model)."""
         x = self.tokens(ids)
         if self.scale != 1.0:
             x = x * self.scale
@@ -44,8 +51,15 @@ class Vectors(nn.Module):
         self.positions = positions
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """x: (..., length, d_model), positions: (..., length) to (..., length, d_model)."""
+    def forward(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        token_types: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """x: (batch, length, d_model), kept."""
         if self.positions is not None:
             x = self.positions.embed(x, positions)
         return self.dropout(x)

@@ -1,0 +1,78 @@
+"""Which layers a rule of a stack's `layers` speaks of: `every = 6`, `first = 3`, `at = [0, 5]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+SELECTORS = ("every", "first", "last", "at")
+START = "start"
+
+
+class RuleError(ValueError):
+    """A rule that selects no layers, with the key that is wrong (or None for the whole rule)."""
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def selected(rule: dict[str, Any], n_layers: int) -> list[int]:
+    """The layers, counted from 0, that a rule's selectors name.
+
+    - `every = n`: the n-th, 2n-th, ... layer; with `start = k`, layers k, k + n, ...
+    - `first = n`, `last = n`: that many at an end.
+    - `at = [i, j]`: those.
+
+    Raises:
+        RuleError: there is not exactly one selector, or it is not of its form, or out of range.
+    """
+    stated = [key for key in SELECTORS if key in rule]
+    if len(stated) != 1:
+        raise RuleError("a rule needs one of `every`, `first`, `last` and `at`", *stated[1:2])
+    key = stated[0]
+    value = rule[key]
+    if START in rule and key != "every":
+        raise RuleError("`start` goes with `every`", START)
+    if key == "at":
+        return _listed(value, n_layers)
+    if not _is_count(value) or value < 1:
+        raise RuleError(f"`{key}` must be an integer of at least 1", key)
+    if key == "every":
+        start = rule.get(START, value - 1)
+        if not _is_count(start) or start < 0:
+            raise RuleError("`start` must be the number of a layer, from 0", START)
+        found = list(range(start, n_layers, value))
+    else:
+        if value > n_layers:
+            raise RuleError(f"there are only {n_layers} layers", key)
+        found = list(range(value) if key == "first" else range(n_layers - value, n_layers))
+    if not found:
+        raise RuleError(f"none of the {n_layers} layers is meant", key)
+    return found
+
+
+def _listed(value: Any, n_layers: int) -> list[int]:
+    if not isinstance(value, list) or not value or not all(map(_is_count, value)):
+        raise RuleError("`at` must be a list of layer numbers, from 0", "at")
+    if beyond := [i for i in value if not 0 <= i < n_layers]:
+        raise RuleError(f"there is no layer {beyond[0]}: they are 0 to {n_layers - 1}", "at")
+    if len(set(value)) != len(value):
+        raise RuleError("`at` names a layer twice", "at")
+    return sorted(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def groups(selections: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
+    """The layers that the same rules speak of: the rules' numbers, and the layers."""
+    rules_of: dict[int, list[int]] = {}
+    for number, layers in enumerate(selections):
+        for layer in layers:
+            rules_of.setdefault(layer, []).append(number)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for layer in sorted(rules_of):
+        found.setdefault(tuple(rules_of[layer]), []).append(layer)
+    return found
