@@ -6,7 +6,6 @@ tree-sitter grammar of TOML and are worked out only when a problem has to be sho
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from functools import cached_property
@@ -16,72 +15,86 @@ from typing import TYPE_CHECKING, Any
 from zoo.errors import Place, Problem, SpecError, did_you_mean, quoted
 
 if TYPE_CHECKING:
-    from zoo.toml_places import Places
+    from zoo.toml_places import Places, Span
 
 KeyPath = tuple[str | int, ...]
 
 MAX_BYTES = 1 << 20
-MAX_KEY_DEPTH = 32
-MAX_INTEGER = 2**53 - 1  # the largest integer that JSON readers agree on (RFC 8785, section 3.2.2.3)
+MAX_DEPTH = 32
+MAX_SYNTAX_ERRORS = 20
 
-_DEEP_KEY = re.compile(r"(?:[A-Za-z0-9_\-\"']+[ \t]*\.[ \t]*){%d}" % MAX_KEY_DEPTH)
-_AT = re.compile(r"\(at (?:line (\d+), column (\d+)|end of document)\)")
+_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")
+# What decides how deep a text nests. Strings end where their line does if they are not closed, so
+# that the scan is one pass whatever the text is.
+_TOKEN = re.compile(
+    r"""(?P<comment>\#[^\n]*)
+    | (?P<name> \"{3}(?:\\.|[^\\"]|"(?!""))*+(?:\"{3})?
+              | '{3}(?:[^']|'(?!''))*+(?:'{3})?
+              | "(?:\\.|[^"\\\n])*+"?
+              | '[^'\n]*+'?
+              | [\w-]++)
+    | (?P<dot>\.)
+    | (?P<open>[\[{])
+    | (?P<close>[\]}])
+    | (?P<end>[=,\n])""",
+    re.VERBOSE | re.DOTALL,
+)
 
 
 class Document:
-    """Named data, with the text that it was read from when there is one."""
+    """Named data, with the text that it was read from when there is one.
+
+    `problems` are those that do not keep the rest from being read: keys that are written twice, of
+    which the first counts. What reads a document reports them.
+    """
 
     def __init__(self, name: str, data: dict[str, Any], text: str | None = None) -> None:
         self.name = name
         self.data = data
         self.text = text
+        self.problems: list[Problem] = []
 
     @cached_property
-    def _places(self) -> Places:
+    def places(self) -> Places:
+        """Where the keys and values of the text stand."""
         from zoo.toml_places import find_places
 
         return find_places(self.text or "")
 
+    @cached_property
+    def _lines(self) -> list[str]:
+        return (self.text or "").split("\n")
+
     def place(self, path: KeyPath, *, value: bool = False) -> Place:
-        """Where the key at `path` stands, or its value; the nearest enclosing key if it is absent."""
+        """Where the key at `path` stands, or its value; the nearest enclosing key if it is absent,
+        and the start of the text if there is none."""
         if self.text is None:
             where = ".".join(map(str, path))
             return Place(f"{self.name}: {where}" if where else self.name)
         while path:
-            if spans := self._places.spans.get(path):
-                return self._place_of(spans[1] if value else spans[0])
+            if spans := self.places.spans.get(path):
+                return self.at(*(spans[1] if value else spans[0]))
             path = path[:-1]
-        return Place(self.name)
-
-    def duplicates(self) -> list[Problem]:
-        """Keys that are written twice, each with both places."""
-        return [
-            Problem(
-                f"the key {quoted('.'.join(map(str, path)))} is written twice",
-                self._place_of(again),
-                help="keep one of the two",
-                related=(("first written here", self._place_of(first)),),
-            )
-            for path, first, again in self._places.duplicates
-        ]
-
-    def _place_of(self, span: tuple[int, int, int]) -> Place:
-        line, column, width = span
-        return self.at(line, column, width)
+        return self.at(1, 1)
 
     def at(self, line: int, column: int, width: int = 1) -> Place:
         """The place at a line and a column, both from 1."""
-        lines = (self.text or "").split("\n")
-        quote = lines[line - 1].rstrip("\r") if line <= len(lines) else ""
+        quote = self._lines[line - 1].rstrip("\r") if line <= len(self._lines) else ""
         return Place(self.name, line, column, quote, width)
 
+    def at_offset(self, offset: int) -> Place:
+        """The place of a character, counted from the start of the text."""
+        text = self.text or ""
+        return self.at(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
-def read_document(path: Path) -> Document:
-    """Read a TOML file.
+
+def read_document(path: Path, named: Place | None = None) -> Document:
+    """Read a TOML file; `named` is where another file names this one, if one does.
 
     Raises:
-        SpecError: it is missing, a directory, unreadable, too large, not UTF-8, empty, not TOML,
-            or holds a value that no spec may hold (a date, nan, inf, an integer beyond 2**53 - 1).
+        SpecError: it is missing, a directory, unreadable, too large, not UTF-8, empty, not TOML, or
+            nested too deeply. Of syntax errors and duplicate keys, all are told.
     """
     name = str(path)
     try:
@@ -90,101 +103,123 @@ def read_document(path: Path) -> Document:
     except FileNotFoundError:
         siblings = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         found = did_you_mean(path.name, siblings) if siblings else "there is no TOML file there"
-        raise SpecError(Problem(f"{quoted(name)} does not exist", help=found)) from None
+        raise SpecError(Problem(f"{quoted(name)} does not exist", named, help=found)) from None
     except IsADirectoryError:
-        raise SpecError(
-            Problem(f"{quoted(name)} is a directory", help="name a .toml file in it")
-        ) from None
+        hint = "name a .toml file in it"
+        raise SpecError(Problem(f"{quoted(name)} is a directory", named, hint)) from None
     except OSError as error:
-        raise SpecError(f"{quoted(name)} cannot be read: {error.strerror}") from None
+        raise SpecError(Problem(f"{quoted(name)} cannot be read: {error.strerror}", named)) from None
+    except ValueError:  # a NUL in the path
+        raise SpecError(Problem(f"{quoted(name)} is not a path", named)) from None
     if len(raw) > MAX_BYTES:
         raise SpecError(Problem(f"larger than {MAX_BYTES:,} bytes", Place(name)))
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        head = raw[: error.start].decode("utf-8")
-        line = head.count("\n") + 1
-        column = len(head) - (head.rfind("\n") + 1) + 1
-        raise SpecError(
-            Problem(
-                f"not UTF-8: byte 0x{raw[error.start]:02x} at offset {error.start}",
-                Place(name, line, column),
-                help="save the file as UTF-8",
-            )
-        ) from None
-    return parse(text, name)
+        before = raw[: error.start].decode("utf-8")
+        place = Document(name, {}, raw.decode("utf-8", "replace")).at_offset(len(before))
+        message = f"not UTF-8: the byte 0x{raw[error.start]:02x}"
+        raise SpecError(Problem(message, place, help="save the file as UTF-8")) from None
+    return parse(text.removeprefix("\ufeff"), name)
 
 
 def parse(text: str, name: str) -> Document:
     """Parse TOML text; `name` stands for it in messages. Raises `SpecError` as `read_document`."""
-    if not text.strip():
-        raise SpecError(Problem("the file is empty", Place(name), help="see `zoo list models`"))
-    if deep := _DEEP_KEY.search(text):
-        line = text.count("\n", 0, deep.start()) + 1
-        column = deep.start() - (text.rfind("\n", 0, deep.start()) + 1) + 1
-        raise SpecError(
-            Problem(f"a key of more than {MAX_KEY_DEPTH} parts", Place(name, line, column))
-        )
     document = Document(name, {}, text)
+    if not text.strip():
+        hint = "a spec states at least `format`, `name` and `builder`"
+        raise SpecError(Problem("the file is empty", document.at(1, 1), hint))
+    if problem := _too_deep(document):
+        raise SpecError(problem)
     try:
         document.data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(_syntax_problems(document, str(error))) from None
-    except RecursionError:
-        raise SpecError(Problem("values are nested too deeply", Place(name))) from None
+    except tomllib.TOMLDecodeError:
+        _without_duplicates(document)
     except ValueError as error:  # an integer of more digits than Python converts
-        raise SpecError(Problem(f"not TOML: {error}", Place(name))) from None
-    if problems := _value_problems(document):
-        raise SpecError(problems)
+        found = _DIGITS.search(text)
+        place = document.at_offset(found.start()) if found else document.at(1, 1)
+        raise SpecError(Problem(f"not TOML: {error}", place)) from None
     return document
+
+
+def _too_deep(document: Document) -> Problem | None:
+    """The first place where values nest, or a key has parts, beyond the limit. The parsers take
+    quadratic time or overflow the stack on what is far beyond."""
+    depth = parts = 0
+    for token in _TOKEN.finditer(document.text or ""):
+        kind = token.lastgroup
+        depth = max(0, depth + (kind == "open") - (kind == "close"))
+        parts = parts + 1 if kind == "dot" else parts if kind == "name" else 0
+        if depth > MAX_DEPTH or parts >= MAX_DEPTH:
+            what = "values are nested" if depth > MAX_DEPTH else "keys are nested"
+            place = document.at_offset(token.start())
+            return Problem(f"{what} more than {MAX_DEPTH} deep", place)
+    return None
+
+
+def _without_duplicates(document: Document) -> None:
+    """Read the text without the keys that are written twice, which become its problems.
+
+    Raises:
+        SpecError: something else is wrong with the syntax; the duplicates are told with it.
+    """
+    for duplicate in document.places.duplicates:
+        path, at, hint = duplicate.path, document.at(*duplicate.span), "keep one of the two"
+        message = f"{quoted('.'.join(map(str, path)))} is written twice"
+        if duplicate.outer:
+            outer = quoted(".".join(map(str, duplicate.outer)))
+            message = f"{quoted('.'.join(map(str, path)))} adds to {outer}, which is complete"
+            hint = "write it where the other keys are"
+        first = ("first written here", document.at(*duplicate.first))
+        document.problems.append(Problem(message, at, hint, (first,)))
+    lines = document.places.text_without_duplicates.split("\n")
+    broken: list[Problem] = []
+    while len(broken) < MAX_SYNTAX_ERRORS:
+        try:
+            document.data = tomllib.loads("\n".join(lines))
+            break
+        except tomllib.TOMLDecodeError as error:
+            problem, line = _syntax_problem(document, str(error))
+            broken.append(problem)
+            # Without its line, the next error can be told; but not without the head of a table,
+            # whose keys would then be another's.
+            if line is None or not lines[line - 1] or lines[line - 1].lstrip().startswith("["):
+                break
+            lines[line - 1] = ""
+        except ValueError:  # the problem of another pass
+            break
+    if broken:
+        raise SpecError([*document.problems, *broken])
+
+
+def _syntax_problem(document: Document, message: str) -> tuple[Problem, int | None]:
+    """tomllib's message as a problem, with the line to leave out."""
+    found = _AT.search(message)
+    what = _AT.sub("", message)
+    what = what[:1].lower() + what[1:]
+    if found is None or found[1] is None:
+        place = document.at_offset(len((document.text or "").rstrip()))
+        return Problem(f"not TOML: {what}", place), None
+    line, column = int(found[1]), int(found[2])
+    place = document.at(line, column)
+    rest = (place.quote or "")[column - 1 :]
+    hint = None
+    if what == "invalid value":
+        hint = _value_hint(rest)
+    elif what == "illegal character '\\n'":
+        what = "the string is not closed on its line"
+    return Problem(f"not TOML: {what}", place, hint), line
+
+
+def _value_hint(rest: str) -> str | None:
+    word = re.match(r"[A-Za-z_][\w./-]*|\.\d+", rest)
+    if word is None:
+        return None
+    if word[0].lower() in ("true", "false"):
+        return f"write `{word[0].lower()}`"
+    return f"write `0{word[0]}`" if word[0][0] == "." else f'text is quoted: `"{word[0]}"`'
 
 
 def from_data(data: dict[str, Any], name: str) -> Document:
-    """A document made of data that was not read from text, checked like one that was."""
-    document = Document(name, data)
-    if problems := _value_problems(document):
-        raise SpecError(problems)
-    return document
-
-
-def _syntax_problems(document: Document, message: str) -> list[Problem]:
-    if duplicates := document.duplicates():
-        return duplicates
-    lines = (document.text or "").split("\n")
-    at = _AT.search(message)
-    line, column = (int(at[1]), int(at[2])) if at and at[1] else (len(lines), len(lines[-1]) + 1)
-    what = _AT.sub("", message).strip()
-    return [Problem(f"not TOML: {what[:1].lower() + what[1:]}", document.at(line, column))]
-
-
-def _value_problems(document: Document) -> list[Problem]:
-    problems: list[Problem] = []
-
-    def refuse(path: KeyPath, message: str) -> None:
-        problems.append(Problem(message, document.place(path, value=True)))
-
-    def walk(value: object, path: KeyPath) -> None:
-        if len(path) > MAX_KEY_DEPTH:
-            refuse(path, f"nested more than {MAX_KEY_DEPTH} deep")
-        elif isinstance(value, dict):
-            for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
-                if isinstance(key, str):
-                    walk(item, (*path, key))
-                else:
-                    refuse(path, f"the key {key!r} is not a string")
-        elif isinstance(value, list):
-            for index, item in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-                walk(item, (*path, index))
-        elif isinstance(value, bool | str):
-            return
-        elif isinstance(value, int):
-            if abs(value) > MAX_INTEGER:
-                refuse(path, f"an integer beyond {MAX_INTEGER:,}")
-        elif isinstance(value, float):
-            if not math.isfinite(value):
-                refuse(path, f"`{value}` is not a finite number")
-        else:
-            refuse(path, f"a {type(value).__name__} has no place in a spec")
-
-    walk(document.data, ())
-    return problems
+    """A document made of data that was not read from text."""
+    return Document(name, data)

@@ -7,8 +7,11 @@ carries every problem of one pass. Nothing else is raised for a user's mistake.
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+MAX_SHOWN = 50  # problems of one error that are printed; the rest is counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,27 @@ class Place:
             return []
         # Long lines are cut around the span, so that a hostile file cannot flood the terminal.
         start = max(0, self.column - 60)
-        shown = self.quote[start : start + 120].replace("\t", " ")
-        width = max(1, min(self.width, len(shown) - (self.column - 1 - start)))
-        margin = f"{self.line:>5} | "
-        caret = " " * (len(margin) - 2) + "| " + " " * (self.column - 1 - start) + "^" * width
-        return [margin + shown, caret]
+        before = printable(self.quote[start : self.column - 1])
+        after = printable(self.quote[self.column - 1 : start + 120])
+        indent = _columns(before)
+        carets = max(1, _columns(after[: self.width]))
+        return [f"{self.line:>5} | {before}{after}", f"      | {' ' * indent}{'^' * carets}"]
+
+
+def printable(text: str) -> str:
+    """`text` with a space for each tab, and a sign for each character that is not shown or that
+    could command a terminal."""
+    return "".join(
+        c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
+
+
+def _columns(text: str) -> int:
+    """The columns that `text` takes in a terminal: two for a wide character, none for an accent."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +87,10 @@ class ZooError(Exception):
         if isinstance(problems, Problem):
             problems = [problems]
         self.problems: tuple[Problem, ...] = tuple(problems)
-        super().__init__("\n".join(problem.render() for problem in self.problems))
+        shown = [problem.render() for problem in self.problems[:MAX_SHOWN]]
+        if left := len(self.problems) - len(shown):
+            shown.append(f"and {left:,} more errors")
+        super().__init__("\n".join(shown))
 
 
 class SpecError(ZooError):
@@ -87,21 +109,72 @@ class WeightsError(ZooError):
     """A weights file that is damaged, foreign, or not what its spec says."""
 
 
+class Findings:
+    """Collects the problems of one pass over a spec, each once."""
+
+    def __init__(self) -> None:
+        self._problems: dict[Problem, None] = {}
+        self._plugin_failed = False
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    def add(self, *problems: Problem) -> None:
+        self._problems.update(dict.fromkeys(problems))
+
+    def add_error(self, error: ZooError) -> None:
+        self.add(*error.problems)
+        self._plugin_failed |= isinstance(error, PluginError)
+
+    def holds(self, place: Place) -> bool:
+        """Whether a problem is known at exactly this place."""
+        return any(problem.place == place for problem in self._problems)
+
+    def error(self) -> ZooError:
+        """All that was found, file by file in the order of the lines: a `PluginError` if a plugin
+        has failed, else a `SpecError`."""
+        files = {problem.place.file: None for problem in self._problems if problem.place}
+        order = {file: index for index, file in enumerate(files)}
+
+        def position(problem: Problem) -> tuple[int, int, int]:
+            place = problem.place
+            if place is None:
+                return -1, 0, 0
+            return order[place.file], place.line or 0, place.column or 0
+
+        problems = sorted(self._problems, key=position)
+        return PluginError(problems) if self._plugin_failed else SpecError(problems)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A help text: the nearest known name, or the whole list when nothing is near and it is short.
+    """A help text: the nearest known name, or the list of names when nothing is near."""
+    if close := nearest(name, known):
+        return f"did you mean `{close}`?"
+    return allowed(known)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`, if any is like it.
 
     Matching costs the product of the lengths, so very long names are not matched.
     """
+    if not name or len(name) > 100:
+        return None
+    folded = {other.lower(): other for other in sorted(known, reverse=True)}
+    found = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else None
+
+
+def allowed(known: Iterable[str]) -> str:
+    """A help text that lists names."""
     names: Sequence[str] = sorted(set(known))
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6) if len(name) <= 100 else []
-    if near:
-        return f"did you mean `{near[0]}`?"
     if not names:
         return "nothing is allowed here"
-    return "allowed here: " + ", ".join(f"`{known}`" for known in names)
+    more = f" and {len(names) - 40} more" if len(names) > 40 else ""
+    return "allowed here: " + ", ".join(f"`{known}`" for known in names[:40]) + more
 
 
 def quoted(name: object) -> str:
     """`name` for a message, cut when it is long."""
-    text = str(name)
+    text = printable(str(name))
     return f"`{text if len(text) <= 80 else text[:77] + '...'}`"
