@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from zoo.errors import PluginError, Problem, ZooError
+from zoo.distribution import Distribution
+from zoo.errors import PluginError, Problem
 from zoo.fill import fill
-from zoo.plugin_errors import describe_failure
+from zoo.plugin_errors import plugin_code
 from zoo.reading import read_spec
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
@@ -52,13 +53,18 @@ def build(
     if torch.device(device).type == "meta":
         return model
     tensors = {name: torch.empty_like(t, device="cpu") for name, t in stored(model).items()}
-    init = found.model.init
-    fill(
-        {name: (tensors[name], init.start_of(described)) for name, described in found.tensors.items()},
-        seed=seed,
-        on_bytes=on_bytes,
-    )
+    starts = _starts(found)
+    fill({name: (tensors[name], starts[name]) for name in starts}, seed=seed, on_bytes=on_bytes)
     return place(model, {name: tensor.to(device) for name, tensor in tensors.items()})
+
+
+def _starts(spec: ModelSpec) -> dict[str, Distribution]:
+    with plugin_code(f"the init of {spec.name}"):
+        starts = {name: spec.model.init.start_of(t) for name, t in spec.tensors.items()}
+        for name, start in starts.items():
+            if not isinstance(start, Distribution):
+                raise TypeError(f"`{name}` starts from {start!r}, which is no distribution")
+    return starts
 
 
 def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
@@ -66,15 +72,13 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with torch.device("meta"):
+        with plugin_code(f"building {spec.name}"), torch.device("meta"):
             model = spec.model.build()
-    except (ZooError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise PluginError(describe_failure(f"building {spec.name}", error)) from error
+            if not isinstance(model, Transformer):
+                raise TypeError(f"`build` returned a {type(model).__name__}, not a zoo.Transformer")
+            model.spec = spec
     finally:
         torch.set_default_dtype(before)
-    model.spec = spec
     _check_described(model)
     return model
 
@@ -124,7 +128,8 @@ def place(model: Transformer, tensors: Mapping[str, torch.Tensor]) -> Transforme
     for module in model.modules():
         tables = getattr(module, "reset_buffers", None)
         if tables is not None:
-            tables(device=next(iter(tensors.values())).device if tensors else "cpu")
+            with plugin_code(f"`reset_buffers` of {type(module).__name__}"):
+                tables(device=next(iter(tensors.values())).device if tensors else "cpu")
     left = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if left:
         raise PluginError(

@@ -13,23 +13,23 @@ import click
 
 import zoo
 from zoo.errors import ZooError
+from zoo.plugin_cli import init, plugin
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
-    from zoo.spec import ModelSpec
 
 USER_ERROR = 2
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command. The exit status is 0, or 2 for a mistake that the user can mend."""
+    """Run one command. The exit status is 0, or 2 for a mistake that the user can mend; `diff` has
+    1 for models that differ."""
     try:
-        cli.main(list(arguments), prog_name="zoo", standalone_mode=False)
+        # What a command returns, or None; the status of `--help` and the like.
+        return cli.main(list(arguments), prog_name="zoo", standalone_mode=False) or 0
     except ZooError as error:
         click.echo(str(error), err=True)
         return USER_ERROR
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -38,7 +38,6 @@ def run(arguments: Sequence[str]) -> int:
         return 130
     except BrokenPipeError:
         return 1
-    return 0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -144,14 +143,25 @@ def _validate_one(spec: str, registry: Registry, report: list[dict[str, Any]]) -
 @spec_argument
 @click.option("--resolved", is_flag=True, help="The full form, each value with its origin.")
 @click.option("--tensors", is_flag=True, help="The name and shape of every stored tensor.")
+@click.option(
+    "--svg", type=click.Path(path_type=Path), help="Draw the architecture into this SVG file."
+)
 @json_option
 @click.pass_obj
-def show(layers: Layers, spec: str, resolved: bool, tensors: bool, as_json: bool) -> None:
+def show(
+    layers: Layers, spec: str, resolved: bool, tensors: bool, svg: Path | None, as_json: bool
+) -> None:
     """Show SPEC, a file, a model's name or a weights file: its parts, parameters and sizes."""
     from zoo import show as views
+    from zoo.reading import read_source
 
-    found = _spec_of(spec, layers())
-    if resolved:
+    found, _ = read_source(spec, layers())
+    if svg is not None:
+        from zoo.drawing import to_svg
+        from zoo.text_file import write_text
+
+        write_text(svg, to_svg(found))
+    elif resolved:
         _print(as_json, found.to_dict(), lambda _: views.resolved_text(found))
     elif tensors:
         _print(as_json, views.tensors_data(found), views.tensors_text)
@@ -159,17 +169,38 @@ def show(layers: Layers, spec: str, resolved: bool, tensors: bool, as_json: bool
         _print(as_json, views.summary_data(found), lambda data: views.summary_text(found, data))
 
 
-def _spec_of(source: str, registry: Registry) -> ModelSpec:
-    path = Path(source)
-    if path.suffix == ".safetensors" or (path / "model.safetensors").is_file():
-        from zoo.document import from_data
-        from zoo.resolve import resolve
-        from zoo.validate import validate as validated
-        from zoo.weights_file import read_header, weights_path
+@cli.command()
+@click.argument("a")
+@click.argument("b")
+@json_option
+@click.pass_obj
+def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
+    """Compare A and B, each a spec file, a model's name or a weights file: first their specs, then
+    their tensors, by digest when both are weights. The exit status is 1 when they differ."""
+    from zoo.diff import Side, diff_data, diff_text
 
-        path = weights_path(path)
-        return validated(resolve(from_data(read_header(path).spec, str(path)), registry))
-    return zoo.read_spec(source, registry=registry)
+    registry = layers()
+    data = diff_data(Side.read(a, registry), Side.read(b, registry))
+    _print(as_json, data, diff_text)
+    return 0 if data["equal"] else 1
+
+
+@cli.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the schema.")
+@click.pass_obj
+def schema(layers: Layers, output: Path | None) -> None:
+    """Print the JSON Schema of specs with the installed plugins, for editors."""
+    from zoo.schema import schema_text, spec_schema
+    from zoo.text_file import write_text
+
+    made, problems = spec_schema(layers())
+    for problem in problems:
+        click.echo(problem.render(), err=True)
+    text = schema_text(made)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text)
 
 
 @cli.command("list")
@@ -183,6 +214,10 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
 
     data = views.listing_data(layers(), what, pattern)
     _print(as_json, data, views.listing_text)
+
+
+cli.add_command(init)
+cli.add_command(plugin)
 
 
 def _print(as_json: bool, data: Any, text: Callable[[Any], str]) -> None:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic_core import PydanticCustomError, core_schema
 
 from zoo.layout import Layout
+from zoo.plugin_errors import plugin_code
 
 if TYPE_CHECKING:
     from torch import nn
@@ -80,8 +81,9 @@ class Part:
             first, *rest = source.split(".")
             if first in info.data:
                 found = info.data[first]
-                for attribute in rest:
-                    found = getattr(found, attribute)
+                with plugin_code(f"reading `{source}`"):
+                    for attribute in rest:
+                        found = getattr(found, attribute)
                 given[name] = found
         return validator.child(value, given)
 

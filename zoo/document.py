@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 from zoo.errors import Place, Problem, SpecError, did_you_mean, quoted
 
 if TYPE_CHECKING:
-    from zoo.toml_places import Places, Span
+    from zoo.toml_places import Places
 
 KeyPath = tuple[str | int, ...]
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
+MAX_INTEGER = 2**53 - 1  # the largest that JSON readers agree on (RFC 8785, section 3.2.2.3)
 MAX_SYNTAX_ERRORS = 20
+INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that every JSON reader keeps"
 
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")
@@ -66,6 +69,16 @@ class Document:
     def _lines(self) -> list[str]:
         return (self.text or "").split("\n")
 
+    def holds(self, path: KeyPath) -> bool:
+        """Whether there is a value at this path."""
+        value: Any = self.data
+        for key in path:
+            try:
+                value = value[key]
+            except (KeyError, IndexError, TypeError):
+                return False
+        return True
+
     def place(self, path: KeyPath, *, value: bool = False) -> Place:
         """Where the key at `path` stands, or its value; the nearest enclosing key if it is absent,
         and the start of the text if there is none."""
@@ -89,8 +102,8 @@ class Document:
         return self.at(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
 
-def read_document(path: Path, named: Place | None = None) -> Document:
-    """Read a TOML file; `named` is where another file names this one, if one does.
+def read_document(path: Path, named: Callable[[], Place] | None = None) -> Document:
+    """Read a TOML file; `named` says where another file names this one, if one does.
 
     Raises:
         SpecError: it is missing, a directory, unreadable, too large, not UTF-8, empty, not TOML, or
@@ -100,17 +113,9 @@ def read_document(path: Path, named: Place | None = None) -> Document:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        siblings = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        found = did_you_mean(path.name, siblings) if siblings else "there is no TOML file there"
-        raise SpecError(Problem(f"{quoted(name)} does not exist", named, help=found)) from None
-    except IsADirectoryError:
-        hint = "name a .toml file in it"
-        raise SpecError(Problem(f"{quoted(name)} is a directory", named, hint)) from None
-    except OSError as error:
-        raise SpecError(Problem(f"{quoted(name)} cannot be read: {error.strerror}", named)) from None
-    except ValueError:  # a NUL in the path
-        raise SpecError(Problem(f"{quoted(name)} is not a path", named)) from None
+    except (OSError, ValueError) as error:
+        message, hint = _why_unreadable(path, error)
+        raise SpecError(Problem(message, named() if named else None, hint)) from None
     if len(raw) > MAX_BYTES:
         raise SpecError(Problem(f"larger than {MAX_BYTES:,} bytes", Place(name)))
     try:
@@ -121,6 +126,19 @@ def read_document(path: Path, named: Place | None = None) -> Document:
         message = f"not UTF-8: the byte 0x{raw[error.start]:02x}"
         raise SpecError(Problem(message, place, help="save the file as UTF-8")) from None
     return parse(text.removeprefix("\ufeff"), name)
+
+
+def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str | None]:
+    name = quoted(path)
+    if isinstance(error, FileNotFoundError):
+        siblings = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        hint = did_you_mean(path.name, siblings) if siblings else "there is no TOML file there"
+        return f"{name} does not exist", hint
+    if isinstance(error, IsADirectoryError):
+        return f"{name} is a directory", "name a .toml file in it"
+    if isinstance(error, OSError):
+        return f"{name} cannot be read: {error.strerror}", None
+    return f"{name} is not a path", None  # it holds a NUL
 
 
 def parse(text: str, name: str) -> Document:
@@ -135,10 +153,10 @@ def parse(text: str, name: str) -> Document:
         document.data = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         _without_duplicates(document)
-    except ValueError as error:  # an integer of more digits than Python converts
+    except ValueError:  # an integer of more digits than Python converts
         found = _DIGITS.search(text)
         place = document.at_offset(found.start()) if found else document.at(1, 1)
-        raise SpecError(Problem(f"not TOML: {error}", place)) from None
+        raise SpecError(Problem(INTEGER_MESSAGE, place)) from None
     return document
 
 

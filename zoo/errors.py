@@ -59,7 +59,7 @@ def _columns(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding. `related` names other places that take part in it, such as a first definition."""
+    """One finding. `related` names other places that take part in it, as a first definition."""
 
     message: str
     place: Place | None = None
@@ -126,9 +126,11 @@ class Findings:
         self.add(*error.problems)
         self._plugin_failed |= isinstance(error, PluginError)
 
-    def holds(self, place: Place) -> bool:
-        """Whether a problem is known at exactly this place."""
-        return any(problem.place == place for problem in self._problems)
+    def add_unless_told(self, problem: Problem) -> None:
+        """Add a problem of a value, unless one of that very value is known: one wrong value is
+        often read by many components."""
+        if not any(known.place == problem.place for known in self._problems):
+            self.add(problem)
 
     def error(self) -> ZooError:
         """All that was found, file by file in the order of the lines: a `PluginError` if a plugin
@@ -161,7 +163,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     if not name or len(name) > 100:
         return None
     folded = {other.lower(): other for other in sorted(known, reverse=True)}
-    found = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    name = name.lower()
+    found = difflib.get_close_matches(name, folded, n=1, cutoff=0.6)
+    found += [other for other in folded if len(name) >= 3 and other.startswith(name)]
     return folded[found[0]] if found else None
 
 

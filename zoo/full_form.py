@@ -9,7 +9,8 @@ import tomlkit
 from tomlkit.container import Container
 from tomlkit.items import Table
 
-from zoo.resolve import Leaf, Node
+from zoo.resolve import Node
+from zoo.tables import Leaf
 
 if TYPE_CHECKING:
     from zoo.spec import ModelSpec
@@ -19,17 +20,18 @@ def to_toml(spec: ModelSpec, *, origins: bool = False) -> str:
     """The resolved spec as TOML text; with `origins`, each value says where it was written."""
     document = tomlkit.document()
     _fill(document, spec.to_dict(), spec.origin if origins else None, root=True)
-    return tomlkit.dumps(document)  # pyright: ignore[reportUnknownMemberType]
+    return tomlkit.dumps(document)
 
 
 def _fill(
     table: Container | Table, data: Mapping[str, Any], node: Node | None, *, root: bool = False
 ) -> None:
-    scalars = {key: value for key, value in data.items() if not (_is_table(value) or _is_list_of_tables(value))}
-    for key, value in scalars.items():
+    for key, value in data.items():
+        if _is_table(value) or _is_list_of_tables(value):
+            continue
         item = tomlkit.item(value)
         if node is not None:
-            item.comment(_origin(node, key, root=root))
+            item.comment(origin_of(node, key, root=root))
         table.add(key, item)
     for key, value in data.items():
         if _is_table(value):
@@ -55,13 +57,13 @@ def _is_list_of_tables(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(map(_is_table, value))
 
 
-def _origin(node: Node, key: str, *, root: bool) -> str:
+def origin_of(node: Node, key: str, *, root: bool) -> str:
+    """The file and line where a component's value was written, or `default`."""
+    leaf: object = node.values.get(key)
     if key == "kind" or (root and key == "builder"):
         leaf = node.kind
     elif root and key in ("format", "name"):
-        return f"{node.table.document.name}"
-    else:
-        leaf = node.values.get(key)
+        leaf = node.table.entries.get(key)
     if not isinstance(leaf, Leaf) or not leaf.stated:
         return "default"
     place = leaf.place()

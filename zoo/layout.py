@@ -21,7 +21,8 @@ class Tensor:
 
     `role` is what an init plugin goes by: `weight` (a matrix), `residual` (a matrix whose output
     is added to the residual stream), `embedding`, `bias`, or `constant` (starts at `value`).
-    `fan_in` and `fan_out` count the inputs and outputs that one weight connects.
+    `fan_in` and `fan_out` count the inputs and outputs that one weight connects; the bias of a map
+    has those of its weight, that of a norm none.
     """
 
     shape: tuple[int, ...]
@@ -160,7 +161,11 @@ def linear(n_in: int, n_out: int, *, bias: bool = True, residual: bool = False) 
     """The layout of `nn.Linear(n_in, n_out, bias)`: weight (n_out, n_in) and bias (n_out,)."""
     role: Role = "residual" if residual else "weight"
     weight = Tensor((n_out, n_in), role, fan_in=n_in, fan_out=n_out)
-    return Layout({"weight": weight, "bias": vector(n_out, "bias")} if bias else {"weight": weight})
+    if not bias:
+        return Layout({"weight": weight})
+    return Layout(
+        {"weight": weight, "bias": Tensor((n_out,), "bias", fan_in=n_in, fan_out=n_out)}
+    )
 
 
 def embedding(n_rows: int, width: int) -> Layout:

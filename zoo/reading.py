@@ -12,6 +12,7 @@ from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import ModelSpec
 from zoo.validate import validate
+from zoo.weights_file import FILE_NAME, Header, read_header, weights_path
 
 
 def read_spec(
@@ -33,20 +34,38 @@ def read_spec(
     return validate(resolve(_document(source, registry), registry))
 
 
+def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | None]:
+    """Read the spec of a spec file, a registered model, or a weights file or the folder of one; of
+    a weights file also what its header says.
+
+    Raises:
+        ZooError: as `read_spec`, and `WeightsError` for a damaged weights file.
+    """
+    path = Path(source)
+    if path.suffix != ".safetensors" and not _exists(path / FILE_NAME):
+        return read_spec(source, registry=registry), None
+    path = weights_path(path)
+    header = read_header(path)
+    return validate(resolve(from_data(header.spec, str(path)), registry)), header
+
+
 def _document(source: str | Path | Mapping[str, Any], registry: Registry) -> Document:
     if isinstance(source, Mapping):
         return from_data(dict(source), "<data>")
     if isinstance(source, str) and "\n" in source:
         return parse(source, "<text>")
-    if isinstance(source, str) and source in registry.models:
-        entry = registry.models[source]
-        return read_document(entry.folder / entry.target)
+    if isinstance(source, str) and (entry := registry.models.get(source)):
+        return read_document(entry.folder / entry.target, lambda: entry.place)
     path = Path(source)
-    if not path.exists() and path.suffix != ".toml":
-        raise SpecError(
-            Problem(
-                f"there is no file and no model {quoted(source)}",
-                help=did_you_mean(str(source), registry.models),
-            )
-        )
+    if path.suffix != ".toml" and not _exists(path):
+        known = [*registry.models, *(other.name for other in Path().glob("*.toml"))]
+        message = f"there is no file and no model {quoted(source)}"
+        raise SpecError(Problem(message, help=did_you_mean(str(source), known)))
     return read_document(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long
+        return False

@@ -1,86 +1,36 @@
-"""Names to plugins and models: layered `registry.toml` files, plugins loaded through stevedore.
+"""Names to plugins and models: layered `registry.toml` files.
 
-Discovery is stevedore's, fed by `registry.toml` instead of packaging metadata: an installed
-package takes part only when a registry names it (`include`). Only what is asked for is imported.
+An installed package takes part only when a registry names it (`include`). Only what is asked for is
+imported.
 """
 
 from __future__ import annotations
 
 import importlib.resources
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from stevedore.driver import DriverManager
-
-from zoo.document import Document, read_document
-from zoo.errors import Place, PluginError, Problem, RegistryError, ZooError, did_you_mean, quoted
-from zoo.plugin_errors import describe_failure
+from zoo.document import Document, KeyPath, read_document
+from zoo.errors import (
+    Place,
+    PluginError,
+    Problem,
+    RegistryError,
+    ZooError,
+    did_you_mean,
+    quoted,
+)
+from zoo.plugin_loading import PluginEntryPoint, PluginManager
 from zoo.slots import SLOTS, Plugin
 
 FORMAT = 1
+FILE_NAME = "registry.toml"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,127}", re.IGNORECASE)
-_TARGET = re.compile(r"(?P<where>[\w./-]+):(?P<attr>[A-Za-z_]\w*)")
-
-
-class PluginEntryPoint(EntryPoint):
-    """An entry point made from a registry line; `folder` is the registry's own."""
-
-    folder: Path
-
-    @classmethod
-    def make(cls, slot: str, name: str, target: str, folder: Path) -> PluginEntryPoint:
-        point = cls(name, target, slot)
-        # EntryPoint refuses attributes after construction; its own fields are set the same way.
-        vars(point)["folder"] = folder
-        return point
-
-    def load(self) -> Any:
-        """Import the target: `package.module:Name`, or `path/to/file.py:Name` in `folder`.
-
-        Raises:
-            PluginError: whatever went wrong, `SystemExit` and `AssertionError` included, which
-                stevedore would let through.
-        """
-        where, attribute = self.value.rsplit(":", 1)
-        try:
-            module = self._import_file(where) if where.endswith(".py") else _import_module(where)
-            return getattr(module, attribute)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise PluginError(
-                describe_failure(f"plugin {self.group}.{self.name} = {self.value!r}", error)
-            ) from error
-
-    def _import_file(self, relative: str) -> Any:
-        path = (self.folder / relative).resolve()
-        # Named by its whole path: it can shadow no other module, and is imported once.
-        name = "zoo_plugin_file_" + re.sub(r"\W", "_", str(path))
-        if name not in sys.modules:
-            spec = spec_from_file_location(name, path)
-            if spec is None or spec.loader is None or not path.is_file():
-                raise FileNotFoundError(f"there is no file {path}")
-            module = module_from_spec(spec)
-            sys.modules[name] = module
-            try:
-                spec.loader.exec_module(module)
-            except BaseException:
-                del sys.modules[name]
-                raise
-        return sys.modules[name]
-
-
-def _import_module(name: str) -> Any:
-    from importlib import import_module
-
-    return import_module(name)
+_TARGET = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[\w./ -]+\.py):[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +46,6 @@ class Entry:
     @property
     def place(self) -> Place:
         return self.document.place((self.group, self.name))
-
-
-class _Manager(DriverManager[type[Plugin]]):
-    """stevedore's driver manager over one registry entry."""
-
-    def __init__(self, point: PluginEntryPoint) -> None:
-        self._point = point
-        super().__init__(point.group, point.name, warn_on_missing_entrypoint=False)
-
-    def list_entry_points(self) -> list[EntryPoint]:
-        return [self._point]
 
 
 @dataclass
@@ -142,7 +81,7 @@ class Registry:
                         help=did_you_mean(kind, self.plugins[slot]),
                     )
                 )
-            self._loaded[slot, kind] = _load(entry)
+            self._loaded[slot, kind] = _load(entry, at)
         return self._loaded[slot, kind]
 
     def model(self, name: str) -> Entry:
@@ -154,30 +93,30 @@ class Registry:
         return self.models[name]
 
 
-def _load(entry: Entry) -> type[Plugin]:
-    point = PluginEntryPoint.make(entry.group, entry.name, entry.target, entry.folder)
+def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Plugin]:
+    named = (("named here", at()),) if at else ()
     try:
-        plugin: Any = _Manager(point).driver
+        plugin: Any = PluginManager(
+            PluginEntryPoint.make(entry.group, entry.name, entry.target, entry.folder)
+        ).driver
     except PluginError as error:
         shown = error.problems[0]
-        raise PluginError(Problem(shown.message, entry.place, shown.help)) from error.__cause__
+        message = f"{entry.group} {quoted(entry.name)} cannot be loaded: {shown.message}"
+        problem = Problem(message, entry.place, shown.help, named)
+        raise PluginError(problem) from error.__cause__
     interface = SLOTS[entry.group]
     if not (isinstance(plugin, type) and issubclass(plugin, interface)):
-        raise PluginError(
-            Problem(
-                f"{quoted(entry.target)} is not a description for the slot `{entry.group}`",
-                entry.place,
-                help=f"make it a subclass of zoo.slots.{interface.__name__}",
-            )
-        )
+        message = f"{quoted(entry.target)} is no description for the slot `{entry.group}`"
+        hint = f"make it a subclass of zoo.slots.{interface.__name__}"
+        raise PluginError(Problem(message, entry.place, hint, named))
     return plugin
 
 
 def shipped_registry() -> Path:
     """The registry that comes with the zoo: inside the package, or beside it in a checkout."""
     package = Path(str(importlib.resources.files("zoo")))
-    inside = package / "registry.toml"
-    return inside if inside.is_file() else package.parent / "registry.toml"
+    inside = package / FILE_NAME
+    return inside if inside.is_file() else package.parent / FILE_NAME
 
 
 def find_registries(extra: Path | None = None) -> list[Path]:
@@ -185,142 +124,186 @@ def find_registries(extra: Path | None = None) -> list[Path]:
     directory, and `extra`."""
     from platformdirs import user_config_path
 
-    layers = [shipped_registry()]
-    user = user_config_path("zoo") / "registry.toml"
-    if user.is_file():
-        layers.append(user)
-    here = Path.cwd()
-    nearest = (folder / "registry.toml" for folder in (here, *here.parents))
-    layers += [path for path in nearest if path.is_file()][:1]
-    if extra is not None:
-        layers.append(extra)
-    unique = {path.resolve(): path for path in layers}
-    return list(unique.values())
+    try:
+        here = Path.cwd()
+    except OSError as error:
+        raise RegistryError(f"the working directory cannot be read: {error.strerror}") from None
+    nearest = (folder / FILE_NAME for folder in (here, *here.parents))
+    layers = [
+        shipped_registry(),
+        *filter(_is_file, [user_config_path("zoo") / FILE_NAME]),
+        *[path for path in nearest if _is_file(path)][:1],
+        *([extra] if extra is not None else []),
+    ]
+    return list({path.resolve(): path for path in layers}.values())
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder that may not be searched
+        return False
 
 
 def load_registry(extra: Path | None = None) -> Registry:
     """Read and merge the layers of `find_registries`.
 
     Raises:
-        ZooError: every problem of every layer: a malformed line, a name defined twice.
+        RegistryError: every problem of every layer: a malformed line, a name defined twice.
     """
-    registry = Registry()
-    problems: list[Problem] = []
-    for path in find_registries(extra):
-        problems += _add_layer(registry, path)
-    if problems:
-        raise RegistryError(problems)
-    return registry
+    return read_layers(find_registries(extra))
 
 
-def _add_layer(registry: Registry, path: Path) -> list[Problem]:
-    here = Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
-    try:
-        document = read_document(shown)
-    except ZooError as error:
-        return list(error.problems)
-    data = document.data
-    problems: list[Problem] = []
-    if data.get("format") != FORMAT:
-        message = f"a registry starts with `format = {FORMAT}`"
-        problems.append(Problem(message, document.place(("format",), value=True)))
-    known = {"format", "include", "defaults", "models", *SLOTS}
-    for key in data:
-        if key not in known:
-            problems.append(
-                Problem(
-                    f"unknown key {quoted(key)}",
-                    document.place((key,)),
-                    help=did_you_mean(key, known),
-                )
-            )
-    for group in (*SLOTS, "models", "defaults"):
-        table = data.get(group, {})
-        if not isinstance(table, dict):
-            message = f"`{group}` maps names to plugins: write it as a table"
-            problems.append(Problem(message, document.place((group,), value=True)))
-            continue
-        for name, value in table.items():  # pyright: ignore[reportUnknownVariableType]
-            problems += _add_entry(registry, document, path.resolve().parent, group, str(name), value)  # pyright: ignore[reportUnknownArgumentType]
-    for package in data.get("include", []):
-        problems += _include(registry, document, package)
-    return problems
+def read_layers(paths: Iterable[Path]) -> Registry:
+    """Merge these registries, the later over the earlier, and no others.
+
+    Raises:
+        RegistryError: as `load_registry`.
+    """
+    layers = _Layers()
+    for path in paths:
+        layers.add(path)
+    if layers.problems:
+        raise RegistryError(layers.problems)
+    return layers.registry
 
 
-def _add_entry(
-    registry: Registry, document: Document, folder: Path, group: str, name: str, value: Any
-) -> list[Problem]:
-    written: Mapping[str, Any] = value if isinstance(value, dict) else {_key(group): value}
-    allowed = {_key(group), "override"}
-    if unknown := set(written) - allowed:
-        key = sorted(unknown)[0]
-        place = document.place((group, name))
-        return [Problem(f"unknown key {quoted(key)}", place, help=did_you_mean(key, allowed))]
-    target = written.get(_key(group))
-    pattern = _MODEL_NAME if group == "models" else _NAME
-    if not pattern.fullmatch(name):
-        place = document.place((group, name))
-        return [Problem(f"{quoted(name)} is not a name", place, help=f"names match {pattern.pattern}")]
-    if not isinstance(target, str) or not _target_is_well_formed(group, target):
-        return [
+class _Layers:
+    """Merges registries and collects the problems of all of them."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.problems: list[Problem] = []
+        self.seen: set[Path] = set()
+
+    def add(self, path: Path, included: Callable[[], Place] | None = None) -> None:
+        if path.resolve() in self.seen:
+            return
+        self.seen.add(path.resolve())
+        here = Path.cwd()
+        try:
+            shown = path.relative_to(here) if path.is_relative_to(here) else path
+            document = read_document(shown, included)
+        except ZooError as error:
+            self.problems += error.problems
+            return
+        self.problems += document.problems
+        data = document.data
+        if type(data.get("format")) is not int or data["format"] != FORMAT:
+            place = document.place(("format",), value=True)
+            self.report(f"a registry states `format = {FORMAT}`", place)
+        known = {"format", "include", "defaults", "models", *SLOTS}
+        self.refuse_unknown(data, known, document, ())
+        # First, so that this registry's own lines go over those that it includes.
+        include = data.get("include", [])
+        for package in include if isinstance(include, list) else [include]:
+            self.include(document, package)
+        for group in (*SLOTS, "models", "defaults"):
+            table = data.get(group, {})
+            if isinstance(table, dict):
+                for name, value in cast("dict[str, Any]", table).items():
+                    self.add_entry(document, path.resolve().parent, group, name, value)
+            else:
+                message = f"`{group}` maps names to {'specs' if group == 'models' else 'plugins'}"
+                place = document.place((group,), value=True)
+                self.report(message, place, f"write its lines below `[{group}]`")
+
+    def report(self, message: str, place: Place, hint: str | None = None) -> None:
+        self.problems.append(Problem(message, place, hint))
+
+    def refuse_unknown(
+        self, data: Iterable[str], known: Iterable[str], document: Document, path: KeyPath
+    ) -> None:
+        for key in data:
+            if key not in known:
+                place = document.place((*path, key))
+                self.report(f"unknown key {quoted(key)}", place, did_you_mean(key, known))
+
+    def add_entry(
+        self, document: Document, folder: Path, group: str, name: str, value: Any
+    ) -> None:
+        key, expected = _VALUES.get(group, _PLUGIN_VALUE)
+        names = self.table(group)
+        written: Mapping[str, Any] = value if isinstance(value, dict) else {key: value}
+        self.refuse_unknown(written, (key, "override"), document, (group, name))
+        if group == "defaults" and name not in SLOTS:
+            place = document.place((group, name))
+            self.report(f"there is no slot {quoted(name)}", place, did_you_mean(name, SLOTS))
+            return
+        pattern = _MODEL_NAME if group == "models" else _NAME
+        if not pattern.fullmatch(name):
+            signs = "letters, digits, `_`, `-` and `.`" if group == "models" else _NAME_RULE
+            place = document.place((group, name))
+            message = f"{quoted(name)} is no name for a registry"
+            self.report(message, place, f"names are made of {signs}")
+            return
+        override = written.get("override", False)
+        if not isinstance(override, bool):
+            place = document.place((group, name, "override"), value=True)
+            self.report("`override` must be `true` or `false`", place)
+        target = written.get(key)
+        if not isinstance(target, str) or not _is_target(group, target):
+            place = document.place((group, name, key), value=True)
+            self.report(f"{group} {quoted(name)} needs {expected}", place)
+            return
+        entry = Entry(group, name, target, document, folder)
+        first = names.get(name)
+        if first is None or override is True:
+            names[name] = entry
+            return
+        what = "the default of" if group == "defaults" else group.removesuffix("s")
+        self.problems.append(
             Problem(
-                f"{group} {quoted(name)} needs {_EXPECTED[_key(group)]}",
-                document.place((group, name), value=True),
-            )
-        ]
-    where = _table(registry, group)
-    entry = Entry(group, name, target, document, folder)
-    first = where.get(name)
-    if first is not None and written.get("override") is not True:
-        return [
-            Problem(
-                f"{group} {quoted(name)} is registered twice",
+                f"{what} {quoted(name)} is registered twice",
                 entry.place,
-                help="rename one, or say `override = true` in the later",
+                help="rename one, or say that this one goes over the first: "
+                f'{name} = {{ {key} = "{target}", override = true }}',
                 related=(("first registered here", first.place),),
             )
-        ]
-    where[name] = entry
-    return []
+        )
+
+    def table(self, group: str) -> dict[str, Entry]:
+        if group == "models":
+            return self.registry.models
+        return self.registry.defaults if group == "defaults" else self.registry.plugins[group]
+
+    def include(self, document: Document, package: object) -> None:
+        """Add the registry that an installed package ships, without importing the package."""
+        from importlib.util import find_spec
+
+        def place() -> Place:
+            return document.place(("include",), value=True)
+
+        if not isinstance(package, str) or not re.fullmatch(r"[A-Za-z_]\w*", package):
+            message = "`include` must be the name of an installed package, or an array of names"
+            self.report(message, place())
+            return
+        try:
+            spec = find_spec(package)
+        except (ImportError, ValueError):
+            spec = None
+        folders = spec.submodule_search_locations if spec is not None else None
+        if not folders:
+            self.report(f"no package {quoted(package)} is installed", place())
+            return
+        path = Path(next(iter(folders))) / FILE_NAME
+        if path.is_file():
+            self.add(path, place)
+        else:
+            self.report(f"the package {quoted(package)} ships no {FILE_NAME}", place())
 
 
-_EXPECTED = {
-    "target": 'a target: "package.module:Class" or "plugins/file.py:Class"',
-    "spec": "the file name of a spec in the registry's folder or below",
-    "kind": "the kind that fills the slot when a spec names none",
+_PLUGIN_VALUE = "target", 'a target: "package.module:Class" or "plugins/file.py:Class"'
+_VALUES = {
+    "models": ("spec", "the file name of a spec in the registry's folder or below"),
+    "defaults": ("kind", "the kind that fills the slot when a spec names none"),
 }
+_NAME_RULE = "lower-case letters, digits and `_`, and begin with a letter"
 
 
-def _key(group: str) -> str:
-    return {"models": "spec", "defaults": "kind"}.get(group, "target")
-
-
-def _table(registry: Registry, group: str) -> dict[str, Entry]:
-    if group == "models":
-        return registry.models
-    return registry.defaults if group == "defaults" else registry.plugins[group]
-
-
-def _target_is_well_formed(group: str, target: str) -> bool:
+def _is_target(group: str, target: str) -> bool:
     if group == "defaults":
         return _NAME.fullmatch(target) is not None
-    path = target.rpartition(":")[0] if group != "models" else target
-    inside = not Path(path).is_absolute() and ".." not in Path(path).parts
+    path = Path(target if group == "models" else target.rpartition(":")[0])
+    inside = not path.is_absolute() and ".." not in path.parts and path != Path()
     return inside and (group == "models" or _TARGET.fullmatch(target) is not None)
-
-
-def _include(registry: Registry, document: Document, package: object) -> list[Problem]:
-    """Add the registry that an installed package ships as `registry.toml`, without importing it."""
-    from importlib.util import find_spec
-
-    place = document.place(("include",), value=True)
-    if not isinstance(package, str) or not re.fullmatch(r"[A-Za-z_]\w*", package):
-        return [Problem(f"{package!r} is not the name of a package", place)]
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return [Problem(f"the package {quoted(package)} is not installed", place)]
-    path = Path(next(iter(spec.submodule_search_locations))) / "registry.toml"
-    if not path.is_file():
-        return [Problem(f"the package {quoted(package)} ships no registry.toml", place)]
-    return _add_layer(registry, path)

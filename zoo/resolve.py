@@ -1,4 +1,4 @@
-"""Documents in, one complete tree of component tables out: `extends`, kinds, shared values.
+"""Documents in, one complete tree of component tables out: kinds, shared values, per-layer rules.
 
 Every leaf remembers the document and the key path where it was written, so that later problems,
 and `zoo show --resolved`, can tell its origin. Nothing is validated here but names.
@@ -6,54 +6,31 @@ and `zoo show --resolved`, can tell its origin. Nothing is validated here but na
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
-from zoo.document import Document, KeyPath, read_document
-from zoo.errors import Place, Problem, SpecError, ZooError, did_you_mean, quoted
+from zoo.document import MAX_DEPTH, Document, KeyPath
+from zoo.errors import (
+    Findings,
+    PluginError,
+    Problem,
+    RegistryError,
+    ZooError,
+    allowed,
+    nearest,
+)
+from zoo.extends import SPEC_NAME, with_parents
 from zoo.layer_rules import SELECTORS, START, RuleError, groups, selected
 from zoo.registry import Registry
 from zoo.slots import Plugin
+from zoo.tables import Leaf, Table, as_table, described, merge_values, slot_table
+from zoo.usage import Usage
 
 FORMAT = 1
-ROOT_KEYS = ("format", "name", "builder", "extends")
-_SPEC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-
-
-@dataclass(eq=False, slots=True)
-class Leaf:
-    """A value as written, and where; `stated` is false for a default."""
-
-    value: Any
-    document: Document
-    path: KeyPath
-    stated: bool = True
-
-    def place(self, *, value: bool = True) -> Place:
-        return self.document.place(self.path, value=value)
-
-
-@dataclass(eq=False, slots=True)
-class Table:
-    """A table as written: `kind` and the other keys. `merged` lists the tables it was made from."""
-
-    entries: dict[str, Leaf | Table]
-    document: Document
-    path: KeyPath
-    merged: tuple[Table, ...] = ()
-
-    def written(self) -> Iterator[Table]:
-        """This table, or the ones that it was made from."""
-        yield self
-        for table in self.merged:
-            yield from table.written()
-
-    def place(self, *, value: bool = False) -> Place:
-        return self.document.place(self.path, value=value)
 
 
 @dataclass(eq=False, slots=True)
@@ -61,7 +38,7 @@ class Node:
     """A component with its class found and its values collected; children are nodes.
 
     `path` is the component's place in the resolved spec, which may differ from where its values
-    are written.
+    are written. A child whose plugin could not be found is None.
     """
 
     cls: type[Component]
@@ -75,171 +52,95 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A spec's name and its tree, ready to be validated."""
+    """A spec's name and its tree, ready to be validated, and the problems found so far."""
 
     name: str
     root: Node
+    findings: Findings
 
 
 def resolve(document: Document, registry: Registry) -> Resolved:
     """Find the parents, the plugins and the shared values of a spec.
 
+    What is wrong with single names and values goes into the result's findings, so that validation
+    can add to them: unknown keys and kinds, a bad `format`, a plugin that cannot be loaded.
+
     Raises:
-        SpecError: every problem found: an unknown key or kind, a bad `format`, a cyclic `extends`.
-        PluginError: a named plugin cannot be loaded.
+        SpecError: there is nothing to go on with: no known builder, or a bad `extends`.
+        PluginError: the same, and a plugin could not be loaded.
     """
-    table = _with_parents(document, registry, ())
-    return _Resolver(registry).resolve(table)
-
-
-# --- extends ------------------------------------------------------------------------------------
-
-
-def _with_parents(document: Document, registry: Registry, chain: Sequence[Document]) -> Table:
-    table = _as_table(document.data, document, ())
-    parent = table.entries.pop("extends", None)
-    if parent is None:
-        return table
-    place = parent.place(value=True)
-    name = parent.value if isinstance(parent, Leaf) else None
-    if not isinstance(name, str) or not _SPEC_NAME.fullmatch(name):
-        raise SpecError(
-            Problem(
-                "`extends` names one spec, without folders or an ending",
-                place,
-                help="a spec file beside this one, or a model of the registry",
-            )
-        )
-    path = _find_parent(name, document, registry, place)
-    chain = (*chain, document)
-    if any(Path(seen.name).resolve() == path.resolve() for seen in chain if seen.text is not None):
-        story = " -> ".join(Path(seen.name).name for seen in chain)
-        raise SpecError(Problem(f"cyclic `extends`: {story} -> {path.name}", place))
-    return _merge(_with_parents(read_document(path), registry, chain), table)
-
-
-def _find_parent(name: str, document: Document, registry: Registry, place: Place) -> Path:
-    folder = Path(document.name).parent
-    beside = folder / f"{name}.toml"
-    if document.text is not None and beside.is_file():
-        return beside
-    if entry := registry.models.get(name):
-        return entry.folder / entry.target
-    near = [path.stem for path in folder.glob("*.toml")] if document.text is not None else []
-    raise SpecError(
-        Problem(
-            f"there is no spec {quoted(name)} beside this one or in the registry",
-            place,
-            help=did_you_mean(name, [*near, *registry.models]),
-        )
-    )
-
-
-def _as_table(data: Mapping[str, Any], document: Document, path: KeyPath) -> Table:
-    entries: dict[str, Leaf | Table] = {}
-    for key, value in data.items():
-        here = (*path, key)
-        if isinstance(value, dict):
-            entries[key] = _as_table(value, document, here)  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            entries[key] = Leaf(value, document, here)
-    return Table(entries, document, path)
-
-
-def _merge(outer: Table, inner: Table) -> Table:
-    """`inner` over `outer`, key by key; another `kind` drops what `outer` said beside its own."""
-    entries = dict(outer.entries)
-    for key, value in inner.entries.items():
-        below = entries.get(key)
-        entries[key] = value if below is None else _merge_values(below, value)
-    return Table(entries, inner.document, inner.path, (outer, inner))
-
-
-def _merge_values(outer: Leaf | Table, inner: Leaf | Table) -> Leaf | Table:
-    if isinstance(outer, Leaf) and isinstance(inner, Leaf):
-        return inner
-    below, above = _slot_table(outer), _slot_table(inner)
-    if below is None or above is None:
-        return inner
-    kinds = below.entries.get("kind"), above.entries.get("kind")
-    if isinstance(kinds[0], Leaf) and isinstance(kinds[1], Leaf) and kinds[0].value != kinds[1].value:
-        return inner
-    return _merge(below, above)
-
-
-def _slot_table(value: Leaf | Table) -> Table | None:
-    """`"mlp"` as the table `{ kind = "mlp" }` that it stands for."""
-    if isinstance(value, Table):
-        return value
-    if isinstance(value.value, str):
-        return Table({"kind": value}, value.document, value.path)
-    return None
-
-
-def _is_list_of_tables(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
-
-
-# --- kinds and shared values --------------------------------------------------------------------
+    findings = Findings()
+    return _Resolver(registry, findings).resolve(with_parents(document, registry, findings))
 
 
 class _Resolver:
     """One walk over a spec. `scope` is the chain of tables from the top level to a component's own;
     `given` the dimensions that the components around it bind."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, findings: Findings) -> None:
         self.registry = registry
-        self.problems: list[Problem] = []
-        self.used: set[Leaf | Table] = set()
-        self.known: dict[KeyPath, set[str]] = {}
+        self.findings = findings
+        self.usage = Usage()
         self.rules: list[Table] = []
+        self.failed: set[tuple[str, str]] = set()
 
     def resolve(self, root: Table) -> Resolved:
+        self.root = root
         name = self.root_value(root, "name", str, "a string")
-        self.check_format(root)
+        if name is not None and not SPEC_NAME.fullmatch(name):
+            message = "`name` is made of letters, digits, `-`, `_` and `.`"
+            self.findings.add(Problem(message, root.entries["name"].place(value=True)))
+        version = self.root_value(root, "format", int, "an integer")
+        if version is not None and version != FORMAT:
+            message, hint = f"spec format {version} is not known", f"this zoo reads format {FORMAT}"
+            self.findings.add(Problem(message, root.entries["format"].place(value=True), hint))
         kind = self.root_value(root, "builder", str, "the name of a builder")
-        node = None
-        if isinstance(kind, str):
-            leaf = root.entries["builder"]
-            assert isinstance(leaf, Leaf)
-            if cls := self.plugin("builder", leaf):
-                node = self.node(cls, leaf, [root], (), frozenset())
-                for table in (root, *self.rules):
-                    self.check_unused(table)
-        if self.problems or node is None:
-            raise SpecError(self.problems)
-        return Resolved(str(name), node)
+        leaf = root.entries.get("builder")
+        if kind is None or not isinstance(leaf, Leaf):
+            raise self.findings.error()
+        cls = self.plugin("builder", leaf)
+        if cls is None:
+            raise self.findings.error()
+        node = self.node(cls, leaf, [root], (), frozenset())
+        for table in (root, *self.rules):
+            self.usage.report_unused(table, self.findings, self.is_of_parents)
+        return Resolved(str(name), node, self.findings)
 
     def root_value(self, root: Table, key: str, kind: type, expected: str) -> Any:
-        self.remember(root, key)
+        self.usage.remember(root, key)
         entry = root.entries.get(key)
         if entry is None:
-            self.problems.append(
-                Problem(f"the key `{key}` is missing", root.place(), f"add `{key} = ...` at the top")
-            )
-        elif not isinstance(entry, Leaf) or not isinstance(entry.value, kind):
-            self.use(entry)
-            self.problems.append(Problem(f"`{key}` must be {expected}", entry.place(value=True)))
-        else:
-            self.use(entry)
-            if key == "name" and not _SPEC_NAME.fullmatch(entry.value):
-                message = "`name` is made of letters, digits, `-`, `_` and `.`"
-                self.problems.append(Problem(message, entry.place()))
-            return entry.value
+            hint = f"add `{key} = ...` at the top"
+            self.findings.add(Problem(f"the key `{key}` is missing", root.place(), hint))
+            return None
+        self.usage.use(entry)
+        value = entry.value if isinstance(entry, Leaf) else {}
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return value
+        message = f"`{key}` must be {expected}, not {described(value)}"
+        kinds = allowed(self.registry.plugins["builder"]) if key == "builder" else None
+        self.findings.add_unless_told(Problem(message, entry.place(value=True), kinds))
         return None
 
-    def check_format(self, root: Table) -> None:
-        value = self.root_value(root, "format", int, "an integer")
-        if value is not None and (value != FORMAT or isinstance(value, bool)):
-            place = root.entries["format"].place(value=True)
-            hint = f"this zoo reads format {FORMAT}"
-            self.problems.append(Problem(f"spec format {value} is not known", place, hint))
-
     def plugin(self, slot: str, kind: Leaf) -> type[Plugin] | None:
+        """The class of a kind; of one that is not registered, the most similar, so that the rest of
+        the spec can be checked."""
+        if (slot, kind.value) in self.failed:
+            return None
         try:
             return self.registry.plugin(slot, kind.value, kind.place)
-        except ZooError as error:
-            self.problems += [p for p in error.problems if p not in self.problems]
+        except RegistryError as error:
+            self.findings.add_error(error)
+            return self.load_quietly(slot, nearest(kind.value, self.registry.plugins[slot]))
+        except PluginError as error:
+            self.findings.add_error(error)
+            self.failed.add((slot, kind.value))
+            return None
+
+    def load_quietly(self, slot: str, kind: str | None) -> type[Plugin] | None:
+        try:
+            return self.registry.plugin(slot, kind) if kind is not None else None
+        except ZooError:
             return None
 
     def node(
@@ -281,54 +182,74 @@ class _Resolver:
         """The nearest value of a key; the tables run from the outermost in."""
         found: Leaf | Table | None = None
         for table in tables:
-            self.remember(table, name)
+            self.usage.remember(table, name)
             found = table.entries.get(name, found)
-        if found is None:
-            return None
-        self.use(found)
-        return found if isinstance(found, Leaf) else Leaf({}, found.document, found.path)
+        if isinstance(found, Table):  # validation will say that no table belongs here
+            self.usage.use_all(found)
+            return Leaf({}, found.document, found.path)
+        if found is not None:
+            self.usage.use(found)
+        return found
 
     def slot(
         self, name: str, slot: Slot, scope: list[Table], path: KeyPath, given: frozenset[str]
     ) -> Node | None:
         table = self.slot_table(name, slot, scope)
-        if table is None:
-            return None
         kind = table.entries.get("kind") or self.default_kind(slot, table)
-        if not isinstance(kind, Leaf) or not isinstance(kind.value, str):
-            where = ".".join(map(str, path))
-            what = f"`{where}` needs a `kind`" if kind is None else "`kind` must be a string"
-            self.problems.append(Problem(what, (kind or table).place(value=True), self.kinds(slot)))
+        cls = None
+        if len(path) > MAX_DEPTH:
+            message = f"components are nested more than {MAX_DEPTH} deep: `{path[-2]}.{name}` ..."
+            self.findings.add(Problem(message, (kind or table).place(value=True)))
             return None
-        self.use(kind)
-        cls = self.plugin(slot.slot, kind)
-        if cls is None:
-            self.use_all(table)
-            return None
-        self.remember(table, "kind")
-        return self.node(cls, kind, [*scope, table], path, given)
+        if kind is None:
+            message = f"`{'.'.join(map(str, path))}` needs a `kind`"
+            self.findings.add(Problem(message, table.place(value=True), self.kinds(slot)))
+        elif not isinstance(kind, Leaf) or not isinstance(kind.value, str):
+            message = f"`kind` must be a string, not {described(getattr(kind, 'value', {}))}"
+            problem = Problem(message, kind.place(value=True), self.kinds(slot))
+            self.findings.add_unless_told(problem)
+        else:
+            cls = self.plugin(slot.slot, kind)
+        for source in table.written():
+            self.usage.remember(source, "kind")
+            if entry := source.entries.get("kind"):
+                self.usage.use(entry)
+        if cls is not None and isinstance(kind, Leaf):
+            return self.node(cls, kind, [*scope, table], path, given)
+        # Nobody knows what the table means. The keys around it are taken as the default kind would.
+        self.usage.use_all(table)
+        default = self.registry.defaults.get(slot.slot)
+        usual = slot.default or (default.target if default else None)
+        if default_class := self.load_quietly(slot.slot, usual):
+            empty = Table({}, table.document, table.path)
+            self.node(default_class, None, [*scope, empty], path, given)
+        return None
 
     def kinds(self, slot: Slot) -> str:
-        return did_you_mean("", self.registry.plugins[slot.slot])
+        return allowed(self.registry.plugins[slot.slot])
 
-    def slot_table(self, name: str, slot: Slot, scope: list[Table]) -> Table | None:
+    def slot_table(self, name: str, slot: Slot, scope: list[Table]) -> Table:
         """Merge what the tables in scope say of this slot, from the outermost in."""
         own = scope[-1]
-        merged: Leaf | Table = Table({}, own.document, (*own.path, name))
+        merged = Table({}, own.document, (*own.path, name))
         for table in scope if slot.inherit else scope[-1:]:
             for key in dict.fromkeys((slot.slot if slot.inherit else name, name)):
                 entry = table.entries.get(key)
-                self.remember(table, key)
+                self.usage.remember(table, key)
                 if entry is None:
                     continue
-                self.use(entry)
-                if _slot_table(entry) is None:
-                    message = f"`{key}` must be the name of a {slot.slot} or a table with a `kind`"
-                    place = entry.place(value=True)
-                    self.problems.append(Problem(message, place, self.kinds(slot)))
-                    return None
-                merged = _merge_values(merged, entry)
-        return _slot_table(merged)
+                over = slot_table(merge_values(merged, entry))
+                if over is not None:
+                    merged = over
+                    continue
+                self.usage.use(entry)
+                message = f"`{key}` must be a name or a table with a `kind`"
+                if isinstance(entry, Leaf):
+                    message += f", not {described(entry.value)}"
+                problem = Problem(message, entry.place(value=True), self.kinds(slot))
+                self.findings.add_unless_told(problem)
+        self.usage.use(merged)
+        return merged
 
     def default_kind(self, slot: Slot, table: Table) -> Leaf | None:
         if slot.default is not None:
@@ -346,12 +267,14 @@ class _Resolver:
         given: frozenset[str],
     ) -> Node | None:
         own = scope[-1]
-        self.remember(own, name)
+        self.usage.remember(own, name)
         entry = own.entries.get(name) or Table({}, own.document, (*own.path, name))
-        self.use(entry)
+        self.usage.use(entry)
         if not isinstance(entry, Table):
-            self.problems.append(Problem(f"`{name}` must be a table", entry.place(value=True)))
-            return None
+            message = f"`{name}` must be a table, not {described(entry.value)}"
+            hint = f"write its keys below `[{'.'.join(map(str, path))}]`"
+            self.findings.add_unless_told(Problem(message, entry.place(), hint))
+            entry = Table({}, own.document, (*own.path, name))
         part_class: Any = cls.model_fields[name].annotation
         return self.node(part_class, None, [*scope, entry], path, given)
 
@@ -365,20 +288,23 @@ class _Resolver:
     ) -> list[Node]:
         """One node for each set of layers that the same rules speak of."""
         own = scope[-1]
-        self.remember(own, name)
+        self.usage.remember(own, name)
         entry = own.entries.get(name)
         count = node.values.get(mark.count)
-        if entry is None or not isinstance(count, Leaf) or not isinstance(count.value, int):
+        if entry is None:
             return []
-        self.use(entry)
+        self.usage.use(entry)
         if not isinstance(entry, Leaf) or not _is_list_of_tables(entry.value):
             message = f"`{name}` must be a list of tables"
-            place = entry.place(value=True)
+            if isinstance(entry, Leaf):
+                message += f", not {described(entry.value)}"
             hint = f"write [[{'.'.join(map(str, (*own.path, name)))}]]"
-            self.problems.append(Problem(message, place, hint))
+            self.findings.add_unless_told(Problem(message, entry.place(value=True), hint))
+            return []
+        if not isinstance(count, Leaf) or type(count.value) is not int:
             return []
         rules = [
-            _as_table(rule, entry.document, (*entry.path, index))
+            as_table(rule, entry.document, (*entry.path, index), self.findings)
             for index, rule in enumerate(entry.value)
         ]
         self.rules += rules
@@ -395,53 +321,36 @@ class _Resolver:
     def selected(self, rule: Table, n_layers: int) -> list[int]:
         stated: dict[str, Any] = {}
         for key in (*SELECTORS, START):
-            self.remember(rule, key)
+            self.usage.remember(rule, key)
             entry = rule.entries.get(key)
             if entry is not None:
-                self.use(entry)
+                self.usage.use(entry)
                 stated[key] = entry.value if isinstance(entry, Leaf) else None
         try:
             return selected(stated, n_layers)
         except RuleError as error:
             where = rule.entries[error.key] if error.key else rule
-            self.problems.append(Problem(str(error), where.place(value=True)))
+            self.findings.add_unless_told(Problem(str(error), where.place(value=True)))
             return []
 
-    # --- keys that nothing uses -----------------------------------------------------------------
+    @cached_property
+    def used_by_parents(self) -> set[tuple[Document, KeyPath]]:
+        """What the extended specs use on their own. A spec that picks another kind than theirs
+        leaves it without effect, and cannot take it out of their files."""
+        found: set[tuple[Document, KeyPath]] = set()
+        for parent in self.root.merged[:1]:
+            alone = _Resolver(self.registry, Findings())
+            with suppress(ZooError):
+                alone.resolve(parent)
+            found |= alone.usage.places() | alone.used_by_parents
+        return found
 
-    def remember(self, table: Table, name: str) -> None:
-        """Note that some component looks for `name` in this table."""
-        for source in table.written():
-            self.known.setdefault(source.path, set()).add(name)
+    def is_of_parents(self, entry: Leaf | Table) -> bool:
+        return (entry.document, entry.path) in self.used_by_parents
 
-    def use(self, entry: Leaf | Table) -> None:
-        self.used.update(entry.written() if isinstance(entry, Table) else [entry])
 
-    def use_all(self, table: Table) -> None:
-        """Note a whole table as used: its plugin is missing, so nothing can be said of its keys."""
-        self.use(table)
-        for entry in table.entries.values():
-            if isinstance(entry, Table):
-                self.use_all(entry)
-            else:
-                self.use(entry)
-
-    def check_unused(self, table: Table) -> None:
-        """Report keys that no component looks for, and values that never count."""
-        known = self.known.get(table.path, set())
-        inside = f" in `{'.'.join(map(str, table.path))}`" if table.path else ""
-        for key, entry in table.entries.items():
-            if entry in self.used:
-                if isinstance(entry, Table):
-                    self.check_unused(entry)
-                continue
-            place = entry.place(value=False)
-            if key in known:
-                message = f"{quoted(key)}{inside} has no effect: all that read it state their own"
-                self.problems.append(Problem(message, place, "remove it, or the nearer values"))
-            else:
-                hint = did_you_mean(key, known)
-                self.problems.append(Problem(f"unknown key {quoted(key)}{inside}", place, hint))
+def _is_list_of_tables(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def nodes(root: Node) -> Iterator[Node]:

@@ -69,11 +69,11 @@ def _parts(layout: Layout) -> Iterator[_Part]:
         elif isinstance(part, LayerList):
             several = len(part.groups) > 1
             for at, layer in part.groups:
-                shown = f"{name} {_ranges(at)}" if several else name
+                shown = f"{name} {ranges(at)}" if several else name
                 yield _Part(shown, layer, at)
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """0-4,6-10 for a sorted list of numbers; cut when it is long."""
     runs: list[list[int]] = []
     for number in numbers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -38,6 +38,11 @@ the residual sum, `out` the sum. "Post-norm" of Vaswani et al. (2017) normalises
 class Plugin(Component):
     """A component that a spec names by its `kind`."""
 
+    example: ClassVar[Mapping[str, Any]] = {}
+    """Values of a small working component, for `zoo plugin check`: needed when a required field's
+    value cannot be guessed from its name and type."""
+    absent: ClassVar[bool] = False
+    """Whether the component stands for there being none (`none`): drawings leave it out."""
     kind: str
 
 
@@ -81,6 +86,9 @@ class Attention(Sublayer):
 
     key_width: Given[int | None] = None
     """The width of the memory that keys and values are made from; None in self-attention."""
+    reads: ClassVar[str | None] = None
+    """The `site` of a position scheme whose tables the attention reads: its `forward` then takes
+    that scheme's module as `scheme` too."""
 
 
 class FeedForward(Sublayer):
@@ -95,6 +103,8 @@ class Position(Plugin):
     """
 
     d_model: Given[int]
+    width: Given[int] = Field(default_factory=lambda data: data["d_model"])
+    """The width of the vectors that positions are added to."""
     n_heads: Given[int | None] = None
     head_dim: Given[int | None] = None
     embedded: ClassVar[bool] = False
@@ -107,12 +117,20 @@ class Embedding(Plugin):
     """Makes the vectors that enter a stack.
 
     Module: `forward(inputs, positions, *, token_types, mask)`: what the model is called with, ids
-    (batch, length) or vectors (batch, length, d_model), the position of each token ((length,) or
-    (batch, length)), and the token types and mask that it is called with or None, to (batch,
-    length, d_model). `build` receives the module of the position scheme to add, or None."""
+    (batch, length) or vectors (batch, length, width), the position of each token ((length,) or
+    (batch, length)), the token types and a boolean mask, False = padding (both (batch, length) or
+    None), to (batch, length, d_model). An embedding that changes the length has a method
+    `embedded_length(length)`. `build` receives the module of the position scheme to add, or None."""
 
     vocab: Given[int | None] = None
     d_model: Given[int]
+    site: ClassVar[str] = "embed"
+    """What the module is called in its stack."""
+
+    @property
+    def position_width(self) -> int:
+        """The width of the vectors that positions are added to."""
+        return self.d_model
 
     def build(self, scheme: nn.Module | None = None) -> nn.Module:
         """The module, which applies `scheme.embed` to the embedded tokens."""
@@ -124,6 +142,9 @@ class Head(Plugin):
 
     vocab: Given[int | None] = None
     d_model: Given[int]
+    pools: ClassVar[bool] = False
+    """Whether it makes one output of a whole sequence, (batch, n): its `forward` then takes `mask`
+    too, boolean, False = padding, (batch, length) or None."""
 
     def ties(self, embedding: str) -> dict[str, str]:
         """The head's tensors that are the same as the token table named `embedding`."""
@@ -146,6 +167,12 @@ class Block(Plugin):
     @property
     def head_dim(self) -> int | None:
         """The width of one of those heads."""
+        return None
+
+    @property
+    def reads(self) -> str | None:
+        """The `site` of the position scheme whose tables the self-attention reads: the stack's
+        `LayerContext.scheme`."""
         return None
 
 

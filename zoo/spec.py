@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from zoo.layout import Layout, Tensor
+from zoo.plugin_errors import plugin_code
 from zoo.slots import Builder
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class ModelSpec:
 
     @cached_property
     def digest(self) -> str:
-        """`sha256:` and the SHA-256 of the canonical JSON: equal for equal models by equal names."""
+        """`sha256:` and the SHA-256 of the canonical JSON: equal for equal models of one name."""
         return f"sha256:{hashlib.sha256(self.canonical_json).hexdigest()}"
 
     def to_toml(self) -> str:
@@ -54,15 +55,22 @@ class ModelSpec:
 
     @cached_property
     def layout(self) -> Layout:
-        """The tensors of the model, as a tree named like its modules."""
-        return self.model.layout()
+        """The tensors of the model, as a tree named like its modules.
+
+        Raises:
+            PluginError: a component's `layout` has failed.
+        """
+        with plugin_code(f"the layout of {self.name}"):
+            return self.model.layout()
 
     @cached_property
     def ties(self) -> Mapping[str, str]:
         """Tensors that are one and the same: each other name, and the name it is stored under,
         which is the lexicographically first."""
+        with plugin_code(f"the ties of {self.name}"):
+            pairs = dict(self.model.ties())
         groups: dict[str, set[str]] = {}
-        for alias, target in self.model.ties().items():
+        for alias, target in pairs.items():
             group = groups.get(alias, {alias}) | groups.get(target, {target})
             groups.update(dict.fromkeys(group, group))
         return {name: min(group) for name, group in sorted(groups.items()) if name != min(group)}

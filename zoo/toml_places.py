@@ -26,8 +26,8 @@ class Duplicate:
 class Places:
     """`spans` maps a key path to the spans of its key and its value.
 
-    `text_without_duplicates` has spaces in the place of the keys and tables of `duplicates`, so
-    that everything else stands where it stood.
+    `text_without_duplicates` has spaces in the place of what `duplicates` lists, so that everything
+    else stands where it stood.
     """
 
     spans: dict[_Path, tuple[Span, Span]] = field(default_factory=dict[_Path, tuple[Span, Span]])
@@ -38,17 +38,17 @@ class Places:
 def find_places(text: str) -> Places:
     """Walk the text's syntax tree. A text with syntax errors gives what can be told of it."""
     walk = _Walk(text)
-    walk.places.text_without_duplicates = walk.source.decode()
+    walk.places.text_without_duplicates = walk.source.decode(errors="replace")
     return walk.places
 
 
 class _Walk:
     def __init__(self, text: str) -> None:
-        self.source = bytearray(text.encode())
-        self.lines = self.source.split(b"\n")
+        self.source = bytearray(text.encode(errors="replace"))
+        self.lines = bytes(self.source).split(b"\n")
         self.places = Places()
-        self.tables: dict[_Path, Span] = {}  # by their heads
-        self.values: dict[_Path, Span] = {}  # by `key = value`
+        self.tables: dict[_Path, Span] = {}  # made by a head or by a dotted key
+        self.values: dict[_Path, Span] = {}  # made by `key = value`
         self.array_lengths: dict[_Path, int] = {}
         tree = Parser(Language(tree_sitter_toml.language())).parse(bytes(self.source))
         for node in tree.root_node.named_children:
@@ -58,25 +58,28 @@ class _Walk:
                 self.table(node)
 
     def table(self, node: Node) -> None:
-        header, *pairs = node.named_children
-        path, keys = self.key_path(header)
+        head, *pairs = node.named_children
+        path, keys = self.key_path(head)
         prefix: _Path = ()
         for part, key in zip(path[:-1], keys, strict=False):
             prefix = (*prefix, part)
+            if prefix in self.values:
+                self.duplicate(node, (*prefix, *path[len(prefix) :]), keys[-1], prefix)
+                return
             self.places.spans.setdefault(prefix, (self.span(key), self.span(key)))
             if prefix in self.array_lengths:  # `[a.b]` belongs to the last `[[a]]`
                 prefix = (*prefix, self.array_lengths[prefix] - 1)
         full, span = (*prefix, path[-1]), self.span(keys[-1])
+        again = node.type == "table_array_element" and full in self.array_lengths
+        if full in self.values or (full in self.tables and not again):
+            self.duplicate(node, full, keys[-1])
+            return
         if node.type == "table_array_element":
-            if self.is_again(node, full, span, in_tables=full not in self.array_lengths):
-                return
             index = self.array_lengths.get(full, 0)
             self.array_lengths[full] = index + 1
-            self.tables.setdefault(full, span)
+            self.tables[full] = span
             self.places.spans.setdefault(full, (span, span))
             full = (*full, index)
-        elif self.is_again(node, full, span):
-            return
         self.tables[full] = span
         self.places.spans[full] = (span, span)
         for pair in pairs:
@@ -86,25 +89,71 @@ class _Walk:
     def pair(self, node: Node, prefix: _Path) -> None:
         key, value = node.named_children[0], node.named_children[-1]
         path, keys = self.key_path(key)
-        full, span = (*prefix, *path), self.span(keys[-1])
-        if self.is_again(node, full, span, implied=True):
-            return
+        full = (*prefix, *path)
         for depth in range(1, len(path)):
-            above = self.span(keys[depth - 1])
-            self.places.spans.setdefault((*prefix, *path[:depth]), (above, above))
-        self.values[full] = span
-        self.places.spans[full] = (span, self.span(value))
+            outer, span = (*prefix, *path[:depth]), self.span(keys[depth - 1])
+            if outer in self.values:
+                self.duplicate(node, full, keys[-1], outer)
+                return
+            self.tables.setdefault(outer, span)
+            self.places.spans.setdefault(outer, (span, span))
+        if full in self.places.spans:
+            self.duplicate(node, full, keys[-1])
+            return
+        self.values[full] = self.span(keys[-1])
+        self.places.spans[full] = (self.span(keys[-1]), self.span(value))
         self.inside(value, full)
 
     def inside(self, value: Node, path: _Path) -> None:
         if value.type == "inline_table":
-            inner = _Walk.__new__(_Walk)
-            inner.__dict__ = {**self.__dict__, "values": {}}
             for pair in value.named_children:
                 if pair.type == "pair":
-                    inner.pair(pair, path)
+                    self.pair(pair, path)
         elif value.type == "array":
             items = [item for item in value.named_children if item.type != "comment"]
             for index, item in enumerate(items):
-                self.places.spans[*path, index] = (self.span(item), self.span(item))
+                self.places.spans[(*path, index)] = (self.span(item), self.span(item))
                 self.inside(item, (*path, index))
+
+    def duplicate(self, node: Node, path: _Path, key: Node, outer: _Path | None = None) -> None:
+        """Note what is written twice and take it out of the text, in an inline table together with
+        the comma before it."""
+        first = self.places.spans[path if outer is None else outer][0]
+        self.places.duplicates.append(Duplicate(path, self.span(key), first, outer))
+        before = node.prev_named_sibling
+        inline = node.parent is not None and node.parent.type == "inline_table"
+        start = before.end_byte if inline and before is not None else node.start_byte
+        for index in range(start, node.end_byte):
+            if self.source[index] not in b"\r\n":
+                self.source[index] = ord(" ")
+
+    def key_path(self, node: Node) -> tuple[tuple[str, ...], list[Node]]:
+        parts: list[Node] = []
+        pending = [node]
+        while pending:  # the grammar nests `a.b.c` as ((a.b).c)
+            current = pending.pop()
+            if current.type == "dotted_key":
+                pending += reversed(current.named_children)
+            else:
+                parts.append(current)
+        return tuple(_unquote(part) for part in parts), parts
+
+    def span(self, node: Node) -> Span:
+        (row, start), (last_row, end) = node.start_point, node.end_point
+        line = self.lines[row]
+        end = end if last_row == row else len(line)
+        column = len(line[:start].decode(errors="replace"))
+        return row + 1, column + 1, max(1, len(line[start:end].decode(errors="replace")))
+
+
+def _unquote(node: Node) -> str:
+    """The name that a key stands for, its escapes resolved."""
+    text = (node.text or b"").decode(errors="replace")
+    if node.type != "quoted_key":
+        return text
+    try:
+        import tomllib
+
+        return next(iter(tomllib.loads(f"{text} = 0")))
+    except ValueError:
+        return text[1:-1]

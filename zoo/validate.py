@@ -1,23 +1,25 @@
-"""A resolved tree in, a `ModelSpec` out: every component is made by its own pydantic model."""
+"""A resolved tree in, validated components out: pydantic checks every value against its plugin."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from zoo.component import Component, given_of
-from zoo.errors import Place, Problem, SpecError, did_you_mean, quoted
-from zoo.plugin_errors import describe_failure
-from zoo.errors import PluginError, ZooError
-from zoo.resolve import Leaf, Node, Resolved
+from zoo.component import SHARED, Component, fields_of, given_of
+from zoo.document import KeyPath
+from zoo.errors import Place, PluginError, Problem, nearest
+from zoo.plugin_errors import describe_failure, plugin_code
+from zoo.resolve import Node, Resolved, nodes
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
+from zoo.tables import Leaf, described
 
 # Errors that only follow from another problem: a child that failed, a value derived from it.
 _CONSEQUENCES = {"zoo_child_failed", "default_factory_not_called"}
+_FAILED = object()  # the value of a child whose plugin could not be found
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -33,13 +35,15 @@ def validate(resolved: Resolved) -> ModelSpec:
     """Make the components of a resolved spec.
 
     Raises:
-        SpecError: every wrong type, value out of range, missing key and contradiction found.
-        PluginError: a plugin's own validator failed with something else than a `ValueError`.
+        SpecError: every problem found, by `resolve` or here: wrong types, values out of range,
+            missing keys, contradictions.
+        PluginError: the same, and a plugin could not be loaded or has failed.
     """
-    validation = _Validation()
+    validation = _Validation(resolved)
     model = validation.make(resolved.root, {})
-    if validation.problems or not isinstance(model, Builder):
-        raise SpecError(validation.problems)
+    validation.finish()
+    if validation.findings or not isinstance(model, Builder):
+        raise validation.findings.error()
     return ModelSpec(resolved.name, model, resolved.root)
 
 
@@ -47,9 +51,11 @@ class _Validation:
     """Makes components from the root down and collects the problems. It is pydantic's context, so
     that each child is made with the dimensions of its already validated parent."""
 
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
+    def __init__(self, resolved: Resolved) -> None:
+        self.findings = resolved.findings
         self.enclosing: list[Node] = []
+        self.missing: dict[tuple[str, Place, bool], list[str]] = {}
+        self.not_given: list[Problem] = []
 
     def child(self, value: Any, given: Mapping[str, Any]) -> Component:
         component = self.make(value, given) if isinstance(value, Node) else None
@@ -63,90 +69,163 @@ class _Validation:
         if node.kind is not None:
             values["kind"] = node.kind.value
         for name, value in node.values.items():
-            values[name] = value.value if isinstance(value, Leaf) else value
+            values[name] = _FAILED if value is None else getattr(value, "value", value)
         self.enclosing.append(node)
         try:
-            return node.cls.model_validate(values, context=self)
-        except ValidationError as error:
-            for details in error.errors(include_url=False):
-                if problem := self.problem(node, details):
-                    self.problems.append(problem)
-        except (ZooError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            what = f"validating {'.'.join(map(str, node.path)) or 'the spec'}"
-            raise PluginError(describe_failure(what, error)) from error
+            with plugin_code(f"validating {_dotted(node.path)}"):
+                try:
+                    return node.cls.model_validate(values, context=self)
+                except ValidationError as error:
+                    self.add(node, error.errors(include_url=False))
+        except PluginError as error:
+            self.findings.add_error(error)
         finally:
             self.enclosing.pop()
         return None
 
-    def problem(self, node: Node, details: ErrorDetails) -> Problem | None:
-        kind, path = details["type"], details["loc"]
-        if kind in _CONSEQUENCES or (path and path[0] in given_of(node.cls)):
-            return None
-        if kind == "contradiction":
-            return self.contradiction(node, details.get("ctx", {}))
-        if not path:
-            return Problem(_message(details), self.place_of(node))
-        name = str(path[0])
-        where = ".".join(map(str, (*node.path, name)))
-        if kind == "missing":
-            return Problem(
-                f"the key `{name}` is missing: `{where}` needs it",
-                self.place_of(node),
-                help=f"add `{name} = ...`",
-            )
-        place = None
-        value = node.values.get(name)
-        if isinstance(value, Leaf):
-            # A problem inside an array is shown at the item.
-            place = value.document.place((*value.path, *path[1:]), value=True)
-        return Problem(f"`{name}` {_message(details)}", place or self.place_of(node))
+    def add(self, node: Node, errors: Sequence[ErrorDetails]) -> None:
+        """Note what pydantic found in one component, one problem a value."""
+        fields: dict[str, dict[KeyPath, list[ErrorDetails]]] = {}
+        for details in errors:
+            if details["type"] in _CONSEQUENCES:
+                continue
+            if not details["loc"]:
+                self.add_of_component(node, details)
+                continue
+            name = str(details["loc"][0])
+            leaf = node.values.get(name)
+            path = _path_inside(getattr(leaf, "value", None), details["loc"][1:])
+            fields.setdefault(name, {}).setdefault(path, []).append(details)
+        for name, found in fields.items():
+            # Of a value that could be several things, the nearest miss counts: the deepest.
+            depth = max(map(len, found))
+            for path, same in found.items():
+                if len(path) == depth:
+                    self.add_of_field(node, name, path, same)
 
-    def contradiction(self, node: Node, context: Mapping[str, Any]) -> Problem:
+    def add_of_component(self, node: Node, details: ErrorDetails) -> None:
+        context: Mapping[str, Any] = details.get("ctx", {})
+        if details["type"] == "contradiction":
+            self.add_contradiction(node, context)
+        elif details["type"] == "assertion_error":
+            what = f"validating {_dotted(node.path)}"
+            self.findings.add_error(PluginError(describe_failure(what, context["error"])))
+        else:
+            self.findings.add(Problem(_message(details), self.place_of(node)))
+
+    def add_of_field(
+        self, node: Node, name: str, path: KeyPath, same: Sequence[ErrorDetails]
+    ) -> None:
+        leaf = node.values.get(name)
+        missing = same[0]["type"] == "missing"
+        if name in given_of(node.cls):
+            who = f"`{node.kind.value}`" if node.kind else node.cls.__name__
+            message = f"{who} needs the dimension `{name}`, which its parent does not give"
+            if not missing:
+                message = f"{who} gets the dimension `{name}` from its parent: it {_message(*same)}"
+            self.not_given.append(Problem(message, self.place_of(node)))
+        elif missing:
+            shared = fields_of(node.cls)[name] is SHARED
+            key = (name, self.place_of(node), shared)
+            self.missing.setdefault(key, []).append(_dotted((*node.path, name)))
+        else:
+            place = self.place_of(node)
+            if isinstance(leaf, Leaf):  # a problem inside an array is shown at the item
+                place = leaf.document.place((*leaf.path, *path), value=True)
+            hint = _nearest_literal(same)
+            self.findings.add_unless_told(Problem(f"`{name}` {_message(*same)}", place, hint))
+
+    def finish(self) -> None:
+        """Report the missing keys, each with all that need it, and, if nothing else explains the
+        failure, the dimensions that a component was not given."""
+        for (name, place, shared), needed in self.missing.items():
+            few = " and ".join(f"`{path}`" for path in needed[:2])
+            more = f" and {len(needed) - 2} more" if len(needed) > 2 else ""
+            verb = "needs" if len(needed) == 1 else "need"
+            table = needed[0].rpartition(".")[0]
+            hint = f"add `{name} = ...`" + (f" in `[{table}]`" if table and not shared else "")
+            message = f"the key `{name}` is missing: {few}{more} {verb} it"
+            self.findings.add(Problem(message, place, hint))
+        if not self.findings and self.not_given:
+            self.findings.add_error(PluginError(self.not_given))
+
+    def add_contradiction(self, node: Node, context: Mapping[str, Any]) -> None:
         keys = cast("tuple[str, ...]", context["keys"])
         found = {key: leaf for key in keys if (leaf := self.find(key)) is not None}
-        places = [(key, leaf.place()) for key, leaf in found.items()]
-        first = places[0][1] if places else self.place_of(node)
-        related = tuple((f"`{key}` is here", place) for key, place in places[1:])
-        return Problem(str(context["message"]), first, related=related)
+        places = {leaf.place(): key for key, leaf in reversed(found.items())}
+        first, *others = reversed(places) if places else [self.place_of(node)]
+        related = tuple((f"`{places[place]}` is here", place) for place in others)
+        self.findings.add(Problem(str(context["message"]), first, related=related))
 
     def find(self, key: str) -> Leaf | None:
-        """Where a key's value was written, from the component that is being made outwards. A
-        dotted key reaches into a child."""
+        """Where a key's value was written: in the component that is being made or around it, else
+        the first below one of these. A dotted key reaches into a child."""
         name, _, inner = key.partition(".")
         for node in reversed(self.enclosing):
             value = node.values.get(name)
             if isinstance(value, Node) and inner:
-                value = value.values.get(inner)
-            if isinstance(value, Leaf):
+                value = value.kind if inner == "kind" else value.values.get(inner)
+            if isinstance(value, Leaf) and value.stated:
                 return value
+        for around in reversed(self.enclosing) if not inner else ():
+            for node in nodes(around):
+                value = node.values.get(name)
+                if isinstance(value, Leaf):
+                    return value
         return None
 
     def place_of(self, node: Node) -> Place:
-        """Where a component was asked for: its kind, or its table."""
-        return (node.kind or node.table).place()
+        """Where a component was asked for: its kind, or its table, or what is around it."""
+        for around in reversed(self.enclosing):
+            if around.kind is not None and around.kind.stated:
+                return around.kind.place()
+            if around.table.document.holds(around.table.path):
+                return around.table.place()
+        return node.table.place()
 
 
-def _message(details: ErrorDetails) -> str:
-    kind, value = details["type"], details["input"]
-    context: Mapping[str, Any] = details.get("ctx", {})
-    if kind in _EXPECTED:
-        return f"must be {_EXPECTED[kind]}, not {_describe(value)}"
-    if kind == "literal_error":
-        allowed = str(context["expected"])
-        names = [name.strip(" '") for name in allowed.replace(" or ", ", ").split(",")]
-        return f"cannot be {_describe(value)}; {did_you_mean(str(value), names)}"
-    message = details["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    message = message.replace("should be", "must be", 1)
-    return message if kind in ("value_error", "contradiction") else f"{message}, not {_describe(value)}"
+def _dotted(path: KeyPath) -> str:
+    return ".".join(map(str, path)) or "the spec"
 
 
-def _describe(value: object) -> str:
-    if isinstance(value, bool):
-        return f"the boolean `{str(value).lower()}`"
-    if isinstance(value, str):
-        return f"the string {quoted(value)}"
-    if isinstance(value, int | float):
-        return f"the {'integer' if isinstance(value, int) else 'float'} {quoted(value)}"
-    return "an array" if isinstance(value, list | tuple) else "a table"
+def _path_inside(value: object, location: Sequence[str | int]) -> KeyPath:
+    """The part of pydantic's location that is a path in the value; the rest names members of a
+    union."""
+    path: list[str | int] = []
+    for part in location:
+        if isinstance(value, list | tuple) and isinstance(part, int):
+            value = cast("Sequence[object]", value)[part]
+            path.append(part)
+    return tuple(path)
+
+
+def _message(*same: ErrorDetails) -> str:
+    """What is wrong with one value; several errors are of the members of a union."""
+    first = same[0]
+    if first["type"] in ("value_error", "contradiction"):
+        return first["msg"].removeprefix("Value error, ")
+    expected = dict.fromkeys(_expected(details) for details in same)
+    return f"must be {' or '.join(expected)}, not {described(first['input'])}"
+
+
+def _expected(details: ErrorDetails) -> str:
+    if details["type"] == "literal_error":
+        names = [f"`{name}`" for name in _literals(details)]
+        return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+    message = details["msg"].removeprefix("Input should be ")
+    message = message.replace("greater than or equal to", "at least")
+    message = message.replace("less than or equal to", "at most")
+    return _EXPECTED.get(details["type"], message)
+
+
+def _nearest_literal(same: Sequence[ErrorDetails]) -> str | None:
+    errors = (error for error in same if error["type"] == "literal_error")
+    known = [name for error in errors for name in _literals(error)]
+    written = same[0]["input"]
+    near = nearest(written, known) if isinstance(written, str) else None
+    return f"did you mean `{near}`?" if near else None
+
+
+def _literals(details: ErrorDetails) -> list[str]:
+    expected = str(details.get("ctx", {})["expected"])
+    return [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]

@@ -2,18 +2,80 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from zoo.layout import Layout, vector
+from pydantic import Field
+
+from zoo.component import Component
+from zoo.layout import Layout, Tensor, vector
+from zoo_components.only_with import UNSTATED, OnlyWith
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Activation = Literal[
-    "relu", "gelu", "gelu_tanh", "gelu_quick", "silu", "relu_squared", "prelu", "none"
+    "relu",
+    "relu_squared",
+    "prelu",
+    "gelu",
+    "gelu_tanh",
+    "gelu_quick",
+    "silu",
+    "swish",
+    "xielu",
+    "tanh",
+    "sigmoid",
+    "softplus",
+    "none",
 ]
-"""ReLU; GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415) exact, by tanh, and as
-x * sigmoid(1.702 x); SiLU (Elfwing et al. 2017, arXiv:1702.03118); squared ReLU (So et al. 2021,
-arXiv:2109.08668); PReLU with one learned slope (He et al. 2015, arXiv:1502.01852); none."""
+"""ReLU; its square (So et al. 2021, arXiv:2109.08668); PReLU with one learned slope (He et al. 2015,
+arXiv:1502.01852). GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415) exact, by tanh, and as
+x * sigmoid(1.702 x). SiLU, x * sigmoid(x) (Elfwing et al. 2017, arXiv:1702.03118), and Swish,
+x * sigmoid(beta x) (Ramachandran et al. 2017, arXiv:1710.05941). xIELU with two learned numbers
+(Huang and Schlag 2024, arXiv:2411.13010). tanh; the logistic function; log(1 + exp(x)); none."""
+
+# BLOOM's tanh GELU writes sqrt(2 / pi) with eight digits: the same float32, so `gelu_tanh` is it.
+
+XIELU_BETA, XIELU_EPS = 0.5, -1e-6
+_XIELU_ALPHA = 0.8
 
 
-def activation_parts(activation: Activation, slope: float) -> dict[str, Layout]:
-    """The layout of an activation: only PReLU has a tensor, its slope."""
-    return {"activation": Layout({"weight": vector(1, value=slope)})} if activation == "prelu" else {}
+class Activated(Component):
+    """The activation of a component that has one, with what some activations learn."""
+
+    activation: Activation = "relu"
+    """The activation between the maps."""
+    slope: Annotated[
+        float | None, Field(gt=0.0, le=1e6), OnlyWith("activation", "prelu", default=0.25)
+    ] = UNSTATED
+    """With `prelu`: where the learned slope below 0 starts, 0.25 unless stated."""
+    beta: Annotated[
+        float | None, Field(gt=0.0, le=1e6), OnlyWith("activation", "swish", default=1.0)
+    ] = UNSTATED
+    """With `swish`: the steepness of the sigmoid, 1 unless stated."""
+
+    def activation_parts(self) -> dict[str, Layout]:
+        """What the activation adds to the layout of its component: its tensors, if it has any."""
+        if self.activation == "prelu":
+            assert self.slope is not None
+            return {"activation": Layout({"weight": vector(1, value=self.slope)})}
+        if self.activation == "xielu":
+            tensors = {
+                "alpha_p": vector(1, value=_inverse_softplus(_XIELU_ALPHA)),
+                "alpha_n": vector(1, value=_inverse_softplus(_XIELU_ALPHA - XIELU_BETA)),
+                "beta": Tensor((), "constant", value=XIELU_BETA, buffer=True),
+                "eps": Tensor((), "constant", value=XIELU_EPS, buffer=True),
+            }
+            return {"activation": Layout(tensors)}
+        return {}
+
+    def build_activation(self) -> nn.Module:
+        """The activation's module, any shape to the same shape."""
+        from zoo_components.modules.activation import make_activation
+
+        return make_activation(self.activation, slope=self.slope, beta=self.beta)
+
+
+def _inverse_softplus(value: float) -> float:
+    return math.log(math.expm1(value))

@@ -1,14 +1,17 @@
-"""Attention: the `attention` slot."""
+"""Multi-head attention: the `attention` slot."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
-from zoo.layout import Layout, linear
-from zoo.slots import Attention
+from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
+from zoo.layout import Layout, Tensor, linear, vector
+from zoo.slots import Attention, Norm
+from zoo_components.norm import NoNorm
+from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,15 +46,71 @@ class MultiHead(Attention):
         Annotated[tuple[Projection, ...], Field(strict=False), BeforeValidator(_all_or_none)]
     ] = ("q", "k", "v", "o")
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
+    values: Literal["projected", "keys"] = "projected"
+    """Whether values have a projection of their own, or are the projected keys before norm and
+    rotation (an option of Gemma 4)."""
     output_projection: bool = True
     """Whether the heads' outputs go through a linear map; without it they are the output."""
+    clip: PositiveFloatOrNone = "none"
+    """A bound that projected queries, keys and values are clamped to (MPT, OLMo, DBRX)."""
+    qk_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="head_dim")] = Field(
+        default_factory=lambda data: NoNorm(kind="none", width=data["head_dim"])
+    )
+    """The norm of queries and the norm of keys (Henry et al. 2020, arXiv:2010.04245)."""
+    qk_norm_scope: Literal["head", "full", "per_head"] = "head"
+    """What `qk_norm` normalises: each head with the same tensors, all heads of a position as one
+    vector (OLMo 2), or each head with tensors of its own (StableLM 2)."""
+    qk_norm_site: Literal["before_rotation", "after_rotation"] = "before_rotation"
+    """Whether `qk_norm` comes before or after rotary positions."""
+    v_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="v_head_dim")] = (
+        Field(default_factory=lambda data: NoNorm(kind="none", width=data["v_head_dim"]))
+    )
+    """The norm of each value head (Gemma 4)."""
+    rotate_values: bool = False
+    """Whether rotary positions turn values too (an option of RoFormer)."""
+    q_temperature: Literal["none", "log", "power"] = "none"
+    """What a query at position p is multiplied with, so that long contexts do not blur attention
+    (Nakanishi 2025, arXiv:2501.19399): `log` is 1 + scale * log(1 + floor((p + shift) / floor))
+    (Llama 4), `power` is (1 + (p + shift) / floor)**scale (Beam)."""
+    q_temperature_scale: PositiveFloat = 0.1
+    """`scale` in that formula."""
+    q_temperature_floor: PositiveFloat = 8192.0
+    """`floor` in that formula, in positions."""
+    q_temperature_shift: int = Field(default=0, ge=0)
+    """`shift` in that formula: 1 in Llama 4 and Beam, 0 in Ministral 3."""
     scale: PositiveFloat = Field(default_factory=lambda data: data["head_dim"] ** -0.5)
     """What the scores are multiplied with; 1 / sqrt(head_dim) by default."""
+    softcap: PositiveFloatOrNone = "none"
+    """A bound c that scores approach: c * tanh(score / c) (Gemma 2, arXiv:2408.00118)."""
+    window: SizeOrNone = "none"
+    """How far a position sees in its own sequence (Beltagy et al. 2020, arXiv:2004.05150)."""
+    window_sides: Literal["past", "both"] = "past"
+    """Where `window` w ends. `past`: position i attends to j only if i - j < w, so to w positions
+    under a causal mask. `both`: only if |i - j| <= w, so to 2 w + 1."""
+    chunk: SizeOrNone = "none"
+    """A position sees only its own chunk of that many positions (Llama 4)."""
+    sinks: bool = False
+    """Whether each head has one more key with a learned logit and the value zero, on which it can
+    spend weight (gpt-oss; Xiao et al. 2023, arXiv:2309.17453). The logits start at 0."""
     dropout: Shared[Probability] = 0.0
     """Dropout on the attention weights."""
     masked_rows: Literal["zero", "uniform"] = "zero"
     """What a query that may attend to nothing gets: zero weights, as with a mask of -inf and no
     NaN, or equal weights, as with a mask of -1e9."""
+    v_scale: PositiveFloat = 1.0
+    """What the heads' outputs are multiplied with (MiMo-V2-Flash)."""
+    output_gate: Literal["none", "sigmoid", "softplus"] = "none"
+    """The activation of gates, made from the layer's input by a linear map, that multiply the
+    heads' outputs (Qiu et al. 2025, arXiv:2505.06708)."""
+    output_gate_scope: Literal["element", "head"] = "element"
+    """What has a gate: each element of the heads' outputs, or each head."""
+    output_gate_bias: Literal["none", "projection", "head"] = "none"
+    """The gates' bias: none, that of their linear map, or one for all gates of a head (Beam)."""
+    sub_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="v_head_dim")] = (
+        Field(default_factory=lambda data: NoNorm(kind="none", width=data["v_head_dim"]))
+    )
+    """The norm of all heads' outputs as one vector, before the output projection (Wang et al. 2022,
+    arXiv:2210.06423; BitNet)."""
 
     @model_validator(mode="after")
     def _check(self) -> MultiHead:
@@ -77,22 +136,99 @@ class MultiHead(Attention):
                 "head_dim",
                 "n_heads",
             )
+        self._check_values()
+        self._check_reach()
+        self._check_norm_of_each_head()
         return self
 
-    def layout(self) -> Layout:
-        key_width = self.key_width or self.d_model
-        parts = {
-            "q_proj": linear(self.d_model, self.n_heads * self.head_dim, bias="q" in self.bias),
-            "k_proj": linear(key_width, self.n_kv_heads * self.head_dim, bias="k" in self.bias),
-            "v_proj": linear(key_width, self.n_kv_heads * self.v_head_dim, bias="v" in self.bias),
+    def _check_values(self) -> None:
+        if self.values == "keys" and self.v_head_dim != self.head_dim:
+            raise contradiction(
+                f"values that are keys are head_dim = {self.head_dim} wide, not {self.v_head_dim}",
+                "values",
+                "v_head_dim",
+            )
+        if self.rotate_values and self.v_head_dim < self.head_dim:
+            raise contradiction(
+                f"a value head of {self.v_head_dim} is too narrow to be rotated like a key head "
+                f"of {self.head_dim}",
+                "rotate_values",
+                "v_head_dim",
+            )
+
+    def _check_reach(self) -> None:
+        stated = [name for name in ("window", "chunk") if getattr(self, name) != "none"]
+        if len(stated) == 2:
+            raise contradiction(
+                'a layer has a `window` or a `chunk`, not both; "none" switches one off',
+                "window",
+                "chunk",
+            )
+        if stated and self.key_width is not None:
+            raise contradiction(
+                f"`{stated[0]}` is about distances within one sequence, and cross-attention sees "
+                "another: state it under `self_attn`",
+                stated[0],
+            )
+        if self.sinks and self.masked_rows == "uniform":
+            raise contradiction(
+                "with `sinks`, a query that may attend to nothing attends to its sink: its weights "
+                "are zero, not uniform",
+                "masked_rows",
+                "sinks",
+            )
+
+    def _check_norm_of_each_head(self) -> None:
+        parts = self.qk_norm.layout().parts.values()
+        plain = all(isinstance(part, Tensor) and not part.buffer for part in parts)
+        if self.qk_norm_scope == "per_head" and not plain:
+            raise contradiction(
+                f"the norm `{self.qk_norm.kind}` keeps more than parameters, which cannot be "
+                "repeated for each head",
+                "qk_norm_scope",
+            )
+
+    def _norms(self) -> dict[str, Norm]:
+        """The norms inside, each for vectors of its width."""
+        q, k = (self.n_heads, self.n_kv_heads) if self.qk_norm_scope == "full" else (1, 1)
+        return {
+            "q_norm": _of_width(self.qk_norm, q * self.head_dim),
+            "k_norm": _of_width(self.qk_norm, k * self.head_dim),
+            "v_norm": self.v_norm,
+            "sub_norm": _of_width(self.sub_norm, self.n_heads * self.v_head_dim),
         }
+
+    def _norms_per_head(self) -> dict[str, int]:
+        """The norms that have tensors of their own for each head, with the number of heads."""
+        if self.qk_norm_scope != "per_head":
+            return {}
+        return {"q_norm": self.n_heads, "k_norm": self.n_kv_heads}
+
+    def layout(self) -> Layout:
+        d_model, key_width = self.d_model, self.key_width or self.d_model
+        width, kv_width = self.n_heads * self.v_head_dim, self.n_kv_heads * self.v_head_dim
+        parts: dict[str, Tensor | Layout] = {
+            "q_proj": linear(d_model, self.n_heads * self.head_dim, bias="q" in self.bias),
+            "k_proj": linear(key_width, self.n_kv_heads * self.head_dim, bias="k" in self.bias),
+        }
+        if self.values == "projected":
+            parts["v_proj"] = linear(key_width, kv_width, bias="v" in self.bias)
+        heads = self._norms_per_head()
+        for name, norm in self._norms().items():
+            parts[name] = _repeated(norm.layout(), heads[name]) if name in heads else norm.layout()
+        if self.sinks:
+            parts["sinks"] = vector(self.n_heads)
+        if self.output_gate != "none":
+            gates = width if self.output_gate_scope == "element" else self.n_heads
+            parts["gate_proj"] = linear(d_model, gates, bias=self.output_gate_bias == "projection")
+            if self.output_gate_bias == "head":
+                parts["gate_bias"] = vector(self.n_heads, "bias")
         if self.output_projection:
-            width = self.n_heads * self.v_head_dim
             parts["o_proj"] = linear(width, self.d_out, bias="o" in self.bias, residual=True)
-        cache = self.n_kv_heads * (self.head_dim + self.v_head_dim)
+        cache = self.n_kv_heads * self.head_dim + kv_width
         groups = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
         return Layout(
-            parts,
+            {name: part for name, part in parts.items() if isinstance(part, Tensor) or part.parts},
             f"multi_head, {self.n_heads}{groups} heads of {self.head_dim}",
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
@@ -100,7 +236,31 @@ class MultiHead(Attention):
 
     def build(self) -> nn.Module:
         from zoo_components.modules.attention import MultiHeadAttention
+        from zoo_components.modules.heads import Gate, PerHeadNorm, Temperature
+        from zoo_components.modules.masks import Reach
+        from zoo_components.modules.scores import Scoring
 
+        norms = {name: norm.build() for name, norm in self._norms().items()}
+        for name, n_heads in self._norms_per_head().items():
+            norms[name] = PerHeadNorm(norms[name], n_heads=n_heads)
+        temperature = Temperature(
+            form=self.q_temperature,
+            scale=self.q_temperature_scale,
+            floor=self.q_temperature_floor,
+            shift=self.q_temperature_shift,
+        )
+        reach = Reach(window=number(self.window), sides=self.window_sides, chunk=number(self.chunk))
+        scoring = Scoring(
+            scale=self.scale,
+            softcap=number(self.softcap),
+            dropout=self.dropout,
+            uniform_masked_rows=self.masked_rows == "uniform",
+        )
+        gate = Gate(
+            activation=self.output_gate,
+            per_head=self.output_gate_scope == "head",
+            bias=self.output_gate_bias,
+        )
         return MultiHeadAttention(
             d_model=self.d_model,
             key_width=self.key_width or self.d_model,
@@ -110,8 +270,28 @@ class MultiHead(Attention):
             v_head_dim=self.v_head_dim,
             d_out=self.d_out,
             bias=self.bias,
+            keys_as_values=self.values == "keys",
             output_projection=self.output_projection,
-            scale=self.scale,
-            dropout=self.dropout,
-            uniform_masked_rows=self.masked_rows == "uniform",
+            clip=number(self.clip),
+            norms=norms,
+            full_width_norm=self.qk_norm_scope == "full",
+            norm_after_rotation=self.qk_norm_site == "after_rotation",
+            rotate_values=self.rotate_values,
+            temperature=None if self.q_temperature == "none" else temperature,
+            reach=None if self.window == self.chunk == "none" else reach,
+            scoring=scoring,
+            sinks=self.sinks,
+            v_scale=self.v_scale,
+            gate=None if self.output_gate == "none" else gate,
         )
+
+
+def _of_width(norm: Norm, width: int) -> Norm:
+    """The same norm for vectors of another width."""
+    return norm.model_copy(update={"width": width})
+
+
+def _repeated(layout: Layout, n_heads: int) -> Layout:
+    """A norm's layout with tensors of their own for each head."""
+    parts = layout.parts.items()
+    return Layout({name: replace(t, shape=(n_heads, *t.shape)) for name, t in parts})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from zoo.component import Probability, Shared, Slot, contradiction
+from zoo.component import Given, Probability, Shared, Slot, contradiction
 from zoo.layout import LayerList, Layout, Tensor, vector
-from zoo.slots import Attention, Block, FeedForward, Sublayer
+from zoo.slots import Attention, Block, FeedForward, Position, Sublayer
+from zoo_components.position import NoPosition
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,8 +21,26 @@ class Residual(Block):
     section 3.1; the placements are compared by Xiong et al. 2020, arXiv:2002.04745). In parallel,
     all branches read the same x and are summed at once (Wang and Komatsuzaki 2021, GPT-J)."""
 
+    causal: Given[bool] = False
     self_attn: Annotated[Attention, Slot("attention")]
     """Attention of the sequence to itself."""
+    self_heads: Given[int | None] = Field(
+        default_factory=lambda data: getattr(data["self_attn"], "n_heads", None)
+    )
+    self_head_dim: Given[int | None] = Field(
+        default_factory=lambda data: getattr(data["self_attn"], "head_dim", None)
+    )
+    self_position: Annotated[
+        Position,
+        Slot(
+            "position",
+            default="none",
+            inherit=False,
+            n_heads="self_heads",
+            head_dim="self_head_dim",
+        ),
+    ]
+    """A position scheme of this layer alone, beside the stack's, inside its self-attention (UMT5)."""
     cross_attn: Annotated[
         Attention | None, Slot("attention", needs="memory_width", key_width="memory_width")
     ] = None
@@ -53,6 +73,22 @@ class Residual(Block):
                 "arrangement",
                 "norm_placement",
             )
+        if self.arrangement == "parallel":
+            for name, sublayer in self.sublayers().items():
+                if "out" in sublayer.norms:
+                    raise contradiction(
+                        f"a parallel layer has one sum: `{name}` cannot have a norm of its own after "
+                        "it",
+                        f"{name}.norms",
+                        "arrangement",
+                        "norm_placement",
+                    )
+        if self.self_position.embedded:
+            raise contradiction(
+                f"`{self.self_position.kind}` positions are added to the embeddings; a layer cannot "
+                "have its own",
+                "self_position.kind",
+            )
         for name in ("self_attn", "cross_attn"):
             width = getattr(getattr(self, name), "d_out", self.d_model)
             if width != self.d_model:
@@ -66,11 +102,15 @@ class Residual(Block):
 
     @property
     def n_heads(self) -> int | None:
-        return getattr(self.self_attn, "n_heads", None)
+        return self.self_heads
 
     @property
     def head_dim(self) -> int | None:
-        return getattr(self.self_attn, "head_dim", None)
+        return self.self_head_dim
+
+    @property
+    def reads(self) -> str | None:
+        return self.self_attn.reads
 
     def sublayers(self) -> dict[str, Sublayer]:
         """The branches that are there, in order."""
@@ -81,15 +121,26 @@ class Residual(Block):
         parts: dict[str, Tensor | Layout | LayerList] = {
             name: sublayer.layout_with_norms() for name, sublayer in self.sublayers().items()
         }
+        if (own := self.self_position.layout()).parts:
+            attention = self.self_attn.layout_with_norms()
+            inside = {**attention.parts, self.self_position.site: own}
+            parts["self_attn"] = replace(attention, parts=inside)
         if self.layer_scale == "learned":
             parts["scalar"] = vector(1, value=1.0)
         return Layout(parts)
+
+    def _own_scheme(self) -> nn.Module | None:
+        none = isinstance(self.self_position, NoPosition)
+        return None if none else self.self_position.build()
 
     def build(self) -> nn.Module:
         from zoo_components.modules.block import ResidualBlock, with_norms
 
         return ResidualBlock(
             {name: with_norms(s) for name, s in self.sublayers().items()},
+            scheme=self._own_scheme(),
+            scheme_name=self.self_position.site,
+            reads_scheme=self.reads is not None,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,

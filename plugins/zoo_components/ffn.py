@@ -4,93 +4,101 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from pydantic import Field
+
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
-from zoo.layout import Layout, Tensor, linear, vector
+from zoo.layout import Layout, Tensor, linear
 from zoo.slots import FeedForward, Norm
-from zoo_components.activation import Activation, activation_parts
+from zoo_components.activation import Activated, Activation
+from zoo_components.norm import NoNorm
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class Mlp(FeedForward):
+class Mlp(Activated, FeedForward):
     """Two linear maps with an activation between (Vaswani et al. 2017, section 3.3):
-    down(dropout(activation(up(x))))."""
+    down(dropout(sub_norm(activation(up(x)))))."""
 
     d_ff: Shared[Size]
     """The inner width."""
-    activation: Activation = "relu"
-    """The activation between the two maps."""
-    slope: PositiveFloat = 0.25
-    """Where the slope of `activation = "prelu"` starts."""
     bias: Shared[bool] = True
     """Whether both maps have a bias."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the activation."""
+    sub_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_ff")] = Field(
+        default_factory=lambda data: NoNorm(kind="none", width=data["d_ff"])
+    )
+    """The norm before the last map (Wang et al. 2022, arXiv:2210.06423; BitNet)."""
 
     def layout(self) -> Layout:
         return Layout(
             {
                 "up_proj": linear(self.d_model, self.d_ff, bias=self.bias),
-                **activation_parts(self.activation, self.slope),
+                **self.activation_parts(),
+                "sub_norm": self.sub_norm.layout(),
                 "down_proj": linear(self.d_ff, self.d_model, bias=self.bias, residual=True),
             },
             f"mlp {self.activation}, d_ff {self.d_ff}",
         )
 
     def build(self) -> nn.Module:
-        from zoo_components.modules.activation import make_activation
         from zoo_components.modules.ffn import Mlp as Module
 
         return Module(
             d_model=self.d_model,
             d_ff=self.d_ff,
-            activation=make_activation(self.activation, slope=self.slope),
+            activation=self.build_activation(),
             bias=self.bias,
+            sub_norm=self.sub_norm.build(),
             dropout=self.dropout,
         )
 
 
-class Glu(FeedForward):
-    """A gated linear unit (Shazeer 2020, arXiv:2002.05202): down(activation(gate(x)) * up(x)).
+class Glu(Activated, FeedForward):
+    """A gated linear unit (Shazeer 2020, arXiv:2002.05202):
+    down(dropout(sub_norm(activation(gate(x)) * up(x)))).
     `silu` is SwiGLU, `gelu` GeGLU, `relu` ReGLU, `none` the bilinear layer."""
 
     d_ff: Shared[Size]
     """The inner width."""
     activation: Activation = "silu"
     """The activation of the gate."""
-    slope: PositiveFloat = 0.25
-    """Where the slope of `activation = "prelu"` starts."""
     bias: Shared[bool] = True
     """Whether the three maps have a bias."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the product."""
+    sub_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_ff")] = Field(
+        default_factory=lambda data: NoNorm(kind="none", width=data["d_ff"])
+    )
+    """The norm before the last map (Wang et al. 2022, arXiv:2210.06423; BitNet)."""
 
     def layout(self) -> Layout:
         return Layout(
             {
                 "gate_proj": linear(self.d_model, self.d_ff, bias=self.bias),
-                **activation_parts(self.activation, self.slope),
+                **self.activation_parts(),
                 "up_proj": linear(self.d_model, self.d_ff, bias=self.bias),
+                "sub_norm": self.sub_norm.layout(),
                 "down_proj": linear(self.d_ff, self.d_model, bias=self.bias, residual=True),
             },
             f"glu {self.activation}, d_ff {self.d_ff}",
         )
 
     def build(self) -> nn.Module:
-        from zoo_components.modules.activation import make_activation
         from zoo_components.modules.ffn import Glu as Module
 
         return Module(
             d_model=self.d_model,
             d_ff=self.d_ff,
-            activation=make_activation(self.activation, slope=self.slope),
+            activation=self.build_activation(),
             bias=self.bias,
+            sub_norm=self.sub_norm.build(),
             dropout=self.dropout,
         )
 
 
-class Conv1d(FeedForward):
+class Conv1d(Activated, FeedForward):
     """Two 1-d convolutions over the sequence with an activation between, as in FastSpeech (Ren et
     al. 2019, arXiv:1905.09263); with kernels of 1 it is `mlp` in another layout."""
 
@@ -98,10 +106,6 @@ class Conv1d(FeedForward):
     """The inner number of channels."""
     kernel_size: Size = 1
     """Positions that each output sees; the sequence is padded with zeros to keep its length."""
-    activation: Activation = "relu"
-    """The activation between the two convolutions."""
-    slope: PositiveFloat = 0.25
-    """Where the slope of `activation = "prelu"` starts."""
     bias: Shared[bool] = True
     """Whether both convolutions have a bias."""
     dropout: Shared[Probability] = 0.0
@@ -111,7 +115,7 @@ class Conv1d(FeedForward):
         return Layout(
             {
                 "up_proj": self._conv(self.d_model, self.d_ff),
-                **activation_parts(self.activation, self.slope),
+                **self.activation_parts(),
                 "down_proj": self._conv(self.d_ff, self.d_model, residual=True),
             },
             f"conv1d {self.activation}, d_ff {self.d_ff}, kernel {self.kernel_size}",
@@ -119,29 +123,26 @@ class Conv1d(FeedForward):
 
     def _conv(self, n_in: int, n_out: int, *, residual: bool = False) -> Layout:
         k = self.kernel_size
-        weight = Tensor(
-            (n_out, n_in, k),
-            "residual" if residual else "weight",
-            fan_in=n_in * k,
-            fan_out=n_out * k,
-        )
-        return Layout({"weight": weight} | ({"bias": vector(n_out, "bias")} if self.bias else {}))
+        role = "residual" if residual else "weight"
+        parts = {"weight": Tensor((n_out, n_in, k), role, fan_in=n_in * k, fan_out=n_out * k)}
+        if self.bias:
+            parts["bias"] = Tensor((n_out,), "bias", fan_in=n_in * k, fan_out=n_out * k)
+        return Layout(parts)
 
     def build(self) -> nn.Module:
-        from zoo_components.modules.activation import make_activation
         from zoo_components.modules.ffn import Conv1d as Module
 
         return Module(
             d_model=self.d_model,
             d_ff=self.d_ff,
             kernel_size=self.kernel_size,
-            activation=make_activation(self.activation, slope=self.slope),
+            activation=self.build_activation(),
             bias=self.bias,
             dropout=self.dropout,
         )
 
 
-class ResidualStack(FeedForward):
+class ResidualStack(Activated, FeedForward):
     """Residual feed-forward units in a row that share one set of weights (as the layers of
     Dehghani et al. 2018, arXiv:1807.03819, do). Each unit is
     x + down(dropout(activation(up(unit_norm(x))))); the branch returns what all units add to x."""
@@ -154,8 +155,6 @@ class ResidualStack(FeedForward):
     """The norm at the start of each unit."""
     activation: Activation = "prelu"
     """The activation between the two maps."""
-    slope: PositiveFloat = 0.25
-    """Where the slope of `activation = "prelu"` starts."""
     bias: Shared[bool] = True
     """Whether both maps have a bias."""
     dropout: Shared[Probability] = 0.0
@@ -171,14 +170,13 @@ class ResidualStack(FeedForward):
             {
                 "unit_norm": self.unit_norm.layout(),
                 "up_proj": linear(self.d_model, self.d_ff, bias=self.bias),
-                **activation_parts(self.activation, self.slope),
+                **self.activation_parts(),
                 "down_proj": linear(self.d_ff, self.d_model, bias=self.bias, residual=True),
             },
             f"{self.n_units} x residual unit {self.activation}, d_ff {self.d_ff}",
         )
 
     def build(self) -> nn.Module:
-        from zoo_components.modules.activation import make_activation
         from zoo_components.modules.ffn import ResidualStack as Module
 
         return Module(
@@ -186,7 +184,7 @@ class ResidualStack(FeedForward):
             d_ff=self.d_ff,
             n_units=self.n_units,
             norm=self.unit_norm.build(),
-            activation=make_activation(self.activation, slope=self.slope),
+            activation=self.build_activation(),
             bias=self.bias,
             dropout=self.dropout,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -49,6 +49,8 @@ class LinearHead(Head):
 
 class NoHead(Head):
     """No head: the model puts out its hidden states."""
+
+    absent: ClassVar[bool] = True
 
     def build(self) -> nn.Module:
         from torch.nn import Identity

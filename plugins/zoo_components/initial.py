@@ -3,31 +3,126 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated, Literal
 
-from zoo.component import PositiveFloat
-from zoo.distribution import Constant, Distribution, Normal, Uniform
+from pydantic import Field
+
+from zoo.component import PositiveFloat, Shared, Size
+from zoo.distribution import Constant, Distribution, Normal, TruncatedNormal, Uniform
 from zoo.layout import Tensor
 from zoo.slots import Init
 
+Deviation = Annotated[float, Field(gt=0.0, le=1e6)]
+"""A standard deviation, or what one is multiplied with: within what a float32 holds in any case."""
+Draw = Literal["uniform", "normal"]
+
+
+def _spread(draw: Draw, std: float) -> Distribution:
+    """The distribution of that form with mean 0 and deviation `std`."""
+    return Normal(std) if draw == "normal" else Uniform(math.sqrt(3) * std)
+
 
 class XavierInit(Init):
-    """Uniform on +- gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010); biases are 0."""
+    """Deviation gain * sqrt(2 / (fan_in + fan_out)), uniform or normal (Glorot and Bengio 2010);
+    biases are 0."""
 
-    gain: PositiveFloat = 1.0
-    """What the bound is multiplied with."""
+    draw: Draw = "uniform"
+    """The form of the distribution."""
+    gain: Deviation = 1.0
+    """What the deviation is multiplied with."""
+    embedding_std: Deviation | None = None
+    """The deviation of embeddings, which are normal then; unless stated they start as matrices do."""
 
     def distribution(self, tensor: Tensor) -> Distribution:
         if tensor.role == "bias":
             return Constant(0.0)
-        return Uniform(self.gain * math.sqrt(6 / (tensor.fan_in + tensor.fan_out)))
+        if tensor.role == "embedding" and self.embedding_std is not None:
+            return Normal(self.embedding_std)
+        return _spread(self.draw, self.gain * math.sqrt(2 / (tensor.fan_in + tensor.fan_out)))
+
+
+class KaimingInit(Init):
+    """Deviation gain / sqrt(fan), uniform or normal (He et al. 2015, arXiv:1502.01852); embeddings
+    are normal, biases are 0."""
+
+    fan: Literal["in", "out"] = "in"
+    """Whether the inputs of a weight count, which keeps the variance forward, or its outputs."""
+    draw: Draw = "normal"
+    """The form of the distribution."""
+    gain: Deviation = math.sqrt(2)
+    """What the deviation is multiplied with: sqrt(2), the default, makes up for a ReLU."""
+    embedding_std: Deviation = 1.0
+    """The deviation of embeddings, whose rows are not summed."""
+
+    def distribution(self, tensor: Tensor) -> Distribution:
+        if tensor.role == "bias":
+            return Constant(0.0)
+        if tensor.role == "embedding":
+            return Normal(self.embedding_std)
+        fan = tensor.fan_in if self.fan == "in" else tensor.fan_out
+        return _spread(self.draw, self.gain / math.sqrt(fan))
+
+
+class TorchInit(Init):
+    """As PyTorch's own modules start: maps and their biases uniform on +- 1 / sqrt(fan_in) (LeCun
+    et al. 1998), tables standard normal, the biases of norms 0."""
+
+    def distribution(self, tensor: Tensor) -> Distribution:
+        if tensor.role == "embedding":
+            return Normal(1.0)
+        return Uniform(tensor.fan_in**-0.5) if tensor.fan_in else Constant(0.0)
 
 
 class NormalInit(Init):
-    """Normal with mean 0 and the same deviation everywhere (Radford et al. 2018: 0.02); biases
-    are 0."""
+    """Normal with mean 0 and the same deviation everywhere unless stated (Radford et al. 2018: 0.02);
+    biases are 0."""
 
-    std: PositiveFloat = 0.02
+    std: Deviation = 0.02
     """The standard deviation."""
+    residual_std: Deviation = Field(default_factory=lambda data: data["std"])
+    """That of the matrices whose output is added to the residual stream."""
+    embedding_std: Deviation = Field(default_factory=lambda data: data["std"])
+    """That of embeddings."""
 
     def distribution(self, tensor: Tensor) -> Distribution:
-        return Constant(0.0) if tensor.role == "bias" else Normal(self.std)
+        if tensor.role == "bias":
+            return Constant(0.0)
+        by_role = {"residual": self.residual_std, "embedding": self.embedding_std}
+        return self._normal(by_role.get(tensor.role, self.std))
+
+    def _normal(self, std: float) -> Distribution:
+        return Normal(std)
+
+
+class TruncatedNormalInit(NormalInit):
+    """As `normal`, but without values beyond `cut` deviations (Devlin et al. 2018,
+    arXiv:1810.04805). The deviations are those before the cut: with a cut of 2, what is left
+    deviates 0.88 times as much."""
+
+    cut: PositiveFloat = 2.0
+    """The largest value, in deviations."""
+
+    def _normal(self, std: float) -> Distribution:
+        return TruncatedNormal(std, self.cut)
+
+
+class DepthScaledInit(Init):
+    """Normal, and the matrices whose output is added to the residual stream start smaller by
+    1 / sqrt(number of residual branches), so that their sum does not grow with depth (Radford et al.
+    2019, section 2.3: GPT-2); biases are 0."""
+
+    std: Deviation = 0.02
+    """The standard deviation before scaling."""
+    embedding_std: Deviation = Field(default_factory=lambda data: data["std"])
+    """That of embeddings."""
+    n_layers: Shared[Size]
+    """Layers of the stack."""
+    branches_per_layer: Size = 2
+    """Residual branches in a layer: attention and feed-forward network; 3 with cross-attention."""
+
+    def distribution(self, tensor: Tensor) -> Distribution:
+        if tensor.role == "bias":
+            return Constant(0.0)
+        if tensor.role == "residual":
+            return Normal(self.std / math.sqrt(self.n_layers * self.branches_per_layer))
+        return Normal(self.embedding_std if tensor.role == "embedding" else self.std)

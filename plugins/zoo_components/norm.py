@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from zoo.component import PositiveFloat
+from pydantic import model_validator
+
+from zoo.component import PositiveFloat, contradiction
 from zoo.layout import Layout, Tensor, vector
 from zoo.slots import Norm
 
@@ -18,17 +21,89 @@ class LayerNorm(Norm):
 
     eps: PositiveFloat = 1e-5
     """Added to the variance, inside the root."""
+    weight: bool = True
+    """Whether there is a weight."""
+    zero_centered_weight: bool = False
+    """Whether the stored weight is the difference from 1, so that x is scaled by 1 + weight (NVIDIA's
+    LayerNorm1P; Nemotron)."""
     bias: bool = True
     """Whether there is a bias."""
 
+    @model_validator(mode="after")
+    def _check(self) -> LayerNorm:
+        _check_weight(self.weight, zero_centered_weight=self.zero_centered_weight)
+        return self
+
     def layout(self) -> Layout:
-        weight = {"weight": vector(self.width, value=1.0)}
-        return Layout(weight | ({"bias": vector(self.width, "bias")} if self.bias else {}))
+        parts = _weight_parts(self.width, self.weight, zero_centered=self.zero_centered_weight)
+        return Layout(parts | ({"bias": vector(self.width, "bias")} if self.bias else {}))
 
     def build(self) -> nn.Module:
-        from torch.nn import LayerNorm as Module
+        from zoo_components.modules.norm import LayerNorm as Module
 
-        return Module(self.width, eps=self.eps, bias=self.bias)
+        return Module(
+            self.width,
+            eps=self.eps,
+            weight=self.weight,
+            zero_centered=self.zero_centered_weight,
+            bias=self.bias,
+        )
+
+
+class RmsNorm(Norm):
+    """Root mean square normalisation (Zhang and Sennrich 2019, arXiv:1910.07467):
+    weight * x / sqrt(mean(x**2) + eps)."""
+
+    eps: PositiveFloat = 1e-6
+    """Added to the mean of squares, inside the root."""
+    weight: bool = True
+    """Whether there is a weight."""
+    zero_centered_weight: bool = False
+    """Whether the stored weight is the difference from 1, so that x is scaled by 1 + weight (Gemma)."""
+    cast: Literal["before_weight", "after_weight"] = "after_weight"
+    """In low precision, which is normalised in float32: whether the result is rounded before it is
+    multiplied by the weight (Llama) or after it (Gemma)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> RmsNorm:
+        _check_weight(
+            self.weight,
+            zero_centered_weight=self.zero_centered_weight,
+            cast=self.cast == "before_weight",
+        )
+        return self
+
+    def layout(self) -> Layout:
+        return Layout(
+            _weight_parts(self.width, self.weight, zero_centered=self.zero_centered_weight)
+        )
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.norm import RmsNorm as Module
+
+        return Module(
+            self.width,
+            eps=self.eps,
+            weight=self.weight,
+            zero_centered=self.zero_centered_weight,
+            cast_first=self.cast == "before_weight",
+        )
+
+
+class ScaleNorm(Norm):
+    """Scaled l2 normalisation (Nguyen and Salazar 2019, arXiv:1910.05895):
+    weight * x / max(|x|, eps) with one learned weight, which starts at sqrt(width)."""
+
+    eps: PositiveFloat = 1e-5
+    """The least length that x is divided by."""
+
+    def layout(self) -> Layout:
+        return Layout({"weight": vector(1, value=math.sqrt(self.width))})
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.norm import ScaleNorm as Module
+
+        return Module(self.width, eps=self.eps)
 
 
 class StdNorm(Norm):
@@ -45,22 +120,6 @@ class StdNorm(Norm):
 
     def build(self) -> nn.Module:
         from zoo_components.modules.norm import StdNorm as Module
-
-        return Module(self.width, eps=self.eps)
-
-
-class RmsNorm(Norm):
-    """Root mean square normalisation (Zhang and Sennrich 2019, arXiv:1910.07467):
-    weight * x / sqrt(mean(x**2) + eps)."""
-
-    eps: PositiveFloat = 1e-6
-    """Added to the mean of squares, inside the root."""
-
-    def layout(self) -> Layout:
-        return Layout({"weight": vector(self.width, value=1.0)})
-
-    def build(self) -> nn.Module:
-        from torch.nn import RMSNorm as Module
 
         return Module(self.width, eps=self.eps)
 
@@ -95,7 +154,20 @@ class BatchNorm(Norm):
 class NoNorm(Norm):
     """No normalisation: x."""
 
+    absent: ClassVar[bool] = True
+
     def build(self) -> nn.Module:
         from torch.nn import Identity
 
         return Identity()
+
+
+def _check_weight(weight: bool, **states: bool) -> None:
+    """Raises unless what speaks of the weight is stated only where there is one."""
+    for key, stated in states.items():
+        if stated and not weight:
+            raise contradiction(f"`{key}` speaks of a weight that is not there", key, "weight")
+
+
+def _weight_parts(width: int, weight: bool, *, zero_centered: bool) -> dict[str, Tensor]:
+    return {"weight": vector(width, value=0.0 if zero_centered else 1.0)} if weight else {}

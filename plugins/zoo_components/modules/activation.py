@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from zoo_components.activation import XIELU_BETA, XIELU_EPS
 
-class QuickGelu(nn.Module):
-    """x * sigmoid(1.702 x), the fast approximation of GELU (Hendrycks and Gimpel 2016)."""
+
+class Swish(nn.Module):
+    """x * sigmoid(beta x) (Ramachandran et al. 2017); with beta = 1.702 the fast approximation of
+    GELU (Hendrycks and Gimpel 2016)."""
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = beta
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Any shape, kept."""
-        return x * torch.sigmoid(1.702 * x)
+        return x * torch.sigmoid(self.beta * x)
 
 
 class SquaredRelu(nn.Module):
@@ -22,18 +30,50 @@ class SquaredRelu(nn.Module):
         return torch.relu(x).square()
 
 
-def make_activation(name: str, *, slope: float = 0.25) -> nn.Module:
-    """The module of an activation; `slope` is where PReLU's one weight starts."""
+class Xielu(nn.Module):
+    """The xIELU of Huang and Schlag (2024), with a_p = softplus(alpha_p) and
+    a_n = beta + softplus(alpha_n):
+
+        x > 0:  a_p x**2 + beta x
+        x <= 0: a_n (exp(min(x, eps)) - 1 - x) + beta x
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha_p = nn.Parameter(torch.zeros(1))
+        self.alpha_n = nn.Parameter(torch.zeros(1))
+        self.register_buffer("beta", torch.tensor(XIELU_BETA))
+        self.register_buffer("eps", torch.tensor(XIELU_EPS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Any shape, kept."""
+        a_p, a_n = F.softplus(self.alpha_p), self.beta + F.softplus(self.alpha_n)
+        below = a_n * (torch.expm1(torch.minimum(x, self.eps)) - x)
+        return torch.where(x > 0, a_p * x * x, below) + self.beta * x
+
+
+def make_activation(
+    name: str, *, slope: float | None = None, beta: float | None = None
+) -> nn.Module:
+    """The module of an activation; `slope` is where PReLU's one weight starts, 0.25 by default,
+    `beta` the steepness of Swish, 1 by default."""
     if name == "prelu":
-        return nn.PReLU(1, init=slope)
+        return nn.PReLU(1, init=0.25 if slope is None else slope)
+    if name == "swish":
+        return Swish(1.0 if beta is None else beta)
+    if name == "gelu_quick":
+        return Swish(1.702)
     if name == "gelu_tanh":
         return nn.GELU(approximate="tanh")
     plain = {
         "relu": nn.ReLU,
-        "gelu": nn.GELU,
-        "gelu_quick": QuickGelu,
-        "silu": nn.SiLU,
         "relu_squared": SquaredRelu,
+        "gelu": nn.GELU,
+        "silu": nn.SiLU,
+        "xielu": Xielu,
+        "tanh": nn.Tanh,
+        "sigmoid": nn.Sigmoid,
+        "softplus": nn.Softplus,
         "none": nn.Identity,
     }
     return plain[name]()

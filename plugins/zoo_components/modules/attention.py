@@ -1,18 +1,24 @@
-"""Attention modules."""
+"""The module of multi-head attention."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from zoo.position import Rotation
+from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
+from zoo_components.modules.masks import Reach, join
+from zoo_components.modules.scores import Scoring, attend
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention with any number of key-value heads (Vaswani et al. 2017)."""
+    """Multi-head attention with any number of key-value heads (Vaswani et al. 2017).
+
+    `norms` are `q_norm`, `k_norm` and `v_norm`, for heads, and `sub_norm`, for the outputs of all
+    heads together; with `full_width_norm`, `q_norm` and `k_norm` too see all heads together.
+    """
 
     def __init__(
         self,
@@ -25,19 +31,41 @@ class MultiHeadAttention(nn.Module):
         v_head_dim: int,
         d_out: int,
         bias: Collection[str],
+        keys_as_values: bool,
         output_projection: bool,
-        scale: float,
-        dropout: float,
-        uniform_masked_rows: bool,
+        norms: Mapping[str, nn.Module],
+        full_width_norm: bool,
+        norm_after_rotation: bool,
+        rotate_values: bool,
+        clip: float | None,
+        temperature: Temperature | None,
+        reach: Reach | None,
+        scoring: Scoring,
+        sinks: bool,
+        v_scale: float,
+        gate: Gate | None,
     ) -> None:
         super().__init__()
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
-        self.scale = scale
-        self.dropout = dropout
-        self.uniform_masked_rows = uniform_masked_rows
+        self.full_width_norm, self.norm_after_rotation = full_width_norm, norm_after_rotation
+        self.rotate_values = rotate_values
+        self.clip, self.v_scale = clip, v_scale
+        self.temperature, self.reach, self.scoring = temperature, reach, scoring
+        self.gate = gate
         self.q_proj = nn.Linear(d_model, n_heads * head_dim, bias="q" in bias)
         self.k_proj = nn.Linear(key_width, n_kv_heads * head_dim, bias="k" in bias)
-        self.v_proj = nn.Linear(key_width, n_kv_heads * v_head_dim, bias="v" in bias)
+        if not keys_as_values:
+            self.v_proj = nn.Linear(key_width, n_kv_heads * v_head_dim, bias="v" in bias)
+        self.keys_as_values = keys_as_values
+        for name, norm in norms.items():
+            self.add_module(name, norm)
+        self.sinks = nn.Parameter(torch.empty(n_heads)) if sinks else None
+        self.gate_bias = None
+        if gate is not None:
+            gates = n_heads if gate.per_head else n_heads * v_head_dim
+            self.gate_proj = nn.Linear(d_model, gates, bias=gate.bias == "projection")
+            if gate.bias == "head":
+                self.gate_bias = nn.Parameter(torch.empty(n_heads))
         self.o_proj: nn.Module = (
             nn.Linear(n_heads * v_head_dim, d_out, bias="o" in bias)
             if output_projection
@@ -53,6 +81,7 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         rotation: Rotation | None = None,
         bias: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `x` to `memory`, or to `x` itself.
@@ -64,79 +93,65 @@ class MultiHeadAttention(nn.Module):
             causal: a query attends to no later key; joined with `mask`.
             rotation: turns queries and keys by their positions.
             bias: added to the scores; broadcasts to (..., heads, query, key).
+            positions: of the queries, (query,) or (..., query); 0, 1, ... unless given.
             return_weights: also return the weights, (..., heads, query, key).
 
         Returns:
             (..., query, d_out), and the weights after dropout or None.
         """
-        source = x if memory is None else memory
-        q = _heads(self.q_proj(x), self.n_heads)
-        k = _heads(self.k_proj(source), self.n_kv_heads)
-        v = _heads(self.v_proj(source), self.n_kv_heads)
-        if rotation is not None:
-            q, k = rotation(q), rotation(k)
-        if self.n_kv_heads != self.n_heads:
-            groups = self.n_heads // self.n_kv_heads
-            k, v = k.repeat_interleave(groups, -3), v.repeat_interleave(groups, -3)
-        if mask is not None and causal:
-            mask = mask & _causal_mask(q, k)
-        if mask is not None and self.uniform_masked_rows:
-            dead = ~mask.any(-1, keepdim=True)
-            q, mask = q.masked_fill(dead, 0.0), mask | dead
-            bias = None if bias is None else torch.where(dead, 0.0, bias)
-        if bias is not None or return_weights:
-            mixed, weights = self._explicit(q, k, v, mask, causal, bias)
-        else:
-            mixed, weights = self._fused(q, k, v, mask, causal), None
-        return self.o_proj(mixed.transpose(-3, -2).flatten(-2)), weights if return_weights else None
-
-    def _fused(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        mask: torch.Tensor | None,
-        causal: bool,
-    ) -> torch.Tensor:
-        return F.scaled_dot_product_attention(
+        q, k, v = self._heads(x, x if memory is None else memory, rotation)
+        if positions is None:
+            positions = torch.arange(q.shape[-2], device=q.device)
+        if self.temperature is not None:
+            q = self.temperature(q, positions)
+        if self.reach is not None:
+            mask = join(mask, self.reach.mask(positions, positions))
+        mixed, weights = attend(
             q,
             k,
             v,
-            attn_mask=mask,
-            is_causal=causal and mask is None,
-            dropout_p=self.dropout if self.training else 0.0,
-            scale=self.scale,
+            scoring=self.scoring,
+            training=self.training,
+            mask=mask,
+            causal=causal,
+            bias=bias,
+            sinks=self.sinks,
+            return_weights=return_weights,
         )
+        if self.v_scale != 1.0:
+            mixed = mixed * self.v_scale
+        if self.gate is not None:
+            mixed = mixed * self._gates(x, self.gate)
+        return self.o_proj(self.sub_norm(merge_heads(mixed))), weights
 
-    def _explicit(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        mask: torch.Tensor | None,
-        causal: bool,
-        bias: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = q @ k.transpose(-1, -2) * self.scale
-        if bias is not None:
-            scores = scores + bias
-        if mask is None and causal:
-            mask = _causal_mask(q, k)
-        if mask is not None:
-            # The lowest finite score keeps a fully masked row free of NaN; its weights become 0.
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(-1)
-        if mask is not None:
-            weights = weights.masked_fill(~mask, 0.0)
-        weights = F.dropout(weights, self.dropout, self.training)
-        return weights @ v, weights
+    def _heads(
+        self, x: torch.Tensor, source: torch.Tensor, rotation: Rotation | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values, (..., heads, length, width)."""
+        q, k = self.q_proj(x), self.k_proj(source)
+        v = k if self.keys_as_values else self.v_proj(source)
+        if self.clip is not None:
+            q, k, v = (heads.clamp(-self.clip, self.clip) for heads in (q, k, v))
+        q = split_heads(q, self.n_heads)
+        k, v = split_heads(k, self.n_kv_heads), split_heads(v, self.n_kv_heads)
+        v = self.v_norm(v)
+        if not self.norm_after_rotation:
+            q, k = self._normed(self.q_norm, q), self._normed(self.k_norm, k)
+        if rotation is not None:
+            q, k = rotation(q), rotation(k)
+            v = rotation(v) if self.rotate_values else v
+        if self.norm_after_rotation:
+            q, k = self._normed(self.q_norm, q), self._normed(self.k_norm, k)
+        return q, k, v
 
+    def _normed(self, norm: nn.Module, heads: torch.Tensor) -> torch.Tensor:
+        if not self.full_width_norm:
+            return norm(heads)
+        return split_heads(norm(merge_heads(heads)), heads.shape[-3])
 
-def _heads(x: torch.Tensor, n_heads: int) -> torch.Tensor:
-    """(..., length, heads * width) to (..., heads, length, width)."""
-    return x.unflatten(-1, (n_heads, -1)).transpose(-3, -2)
-
-
-def _causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """(query, key), True where the key is not later than the query."""
-    return torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    def _gates(self, x: torch.Tensor, gate: Gate) -> torch.Tensor:
+        """(..., heads, query, v_head_dim or 1)."""
+        gates = split_heads(self.gate_proj(x), self.n_heads)
+        if self.gate_bias is not None:
+            gates = gates + self.gate_bias[:, None, None]
+        return gate(gates)

@@ -9,6 +9,7 @@ from torch import nn
 
 from zoo.context import LayerContext
 from zoo.errors import PluginError
+from zoo.position import Rotation
 from zoo.slots import Sublayer
 
 SITES = ("pre", "post", "out")
@@ -41,6 +42,9 @@ class ResidualBlock(nn.Module):
         self,
         sublayers: Mapping[str, nn.Module],
         *,
+        scheme: nn.Module | None,
+        scheme_name: str,
+        reads_scheme: bool,
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -53,6 +57,10 @@ class ResidualBlock(nn.Module):
         self.names = tuple(sublayers)
         for name, module in sublayers.items():
             self.add_module(name, module)
+        if scheme is not None:
+            self.self_attn.add_module(scheme_name, scheme)
+        self.scheme_name = None if scheme is None else scheme_name
+        self.reads_scheme = reads_scheme
         self.dropout = nn.Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scale, self.skip_scale = residual_scale, skip_scale
@@ -105,14 +113,30 @@ class ResidualBlock(nn.Module):
                 x, context.memory, mask=context.memory_mask, return_weights=context.return_weights
             )
         else:
+            rotation, bias = self._positions(context, x.dtype)
+            read = {"scheme": context.scheme} if self.reads_scheme else {}
             x, weights = f(
                 x,
                 mask=context.mask,
                 causal=context.causal,
-                rotation=context.rotation,
-                bias=context.bias,
+                rotation=rotation,
+                bias=bias,
+                positions=context.positions,
                 return_weights=context.return_weights,
+                **read,
             )
         if name != "ffn" and weights is not None:
             maps[name] = weights
         return self.dropout(f.post_norm(x))
+
+    def _positions(
+        self, context: LayerContext, dtype: torch.dtype
+    ) -> tuple[Rotation | None, torch.Tensor | None]:
+        """The stack's rotation and bias, with what the layer's own scheme makes of the positions."""
+        if self.scheme_name is None:
+            return context.rotation, context.bias
+        scheme, at = getattr(self.self_attn, self.scheme_name), context.positions
+        rotation, bias = scheme.rotation(at, dtype), scheme.bias(at, at, dtype)
+        if context.bias is not None:
+            bias = context.bias if bias is None else context.bias + bias
+        return context.rotation if rotation is None else rotation, bias

@@ -180,7 +180,7 @@ class Decoder(TiedTransformer):
         """Score the next token of each position of the target, ids (batch, length).
 
         Args:
-            target: ids (batch, length), or vectors without a vocabulary.
+            target: ids (batch, length), or vectors without a vocabulary, batched or not.
             memory: (batch, memory length, memory_width), if the spec states a `memory_width`.
             target_mask: as in `EncoderDecoder.forward`.
             memory_mask: which of the memory may be attended to.

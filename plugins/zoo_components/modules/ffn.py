@@ -7,38 +7,56 @@ from torch import nn
 
 
 class Mlp(nn.Module):
-    """down(dropout(activation(up(x))))."""
+    """down(dropout(sub_norm(activation(up(x)))))."""
 
     def __init__(
-        self, *, d_model: int, d_ff: int, activation: nn.Module, bias: bool, dropout: float
+        self,
+        *,
+        d_model: int,
+        d_ff: int,
+        activation: nn.Module,
+        bias: bool,
+        sub_norm: nn.Module,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.activation = activation
+        self.sub_norm = sub_norm
         self.dropout = nn.Dropout(dropout)
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., d_model) to (..., d_model)."""
-        return self.down_proj(self.dropout(self.activation(self.up_proj(x))))
+        hidden = self.activation(self.up_proj(x))
+        return self.down_proj(self.dropout(self.sub_norm(hidden)))
 
 
 class Glu(nn.Module):
-    """down(dropout(activation(gate(x)) * up(x)))."""
+    """down(dropout(sub_norm(activation(gate(x)) * up(x))))."""
 
     def __init__(
-        self, *, d_model: int, d_ff: int, activation: nn.Module, bias: bool, dropout: float
+        self,
+        *,
+        d_model: int,
+        d_ff: int,
+        activation: nn.Module,
+        bias: bool,
+        sub_norm: nn.Module,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.activation = activation
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.sub_norm = sub_norm
         self.dropout = nn.Dropout(dropout)
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., d_model) to (..., d_model)."""
-        return self.down_proj(self.dropout(self.activation(self.gate_proj(x)) * self.up_proj(x)))
+        hidden = self.activation(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(self.dropout(self.sub_norm(hidden)))
 
 
 class Conv1d(nn.Module):

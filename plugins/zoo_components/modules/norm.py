@@ -1,9 +1,77 @@
-"""Normalisation modules that torch does not have as they are needed."""
+"""Normalisation modules. All of them compute in float32 at least, whatever the dtype of x."""
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import nn
+
+
+class LayerNorm(nn.Module):
+    """weight * (x - mean) / sqrt(variance + eps) + bias; with `zero_centered`, 1 + weight."""
+
+    def __init__(
+        self, width: int, *, eps: float, weight: bool, zero_centered: bool, bias: bool
+    ) -> None:
+        super().__init__()
+        self.shape = (width,)
+        self.eps = eps
+        self.zero_centered = zero_centered
+        self.weight = _weight(width, zero_centered) if weight else None
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., width) to (..., width)."""
+        if self.weight is None or not self.zero_centered:
+            return F.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+        bias = None if self.bias is None else widen(self.bias)
+        normed = F.layer_norm(widen(x), self.shape, 1 + widen(self.weight), bias, self.eps)
+        return normed.to(x.dtype)
+
+
+class RmsNorm(nn.Module):
+    """weight * x / sqrt(mean(x**2) + eps); with `zero_centered`, 1 + weight. In low precision the
+    quotient is rounded before the product where `cast_first`, else the product is."""
+
+    def __init__(
+        self, width: int, *, eps: float, weight: bool, zero_centered: bool, cast_first: bool
+    ) -> None:
+        super().__init__()
+        self.shape = (width,)
+        self.eps = eps
+        self.zero_centered = zero_centered
+        self.cast_first = cast_first
+        self.weight = _weight(width, zero_centered) if weight else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., width) to (..., width)."""
+        if self.weight is None or self.cast_first:
+            normed = F.rms_norm(x, self.shape, None, self.eps)
+            return normed if self.weight is None else normed * self._scale(self.weight)
+        if self.zero_centered:
+            scale = self._scale(widen(self.weight))
+            return F.rms_norm(widen(x), self.shape, scale, self.eps).to(x.dtype)
+        return F.rms_norm(x, self.shape, self.weight, self.eps)
+
+    def _scale(self, weight: torch.Tensor) -> torch.Tensor:
+        return 1 + weight if self.zero_centered else weight
+
+
+class ScaleNorm(nn.Module):
+    """weight * x / max(|x|, eps) with one weight."""
+
+    def __init__(self, width: int, *, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1,), math.sqrt(width)))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., width) to (..., width)."""
+        wide = widen(x)
+        length = wide.norm(dim=-1, keepdim=True).clamp(min=self.eps)
+        return (widen(self.weight) * wide / length).to(x.dtype)
 
 
 class StdNorm(nn.Module):
@@ -17,8 +85,10 @@ class StdNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., width)."""
-        centred = x - x.mean(-1, keepdim=True)
-        return self.weight * centred / (x.std(-1, keepdim=True) + self.eps) + self.bias
+        wide = widen(x)
+        centred = wide - wide.mean(-1, keepdim=True)
+        normed = widen(self.weight) * centred / (wide.std(-1, keepdim=True) + self.eps)
+        return (normed + widen(self.bias)).to(x.dtype)
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -27,3 +97,12 @@ class BatchNorm(nn.BatchNorm1d):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., width)."""
         return super().forward(input.reshape(-1, input.shape[-1])).view_as(input)
+
+
+def widen(x: torch.Tensor) -> torch.Tensor:
+    """x in float32, or as it is where it is wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _weight(width: int, zero_centered: bool) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(width) if zero_centered else torch.ones(width))

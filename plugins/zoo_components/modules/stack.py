@@ -62,7 +62,8 @@ class Stack(nn.Module):
         """Run the stack.
 
         Args:
-            inputs: ids (batch, length), or vectors (batch, length, d_model) without a vocabulary.
+            inputs: ids (batch, length); or without a vocabulary vectors, (batch, length, d_model).
+                Vectors and memory without a batch are a batch of one, returned without it.
             memory: what cross-attention attends to, (batch, memory length, memory width).
             mask: for self-attention, boolean, True = attend; the shapes of `check_mask`.
             memory_mask: for cross-attention, likewise.
@@ -73,6 +74,16 @@ class Stack(nn.Module):
             The states, (batch, length, output_width), and the weights by kind, empty unless asked
             for.
         """
+        if inputs.is_floating_point() and inputs.dim() == 2:
+            x, maps = self(
+                inputs[None],
+                None if memory is None else memory[None],
+                mask=mask,
+                memory_mask=memory_mask,
+                token_types=token_types,
+                return_weights=return_weights,
+            )
+            return x[0], {kind: tuple(w[0] for w in weights) for kind, weights in maps.items()}
         positions = self.positions(inputs, mask)
         x = self.embed(inputs, positions, token_types=token_types, mask=mask)
         batch, length = x.shape[:2]

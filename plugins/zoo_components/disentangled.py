@@ -1,0 +1,115 @@
+"""Disentangled attention: the `attention` slot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
+from zoo.layout import Layout, linear
+from zoo.slots import Attention
+from zoo_components.only_with import UNSTATED, OnlyWith
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Projection = Literal["q", "k", "v", "o"]
+Term = Literal["content_to_position", "position_to_content"]
+
+
+def _all_or_none(value: Any) -> Any:
+    """`true` and `false` as the list of projections that they stand for."""
+    return {True: ("q", "k", "v", "o"), False: ()}[value] if isinstance(value, bool) else value
+
+
+class Disentangled(Attention):
+    """Multi-head attention in which content and position are apart (He et al. 2020,
+    arXiv:2006.03654, section 3.1): besides q k^T, the query is matched with the vector of its
+    distance to the key, and the key with the same vector. It needs the position scheme
+    `disentangled`, which holds those vectors."""
+
+    reads: ClassVar[str | None] = "rel_embed"
+    n_heads: Shared[Size]
+    """Heads."""
+    head_dim: Shared[Size] = Field(
+        default_factory=lambda data: max(1, data["d_model"] // data["n_heads"])
+    )
+    """The width of a head; d_model / n_heads by default."""
+    bias: Shared[
+        Annotated[tuple[Projection, ...], Field(strict=False), BeforeValidator(_all_or_none)]
+    ] = ("q", "k", "v", "o")
+    """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
+    terms: Annotated[tuple[Term, ...], Field(strict=False, min_length=1)] = (
+        "content_to_position",
+        "position_to_content",
+    )
+    """What is added to q k^T: the queries' scores with the distances, the keys' scores with the
+    distances."""
+    position_projections: Literal["own", "shared"] = "own"
+    """Whether the distances' vectors have projections of their own, or those of keys and queries
+    (DeBERTa V3)."""
+    position_key_bias: Annotated[
+        bool | None, OnlyWith("position_projections", "own", default=True)
+    ] = UNSTATED
+    """With projections of their own: whether that for queries to match with has a bias (not in
+    DeBERTa V1)."""
+    scale: PositiveFloat = Field(
+        default_factory=lambda data: (data["head_dim"] * (1 + len(data["terms"]))) ** -0.5
+    )
+    """What the sum of all scores is multiplied with; 1 / sqrt(head_dim * (1 + terms)) by default."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout on the attention weights."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Disentangled:
+        if self.key_width is not None:
+            raise ValueError(
+                "disentangled attention is about distances within one sequence: choose another kind "
+                "for `cross_attn`"
+            )
+        if "head_dim" not in self.model_fields_set and self.d_model % self.n_heads:
+            raise contradiction(
+                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}; "
+                "state `head_dim`, or change one of the two",
+                "n_heads",
+                "d_model",
+            )
+        if len(set(self.terms)) != len(self.terms):
+            raise contradiction("`terms` names one term twice", "terms")
+        return self
+
+    @property
+    def position_biases(self) -> dict[str, bool]:
+        """The projections of the distances' vectors alone, and whether each has a bias."""
+        if self.position_projections == "shared":
+            return {}
+        biases = {
+            "content_to_position": ("pos_k_proj", bool(self.position_key_bias)),
+            "position_to_content": ("pos_q_proj", True),
+        }
+        return dict(biases[term] for term in self.terms)
+
+    def layout(self) -> Layout:
+        width = self.n_heads * self.head_dim
+        parts = {f"{p}_proj": linear(self.d_model, width, bias=p in self.bias) for p in ("q", "k", "v")}
+        for name, bias in self.position_biases.items():
+            parts[name] = linear(self.d_model, width, bias=bias)
+        parts["o_proj"] = linear(width, self.d_model, bias="o" in self.bias, residual=True)
+        label = f"disentangled, {self.n_heads} heads of {self.head_dim}"
+        return Layout(parts, label, cache=2 * width)
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.disentangled import DisentangledAttention
+        from zoo_components.modules.scores import Scoring
+
+        return DisentangledAttention(
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            head_dim=self.head_dim,
+            bias=self.bias,
+            content_to_position="content_to_position" in self.terms,
+            position_to_content="position_to_content" in self.terms,
+            position_biases=self.position_biases,
+            scoring=Scoring(scale=self.scale, dropout=self.dropout),
+        )

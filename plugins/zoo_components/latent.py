@@ -1,0 +1,105 @@
+"""Multi-head latent attention: the `attention` slot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
+from zoo.layout import Layout, Tensor, linear
+from zoo.slots import Attention, Norm
+from zoo_components.norm import RmsNorm
+from zoo_components.optional import SizeOrNone, number
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Latent(Attention):
+    """Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1): keys and
+    values of all heads are expanded from one narrow latent vector per token, which is all that
+    generation keeps, beside one rotated key part that all heads share."""
+
+    n_heads: Shared[Size]
+    """Heads."""
+    q_lora_rank: SizeOrNone = "none"
+    """The width of the queries' latent; with "none", queries are projected at once."""
+    kv_lora_rank: Size
+    """The width of the latent of keys and values."""
+    qk_nope_head_dim: Size
+    """The width of the part of a query and key head that is not rotated."""
+    qk_rope_head_dim: Size
+    """The width of the part of a query and key head that rotary positions turn."""
+    v_head_dim: Size
+    """The width of a value head."""
+    bias: Shared[bool] = False
+    """Whether the maps to the latents and the output projection have a bias."""
+    latent_norm: Annotated[
+        Norm, Slot("norm", default="rms_norm", inherit=False, width="kv_lora_rank")
+    ] = Field(default_factory=lambda data: RmsNorm(kind="rms_norm", width=data["kv_lora_rank"]))
+    """The norm of each latent."""
+    scale: PositiveFloat = Field(
+        default_factory=lambda data: (data["qk_nope_head_dim"] + data["qk_rope_head_dim"]) ** -0.5
+    )
+    """What the scores are multiplied with; by default 1 / sqrt(qk_nope_head_dim +
+    qk_rope_head_dim)."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout on the attention weights."""
+
+    @property
+    def head_dim(self) -> int:
+        """The width that the position scheme turns."""
+        return self.qk_rope_head_dim
+
+    def layout(self) -> Layout:
+        kv_width = self.n_heads * (self.qk_nope_head_dim + self.v_head_dim)
+        kept = self.kv_lora_rank + self.qk_rope_head_dim
+        parts: dict[str, Tensor | Layout] = self._query_layout() | {
+            "kv_a_proj": linear(self.key_width or self.d_model, kept, bias=self.bias),
+            "kv_a_norm": self.latent_norm.layout(),
+            "kv_b_proj": linear(self.kv_lora_rank, kv_width, bias=False),
+            "o_proj": linear(
+                self.n_heads * self.v_head_dim, self.d_model, bias=self.bias, residual=True
+            ),
+        }
+        return Layout(
+            {name: part for name, part in parts.items() if isinstance(part, Tensor) or part.parts},
+            f"latent, {self.n_heads} heads from {self.kv_lora_rank}",
+            cache=0 if self.key_width else kept,
+            memory_cache=kept if self.key_width else 0,
+        )
+
+    def _query_layout(self) -> dict[str, Layout]:
+        width = self.n_heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
+        rank = number(self.q_lora_rank)
+        if rank is None:
+            return {"q_proj": linear(self.d_model, width, bias=False)}
+        return {
+            "q_a_proj": linear(self.d_model, rank, bias=self.bias),
+            "q_a_norm": self._norm_of(rank).layout(),
+            "q_b_proj": linear(rank, width, bias=False),
+        }
+
+    def _norm_of(self, width: int) -> Norm:
+        return self.latent_norm.model_copy(update={"width": width})
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.latent import LatentAttention
+        from zoo_components.modules.scores import Scoring
+
+        rank = number(self.q_lora_rank)
+        return LatentAttention(
+            d_model=self.d_model,
+            key_width=self.key_width or self.d_model,
+            n_heads=self.n_heads,
+            q_lora_rank=rank,
+            kv_lora_rank=self.kv_lora_rank,
+            qk_nope_head_dim=self.qk_nope_head_dim,
+            qk_rope_head_dim=self.qk_rope_head_dim,
+            v_head_dim=self.v_head_dim,
+            bias=self.bias,
+            q_norm=None if rank is None else self._norm_of(rank).build(),
+            kv_norm=self.latent_norm.build(),
+            scoring=Scoring(scale=self.scale, dropout=self.dropout),
+        )

@@ -1,0 +1,138 @@
+"""Feed-forward experts whose maps are stacked, computed for the rows that were sent to each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+# Operators of their own, because how many rows an expert gets depends on the data: a compiler sees
+# only the shapes, which do not.
+@torch.library.custom_op("zoo_components::grouped_linear", mutates_args=())
+def grouped_linear(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Map each run of rows by the matrix of its expert; no other product is computed.
+
+    Args:
+        x: (rows, n_in), the rows of the first expert before those of the second, and so on.
+        weight: (n_experts, n_out, n_in).
+        ends: (n_experts,), integers: where each expert's rows end.
+
+    Returns:
+        (rows, n_out).
+    """
+    y = x.new_empty(x.shape[0], weight.shape[1])
+    start = 0
+    for expert, end in enumerate(ends.tolist()):
+        if end > start:
+            torch.mm(x[start:end], weight[expert].T, out=y[start:end])
+        start = end
+    return y
+
+
+@torch.library.custom_op("zoo_components::grouped_outer", mutates_args=())
+def grouped_outer(x: torch.Tensor, y: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """The sum of the outer products of each expert's rows: x (rows, n) and y (rows, m) to
+    (n_experts, n, m), with `ends` as in `grouped_linear`."""
+    products = x.new_zeros(ends.shape[0], x.shape[1], y.shape[1])
+    start = 0
+    for expert, end in enumerate(ends.tolist()):
+        if end > start:
+            torch.mm(x[start:end].T, y[start:end], out=products[expert])
+        start = end
+    return products
+
+
+@grouped_linear.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape[0], weight.shape[1])
+
+
+@grouped_outer.register_fake
+def _(x: torch.Tensor, y: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(ends.shape[0], x.shape[1], y.shape[1])
+
+
+def _save(context: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    context.save_for_backward(*inputs)
+
+
+def _linear_backward(
+    context: Any, grad: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, None]:
+    x, weight, ends = context.saved_tensors
+    return grouped_linear(grad, weight.mT, ends), grouped_outer(grad, x, ends), None
+
+
+def _outer_backward(context: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    x, y, ends = context.saved_tensors
+    return grouped_linear(y, grad, ends), grouped_linear(x, grad.mT, ends), None
+
+
+grouped_linear.register_autograd(_linear_backward, setup_context=_save)
+grouped_outer.register_autograd(_outer_backward, setup_context=_save)
+
+
+class GroupedLinear(nn.Module):
+    """One linear map for each expert, stacked: weight (n_experts, n_out, n_in), bias
+    (n_experts, n_out)."""
+
+    def __init__(self, n_experts: int, n_in: int, n_out: int, *, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(n_experts, n_out, n_in))
+        self.bias = nn.Parameter(torch.zeros(n_experts, n_out)) if bias else None
+
+    def forward(self, x: torch.Tensor, experts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """(rows, n_in) to (rows, n_out); `experts` (rows,) names the expert of each row, in
+        ascending order, and `ends` (n_experts,) says where each expert's rows end."""
+        weight, bias = self.weight, self.bias
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type)
+            x, weight = x.to(dtype), weight.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+        y = grouped_linear(x, weight, ends)
+        return y if bias is None else y + bias[experts]
+
+
+class Expert(nn.Module):
+    """A feed-forward network whose maps `linear` makes: one, or one for each expert.
+
+    Args:
+        linear: called with the widths of a map's input and output.
+        form: "mlp": down(dropout(activation(up(x)))), "glu": down(dropout(activation(gate(x)) *
+            up(x))), or "clamped_glu": the same with the gate clamped to at most `limit`, and up(x)
+            clamped to +- `limit` and raised by 1.
+    """
+
+    def __init__(
+        self,
+        linear: Callable[[int, int], nn.Module],
+        *,
+        d_model: int,
+        d_ff: int,
+        form: str,
+        activation: nn.Module,
+        limit: float | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.form = form
+        self.limit = limit
+        if form != "mlp":
+            self.gate_proj = linear(d_model, d_ff)
+        self.activation = activation
+        self.up_proj = linear(d_model, d_ff)
+        self.dropout = nn.Dropout(dropout)
+        self.down_proj = linear(d_ff, d_model)
+
+    def forward(self, x: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:
+        """(..., d_model) to the same; `rows` is what the maps need besides x."""
+        up = self.up_proj(x, *rows)
+        if self.form == "mlp":
+            return self.down_proj(self.dropout(self.activation(up)), *rows)
+        gate = self.gate_proj(x, *rows)
+        if self.form == "clamped_glu":
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit) + 1
+        return self.down_proj(self.dropout(self.activation(gate) * up), *rows)

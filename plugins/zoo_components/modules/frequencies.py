@@ -1,0 +1,143 @@
+"""How far each pair of rotary positions turns from one position to the next, in radians.
+
+Operations are in the order of the published implementations: in float32, at far positions, another
+order is another model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frequencies:
+    """base**(-2k / width) for the k-th of the pairs in `width` elements (Su et al. 2021)."""
+
+    width: int
+    base: float
+
+    def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The frequencies, (width / 2,), for a pass over these positions, (..., length)."""
+        return 1.0 / self.positions_per_radian(positions, dtype)
+
+    def exponents(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """2k / width, (width / 2,), on the device of the positions."""
+        return torch.arange(0, self.width, 2, dtype=dtype, device=positions.device) / self.width
+
+    def positions_per_radian(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Without scaling, (width / 2,)."""
+        return self.base ** self.exponents(positions, dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearFrequencies(Frequencies):
+    """Positions divided by `factor` (Chen et al. 2023)."""
+
+    factor: float
+
+    def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The frequencies, (width / 2,)."""
+        return 1.0 / self.positions_per_radian(positions, dtype) / self.factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProportionalFrequencies(Frequencies):
+    """Only the first `n_turned` pairs turn."""
+
+    n_turned: int
+    factor: float
+
+    def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The frequencies, (width / 2,)."""
+        frequencies = 1.0 / self.positions_per_radian(positions, dtype) / self.factor
+        turned = torch.arange(self.width // 2, device=positions.device) < self.n_turned
+        return frequencies.masked_fill(~turned, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicFrequencies(Frequencies):
+    """A base that grows with the length beyond `original_length` ("dynamic NTK")."""
+
+    factor: float
+    original_length: int
+
+    def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The frequencies, (width / 2,)."""
+        length = _length(positions).clamp(min=self.original_length).to(dtype)
+        growth = self.factor * length / self.original_length - (self.factor - 1)
+        base = self.base * growth ** (self.width / (self.width - 2))
+        return 1.0 / base ** self.exponents(positions, dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class YarnFrequencies(Frequencies):
+    """YaRN (Peng et al. 2023, section 3.2): fast pairs stay, slow pairs are slowed by `factor`."""
+
+    factor: float
+    original_length: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+
+    def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The frequencies, (width / 2,)."""
+        first, last = self._pair_with(self.beta_fast), self._pair_with(self.beta_slow)
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, self.width - 1)
+        pairs = torch.arange(self.width // 2, dtype=dtype, device=positions.device)
+        # With both ends at one pair, the range is a step.
+        slowed = ((pairs - first) / ((last - first) or 0.001)).clamp(0, 1)
+        spread = self.positions_per_radian(positions, dtype)
+        kept = 1 - slowed
+        return 1.0 / (self.factor * spread) * (1 - kept) + 1.0 / spread * kept
+
+    def _pair_with(self, turns: float) -> float:
+        """The pair, as a fraction, that turns so often in the original length."""
+        wavelength = self.original_length / (turns * 2 * math.pi)
+        return self.width * math.log(wavelength) / (2 * math.log(self.base))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongFrequencies(Frequencies):
+    """LongRoPE (Ding et al. 2024): a factor for each pair."""
+
+    original_length: int
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
+
+    def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The frequencies, (width / 2,)."""
+        short, long = (
+            torch.tensor(factors, dtype=dtype, device=positions.device)
+            for factors in (self.short_factors, self.long_factors)
+        )
+        factors = torch.where(_length(positions) > self.original_length, long, short)
+        return 1.0 / (factors * self.positions_per_radian(positions, dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama3Frequencies(Frequencies):
+    """Llama 3.1 (Grattafiori et al. 2024): slow pairs are slowed by `factor`."""
+
+    factor: float
+    original_length: int
+    low_freq_factor: float
+    high_freq_factor: float
+
+    def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The frequencies, (width / 2,)."""
+        frequencies = 1.0 / self.positions_per_radian(positions, dtype)
+        turns = self.original_length / (2 * math.pi / frequencies)
+        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        between = (1 - kept) * frequencies / self.factor + kept * frequencies
+        slowed = torch.where(turns < self.low_freq_factor, frequencies / self.factor, between)
+        return torch.where(turns > self.high_freq_factor, frequencies, slowed)
+
+
+def _length(positions: torch.Tensor) -> torch.Tensor:
+    """One more than the last position, as a tensor: nothing waits for its value."""
+    return positions.max() + 1

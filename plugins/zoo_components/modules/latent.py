@@ -1,0 +1,109 @@
+"""The module of latent attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from zoo.position import Rotation
+from zoo_components.modules.heads import merge_heads, split_heads
+from zoo_components.modules.scores import Scoring, attend
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1), with keys and
+    values expanded from their latents."""
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        key_width: int,
+        n_heads: int,
+        q_lora_rank: int | None,
+        kv_lora_rank: int,
+        qk_nope_head_dim: int,
+        qk_rope_head_dim: int,
+        v_head_dim: int,
+        bias: bool,
+        q_norm: nn.Module | None,
+        kv_norm: nn.Module,
+        scoring: Scoring,
+    ) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.kv_lora_rank = kv_lora_rank
+        self.nope, self.rope, self.v_head_dim = qk_nope_head_dim, qk_rope_head_dim, v_head_dim
+        self.scoring = scoring
+        q_width = n_heads * (qk_nope_head_dim + qk_rope_head_dim)
+        self.has_q_latent = q_lora_rank is not None
+        if q_lora_rank is None:
+            self.q_proj = nn.Linear(d_model, q_width, bias=False)
+        else:
+            self.q_a_proj = nn.Linear(d_model, q_lora_rank, bias=bias)
+            self.q_a_norm = q_norm
+            self.q_b_proj = nn.Linear(q_lora_rank, q_width, bias=False)
+        self.kv_a_proj = nn.Linear(key_width, kv_lora_rank + qk_rope_head_dim, bias=bias)
+        self.kv_a_norm = kv_norm
+        kv_width = n_heads * (qk_nope_head_dim + v_head_dim)
+        self.kv_b_proj = nn.Linear(kv_lora_rank, kv_width, bias=False)
+        self.o_proj = nn.Linear(n_heads * v_head_dim, d_model, bias=bias)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None = None,
+        *,
+        mask: torch.Tensor | None = None,
+        causal: bool = False,
+        rotation: Rotation | None = None,
+        bias: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        return_weights: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from `x` to `memory`, or to `x` itself.
+
+        Args:
+            x: (..., query, d_model).
+            memory: (..., key, key_width).
+            mask: boolean, True = attend; broadcasts to (..., heads, query, key).
+            causal: a query attends to no later key; joined with `mask`.
+            rotation: turns the rotary parts, (..., heads or 1, length, qk_rope_head_dim).
+            bias: added to the scores; broadcasts to (..., heads, query, key).
+            positions: not used here: `rotation` knows them.
+            return_weights: also return the weights, (..., heads, query, key).
+
+        Returns:
+            (..., query, d_model), and the weights after dropout or None.
+        """
+        q_nope, q_rope = self._queries(x).split([self.nope, self.rope], -1)
+        k_nope, k_rope, v = self._keys_and_values(x if memory is None else memory)
+        if rotation is not None:
+            q_rope, k_rope = rotation(q_rope), rotation(k_rope)
+        k_rope = k_rope.expand(*k_nope.shape[:-1], self.rope)
+        mixed, weights = attend(
+            torch.cat([q_nope, q_rope], -1),
+            torch.cat([k_nope, k_rope], -1),
+            v,
+            scoring=self.scoring,
+            training=self.training,
+            mask=mask,
+            causal=causal,
+            bias=bias,
+            return_weights=return_weights,
+        )
+        return self.o_proj(merge_heads(mixed)), weights
+
+    def _queries(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., heads, query, qk_nope_head_dim + qk_rope_head_dim)."""
+        q = self.q_b_proj(self.q_a_norm(self.q_a_proj(x))) if self.has_q_latent else self.q_proj(x)
+        return split_heads(q, self.n_heads)
+
+    def _keys_and_values(
+        self, source: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Keys without and with a rotation, the latter one for all heads, and values."""
+        latent, k_rope = self.kv_a_proj(source).split([self.kv_lora_rank, self.rope], -1)
+        expanded = split_heads(self.kv_b_proj(self.kv_a_norm(latent)), self.n_heads)
+        k_nope, v = expanded.split([self.nope, self.v_head_dim], -1)
+        return k_nope, k_rope.unsqueeze(-3), v

@@ -1,0 +1,46 @@
+"""Which keys a query may attend to: boolean masks, True = attend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """How far a query sees.
+
+    Args:
+        window: w; a query at i sees a key at j if i - j < w, or, on both sides, |i - j| <= w.
+        sides: where the window ends.
+        chunk: the length of the pieces that the sequence is cut into, which do not see each other.
+    """
+
+    window: int | None = None
+    sides: Literal["past", "both"] = "past"
+    chunk: int | None = None
+
+    def mask(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Positions (..., query) and (..., key) to (..., 1, query, key) for all heads; without a
+        batch, (query, key)."""
+        i, j = queries[..., :, None], keys[..., None, :]
+        if self.chunk is not None:
+            seen = i // self.chunk == j // self.chunk
+        elif self.sides == "both":
+            seen = (i - j).abs() <= self.window
+        else:
+            seen = i - j < self.window
+        return seen if seen.dim() == 2 else seen.unsqueeze(-3)
+
+
+def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """(query, key) for q (..., query, width) and k (..., key, width), True where the key is not
+    later than the query."""
+    return torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+
+
+def join(a: torch.Tensor | None, b: torch.Tensor) -> torch.Tensor:
+    """What both allow; None allows all."""
+    return b if a is None else a & b

@@ -1,0 +1,115 @@
+"""The module of a mixture of experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from zoo_components.modules.experts import Expert
+from zoo_components.modules.routing import Router
+
+
+class MixtureOfExperts(nn.Module):
+    """The weighted sum of the experts that the router chooses for a token; only those are computed.
+
+    Args:
+        router: chooses the experts.
+        experts: the experts, stacked.
+        weigh_inputs: the weights multiply what enters the experts instead of what leaves them.
+        shared: an expert that sees every token; its output is added.
+        shared_gate: multiplies that output with sigmoid(shared_gate(x)).
+        average_shared: the sum with that output is halved.
+        auxiliary_loss: the coefficient of `self.auxiliary_loss`.
+
+    `auxiliary_loss` is the load-balancing loss of the last call, times its coefficient: a scalar to
+    add to the training loss (`auxiliary_loss` below sums those of a model); None in evaluation, and
+    when the coefficient is 0.
+    """
+
+    auxiliary_loss: torch.Tensor | None
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        experts: Expert,
+        weigh_inputs: bool,
+        shared: Expert | None,
+        shared_gate: nn.Linear | None,
+        average_shared: bool,
+        auxiliary_loss: float,
+    ) -> None:
+        super().__init__()
+        self.router = router
+        self.experts = experts
+        self.weigh_inputs = weigh_inputs
+        self.shared = shared
+        self.shared_gate = shared_gate
+        self.average_shared = average_shared
+        self.auxiliary_loss_coefficient = auxiliary_loss
+        self.auxiliary_loss = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., d_model) to (..., d_model)."""
+        tokens = x.reshape(-1, x.shape[-1])
+        weights, chosen, scores = self.router(tokens)
+        self.auxiliary_loss = None
+        if self.training and self.auxiliary_loss_coefficient > 0:
+            balance = load_balancing_loss(scores, chosen)
+            self.auxiliary_loss = self.auxiliary_loss_coefficient * balance
+        y = self._mixed(tokens, weights, chosen).view_as(x)
+        if self.shared is None:
+            return y
+        shared = self.shared(x)
+        if self.shared_gate is not None:
+            shared = torch.sigmoid(self.shared_gate(x)) * shared
+        return (y + shared) / 2 if self.average_shared else y + shared
+
+    def _mixed(
+        self, tokens: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+    ) -> torch.Tensor:
+        """(tokens, d_model): a row for each choice, sorted by expert, mapped, sorted back, summed."""
+        top_k = chosen.shape[-1]
+        experts, order = chosen.flatten().sort(stable=True)
+        numbers = torch.arange(self.router.weight.shape[0], device=experts.device)
+        ends = torch.searchsorted(experts, numbers, right=True)
+        rows = tokens[order // top_k]
+        if self.weigh_inputs:
+            rows = (rows * weights.flatten()[order, None]).to(tokens.dtype)
+        rows = self.experts(rows, experts, ends)
+        choices = rows[order.argsort()].unflatten(0, (-1, top_k))
+        if not self.weigh_inputs:
+            choices = choices * weights[..., None]
+        return choices.sum(-2).to(tokens.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy starts without the last call's loss, whose graph cannot be copied."""
+        return {**self.__dict__, "auxiliary_loss": None}
+
+
+def load_balancing_loss(scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """The load-balancing loss of Fedus et al. (2021, arXiv:2101.03961, equations 4 to 6), for any
+    number of choices: n_experts * sum over experts of (its share of the choices) * (its mean share
+    of a token's scores). It is 1 where all experts are used alike, and n_experts at most.
+
+    Args:
+        scores: of all experts, (tokens, n_experts), not negative.
+        chosen: the numbers of the chosen experts, (tokens, top_k).
+    """
+    n_experts = scores.shape[-1]
+    taken = torch.zeros_like(scores).scatter(-1, chosen, 1.0)
+    shares = scores / scores.sum(-1, keepdim=True)
+    return n_experts * (taken.mean(0) / chosen.shape[-1] * shares.mean(0)).sum()
+
+
+def auxiliary_loss(model: nn.Module) -> torch.Tensor:
+    """The sum of the auxiliary losses of a model's last training step, to be added to its loss; 0
+    where there are none."""
+    losses = [
+        module.auxiliary_loss
+        for module in model.modules()
+        if isinstance(module, MixtureOfExperts) and module.auxiliary_loss is not None
+    ]
+    return torch.stack(losses).sum() if losses else torch.zeros(())

@@ -1,0 +1,124 @@
+"""Positions as distances between query and key."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from zoo.position import PositionScheme
+
+
+class AlibiPositions(PositionScheme):
+    """-slope * |query - key| for each head (Press et al. 2021)."""
+
+    def __init__(
+        self, *, n_heads: int, max_exponent: float, scale: float, rounded: bool
+    ) -> None:
+        super().__init__()
+        self.slopes = alibi_slopes(n_heads, max_exponent)
+        self.scale, self.rounded = scale, rounded
+
+    def bias(
+        self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """queries, keys: positions (..., length), to (..., heads, query, key)."""
+        exact = torch.float64 if dtype == torch.float64 else torch.float32
+        slopes = torch.tensor(self.slopes, dtype=exact, device=keys.device)[:, None, None]
+        if self.rounded:
+            # The keys' own positions: those relative to the query are rounded otherwise. In exact
+            # numbers they differ by what is the same for all keys of a query.
+            bias = slopes.bfloat16() * keys[..., None, None, :].bfloat16()
+            bias = bias.to(exact).expand(*bias.shape[:-2], queries.shape[-1], -1)
+        else:
+            distance = (queries[..., :, None] - keys[..., None, :]).abs()
+            bias = -slopes * distance[..., None, :, :].to(exact)
+        return (bias * self.scale).to(dtype)
+
+
+def alibi_slopes(n_heads: int, max_exponent: float) -> list[float]:
+    """The slope of each head."""
+    n_slopes = 2 ** math.ceil(math.log2(n_heads))
+    slopes = [2.0 ** (-max_exponent * i / n_slopes) for i in range(1, n_slopes + 1)]
+    return slopes if n_slopes == n_heads else (slopes[1::2] + slopes[0::2])[:n_heads]
+
+
+class T5BucketPositions(PositionScheme):
+    """A table of weight (n_buckets, n_heads)."""
+
+    def __init__(
+        self, *, n_heads: int, n_buckets: int, max_distance: int, bidirectional: bool
+    ) -> None:
+        super().__init__()
+        self.n_buckets, self.max_distance = n_buckets, max_distance
+        self.bidirectional = bidirectional
+        self.weight = nn.Parameter(torch.empty(n_buckets, n_heads))
+
+    def bias(
+        self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """queries, keys: positions (..., length), to (..., heads, query, key)."""
+        buckets = t5_buckets(
+            keys[..., None, :] - queries[..., :, None],
+            n_buckets=self.n_buckets,
+            max_distance=self.max_distance,
+            bidirectional=self.bidirectional,
+        )
+        return self.weight[buckets].movedim(-1, -3).to(dtype)
+
+
+def t5_buckets(
+    offset: torch.Tensor, *, n_buckets: int, max_distance: int, bidirectional: bool
+) -> torch.Tensor:
+    """The bucket of each offset, key position less query position (Raffel et al. 2019).
+
+    The logarithm is in float32 for every model: a bucket is not to depend on the model's dtype.
+    """
+    if bidirectional:
+        n_buckets //= 2
+        first, distance = (offset > 0) * n_buckets, offset.abs()
+    else:
+        first, distance = torch.zeros_like(offset), (-offset).clamp(min=0)
+    exact = n_buckets // 2
+    share = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    grown = exact + (share * (n_buckets - exact)).long()
+    return first + torch.where(distance < exact, distance, grown.clamp(max=n_buckets - 1))
+
+
+class DisentangledPositions(PositionScheme):
+    """A table of weight (2 * span, d_model) for the distances -span to span - 1."""
+
+    def __init__(
+        self, *, d_model: int, max_distance: int, n_buckets: int | None, norm: nn.Module
+    ) -> None:
+        super().__init__()
+        self.max_distance, self.n_buckets = max_distance, n_buckets
+        self.span = n_buckets or max_distance
+        self.weight = nn.Parameter(torch.empty(2 * self.span, d_model))
+        self.norm = norm
+
+    def vectors(self) -> torch.Tensor:
+        """The vector of each distance, (2 * span, d_model)."""
+        return self.norm(self.weight)
+
+    def rows(self, positions: torch.Tensor) -> torch.Tensor:
+        """For positions (..., length), the row of query i less key j, (..., query, key)."""
+        distance = positions[..., :, None] - positions[..., None, :]
+        if self.n_buckets is not None:
+            distance = log_buckets(
+                distance, n_buckets=self.n_buckets, max_distance=self.max_distance
+            )
+        return (distance + self.span).clamp(0, 2 * self.span - 1)
+
+
+def log_buckets(distance: torch.Tensor, *, n_buckets: int, max_distance: int) -> torch.Tensor:
+    """The bucket of each distance: itself up to n_buckets / 2, then by the logarithm up to n_buckets
+    at max_distance - 1 (the code of DeBERTa V2; in float32 for every model)."""
+    half = n_buckets // 2
+    # Below half the logarithm is not used, but must not be that of 0.
+    far = distance.abs().clamp(min=half)
+    end = torch.tensor((max_distance - 1) / half, dtype=torch.float32, device=distance.device)
+    share = torch.log((far / half).float()) / torch.log(end)
+    grown = (torch.ceil(share * (half - 1)) + half).long()
+    return torch.where(distance.abs() <= half, distance, grown * distance.sign())

@@ -1,0 +1,56 @@
+"""Rotary positions."""
+
+from __future__ import annotations
+
+import torch
+
+from zoo.position import PositionScheme, Rotation
+from zoo_components.modules.frequencies import Frequencies
+
+
+class RotaryPositions(PositionScheme):
+    """Rotates pairs of the first `width` elements of each query and key head.
+
+    Args:
+        width: an even number of elements.
+        interleaved: whether elements 2k and 2k + 1 are a pair, or k and k + width / 2.
+        clockwise: the direction of the rotation.
+        frequencies: how far each pair turns from one position to the next.
+        magnitude: what the rotated elements are multiplied with.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        interleaved: bool,
+        clockwise: bool,
+        frequencies: Frequencies,
+        magnitude: float,
+    ) -> None:
+        super().__init__()
+        self.width, self.interleaved, self.clockwise = width, interleaved, clockwise
+        self.frequencies = frequencies
+        self.magnitude = magnitude
+
+    def rotation(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
+        """positions: (..., length). Angles are computed in float32, or float64 for a float64
+        model: in half precision, neighbouring positions would fall together."""
+        exact = torch.float64 if dtype == torch.float64 else torch.float32
+        angles = positions.to(exact)[..., None] * self.frequencies(positions, exact)
+        sine = -angles.sin() if self.clockwise else angles.sin()
+        cosine, sine = (
+            (wave * self.magnitude).to(dtype)[..., None, :, :] for wave in (angles.cos(), sine)
+        )
+        return lambda x: self._turn(x, cosine, sine)
+
+    def _turn(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+        """x: (..., heads, length, head_dim); cosine, sine: (..., 1, length, width / 2)."""
+        turned, rest = x[..., : self.width], x[..., self.width :]
+        if self.interleaved:
+            a, b = turned[..., 0::2], turned[..., 1::2]
+        else:
+            a, b = turned.chunk(2, -1)
+        parts = a * cosine - b * sine, b * cosine + a * sine
+        joined = torch.stack(parts, -1).flatten(-2) if self.interleaved else torch.cat(parts, -1)
+        return torch.cat([joined, rest], -1) if rest.shape[-1] else joined

@@ -1,0 +1,129 @@
+"""From queries, keys and values to what each head returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from zoo_components.modules.masks import causal_mask, join
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How scores become weights.
+
+    Args:
+        scale: what q k^T is multiplied with.
+        softcap: a bound c that scores approach: c * tanh(score / c).
+        dropout: on the weights, in training.
+        uniform_masked_rows: a query that may attend to nothing gets equal weights instead of none.
+    """
+
+    scale: float
+    softcap: float | None = None
+    dropout: float = 0.0
+    uniform_masked_rows: bool = False
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scoring: Scoring,
+    training: bool,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+    bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    return_weights: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attention for every head; a query that may attend to nothing never gives NaN.
+
+    Args:
+        q: (..., heads, query, width).
+        k: (..., key-value heads, key, width); each of them serves the same number of heads.
+        v: (..., key-value heads, key, value width).
+        mask: boolean, True = attend; broadcasts to (..., heads, query, key).
+        causal: a query attends to no later key; joined with `mask`.
+        bias: added to the scores before they are capped; broadcasts to (..., heads, query, key).
+        sinks: (heads,), the logit of a further key, whose value is zero.
+
+    Returns:
+        (..., heads, query, value width), and the weights (..., heads, query, key) or None.
+    """
+    explicit = return_weights or sinks is not None or scoring.softcap is not None
+    if causal and (explicit or mask is not None or bias is not None):
+        mask, causal = join(mask, causal_mask(q, k)), False
+    if mask is not None and scoring.uniform_masked_rows:
+        dead = ~mask.any(-1, keepdim=True)
+        q, mask = q.masked_fill(dead, 0.0), mask | dead
+        bias = None if bias is None else torch.where(dead, 0.0, bias)
+    dropout = scoring.dropout if training else 0.0
+    if not explicit:
+        return _fused(q, k, v, _joined(mask, bias, q.dtype), causal, scoring.scale, dropout), None
+    k, v = _repeated(k, q), _repeated(v, q)
+    scores = q @ k.transpose(-1, -2) * scoring.scale
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if scoring.softcap is not None:
+        scores = (scores / scoring.softcap).tanh() * scoring.softcap
+    weights = F.dropout(_softmax(scores, mask, sinks), dropout, training)
+    return weights @ v, weights if return_weights else None
+
+
+def _fused(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+) -> torch.Tensor:
+    # With a mask, no fast CUDA kernel shares key-value heads; repeating them keeps it fast.
+    grouped = mask is None
+    if not grouped:
+        k, v = _repeated(k, q), _repeated(v, q)
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        is_causal=causal,
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=grouped and k.shape[-3] != q.shape[-3],
+    )
+
+
+def _joined(
+    mask: torch.Tensor | None, bias: torch.Tensor | None, dtype: torch.dtype
+) -> torch.Tensor | None:
+    """Mask and bias as one thing that the fused kernels add."""
+    if bias is None:
+        return mask
+    bias = bias.to(dtype)
+    return bias if mask is None else torch.where(mask, bias, -torch.inf)
+
+
+def _softmax(
+    scores: torch.Tensor, mask: torch.Tensor | None, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    if mask is not None:
+        # The lowest finite score keeps a fully masked row free of NaN; its weights become 0.
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    if sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        sink = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+    return weights if mask is None else weights.masked_fill(~mask, 0.0)
+
+
+def _repeated(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Key-value heads (..., key-value heads, key, width), each as often as it serves a head."""
+    times = q.shape[-3] // x.shape[-3]
+    return x if times == 1 else x.repeat_interleave(times, -3)

@@ -1,0 +1,243 @@
+"""Mixtures of experts, in the `ffn` slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from zoo.component import (
+    Component,
+    Given,
+    Part,
+    PositiveFloat,
+    Probability,
+    Shared,
+    Size,
+    contradiction,
+)
+from zoo.layout import Layout, Role, Tensor, linear
+from zoo.slots import FeedForward
+from zoo_components.activation import Activated, Activation
+from zoo_components.only_with import UNSTATED, OnlyWith
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NotNegative = Annotated[float, Field(ge=0.0)]
+
+
+class Router(Component):
+    """Chooses the `top_k` experts of each token and their weights, from the logits of a linear
+    map."""
+
+    d_model: Given[int]
+    n_experts: Given[int]
+    top_k: Given[int]
+    score: Literal["softmax", "sigmoid", "topk_softmax", "topk_sigmoid", "sparsemixer"] = "softmax"
+    """What makes weights of logits. `softmax` over all experts (Fedus et al. 2021, arXiv:2101.03961)
+    and `sigmoid` (DeepSeek-V3) are taken before the choice, `topk_softmax` (Shazeer et al. 2017,
+    arXiv:1701.06538) and `topk_sigmoid` after it, of the chosen logits alone. `sparsemixer` is the
+    deterministic part of SparseMixer-v2 (Liu et al. 2024, arXiv:2409.12136), in training too."""
+    threshold: Annotated[PositiveFloat | None, OnlyWith("score", "sparsemixer", default=0.01)] = (
+        UNSTATED
+    )
+    """With `sparsemixer`: half the relative distance to the chosen logit up to which others take
+    part in its softmax, 0.01 unless stated."""
+    softcap: PositiveFloat | None = None
+    """A bound that logits approach, by softcap * tanh(logits / softcap)."""
+    bias: bool = False
+    """Whether the linear map has a bias."""
+    correction_bias: bool = False
+    """Whether each expert has a number that is added to its score for the choice alone. It is no
+    parameter: training moves it against the load (Wang et al. 2024, arXiv:2408.15664)."""
+    n_groups: Size = 1
+    """Groups of equally many experts (DeepSeek-AI 2024, arXiv:2405.04434)."""
+    top_groups: Size = Field(default_factory=lambda data: data["n_groups"])
+    """From how many of the groups a token's experts are chosen; from all unless stated."""
+    group_score: Literal["max", "top2"] = "max"
+    """What groups are chosen by: their best expert (DeepSeek-V2), or the sum of their best two
+    (DeepSeek-V3)."""
+    normalize: bool = False
+    """Whether the weights of the chosen experts are divided by their norm."""
+    normalize_order: Annotated[PositiveFloat | None, OnlyWith("normalize", True, default=1.0)] = (
+        UNSTATED
+    )
+    """With `normalize`: the order of that norm; with 1, the default, weights sum to 1."""
+    normalize_eps: Annotated[NotNegative | None, OnlyWith("normalize", True, default=0.0)] = (
+        UNSTATED
+    )
+    """With `normalize`: added to the norm, 0 unless stated."""
+    normalize_min: Annotated[NotNegative | None, OnlyWith("normalize", True, default=0.0)] = (
+        UNSTATED
+    )
+    """With `normalize`: the least number that is divided by, 0 unless stated."""
+    scale: PositiveFloat = 1.0
+    """What the weights are multiplied with at the end."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Router:
+        if self.top_k > self.n_experts:
+            raise contradiction(
+                f"top_k = {self.top_k} experts cannot be chosen from n_experts = {self.n_experts}",
+                "top_k",
+                "n_experts",
+            )
+        if self.n_experts % self.n_groups:
+            raise contradiction(
+                f"n_experts = {self.n_experts} is not divisible by n_groups = {self.n_groups}",
+                "n_groups",
+                "n_experts",
+            )
+        each = self.n_experts // self.n_groups
+        if self.top_groups > self.n_groups:
+            raise contradiction(
+                f"top_groups = {self.top_groups} cannot be chosen from n_groups = {self.n_groups}",
+                "top_groups",
+                "n_groups",
+            )
+        if self.top_k > self.top_groups * each:
+            raise contradiction(
+                f"top_k = {self.top_k} experts cannot be chosen from top_groups = {self.top_groups} "
+                f"groups of {each}",
+                "top_groups",
+                "top_k",
+            )
+        if self.group_score == "top2" and self.top_groups < self.n_groups == self.n_experts:
+            raise contradiction(
+                '`group_score = "top2"` needs groups of two experts or more', "group_score", "n_groups"
+            )
+        return self
+
+    def layout(self) -> Layout:
+        parts = dict(linear(self.d_model, self.n_experts, bias=self.bias).parts)
+        if self.correction_bias:
+            parts["correction_bias"] = Tensor((self.n_experts,), "constant", buffer=True)
+        return Layout(parts, self.score)
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.routing import Router as Module
+
+        return Module(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class MixtureOfExperts(Activated, FeedForward):
+    """A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): the sum of the outputs of the
+    feed-forward networks that a router chooses for each token, weighted by the router, and of one
+    that sees every token if there is a shared expert (Dai et al. 2024, arXiv:2401.06066). Only the
+    chosen experts are computed, and no token is dropped."""
+
+    example: ClassVar[Mapping[str, Any]] = {"n_experts": 4, "top_k": 2}
+
+    n_experts: Size
+    """Experts to choose from."""
+    top_k: Size
+    """Experts that are chosen for each token."""
+    d_ff: Shared[Size]
+    """The inner width of an expert."""
+    expert: Literal["glu", "mlp", "clamped_glu"] = "glu"
+    """The form of an expert: as the `ffn` kinds `glu` and `mlp`; `clamped_glu` is
+    down(activation(min(gate(x), limit)) * (clamp(up(x), -limit, limit) + 1)) (gpt-oss, with the
+    activation `gelu_quick`)."""
+    limit: Annotated[PositiveFloat | None, OnlyWith("expert", "clamped_glu", default=7.0)] = UNSTATED
+    """With `clamped_glu`: the bound, 7 unless stated."""
+    activation: Activation = "silu"
+    """The activation of an expert."""
+    bias: Shared[bool] = True
+    """Whether the maps of the experts, shared ones too, have biases."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout inside the experts, before the last map."""
+    router: Annotated[Router, Part()]
+    """What chooses the experts."""
+    weighted: Literal["outputs", "inputs"] = "outputs"
+    """What the router's weights multiply: what leaves an expert, or what enters it (Llama 4)."""
+    shared_d_ff: Size | None = None
+    """The inner width of a shared expert; none unless stated. Several are one as wide as all."""
+    shared_gate: bool = False
+    """Whether the shared expert's output is multiplied with the sigmoid of a linear map to one
+    number (Qwen1.5-MoE)."""
+    shared_average: bool = False
+    """Whether the sum with the shared expert's output is halved (Cohere 2 MoE)."""
+    auxiliary_loss: NotNegative = 0.0
+    """The coefficient of the load-balancing loss of Fedus et al. (2021, arXiv:2101.03961). In
+    training, add `zoo_components.modules.moe.auxiliary_loss(model)` to the loss."""
+
+    @model_validator(mode="after")
+    def _check(self) -> MixtureOfExperts:
+        for key in ("shared_gate", "shared_average"):
+            if getattr(self, key) and self.shared_d_ff is None:
+                raise contradiction(
+                    f"`{key}` speaks of a shared expert, which needs a `shared_d_ff`", key
+                )
+        return self
+
+    def layout(self) -> Layout:
+        parts: dict[str, Layout] = {
+            "router": self.router.layout(),
+            "experts": self._expert_layout(self._stacked, self.d_ff),
+        }
+        label = (
+            f"moe, {self.top_k} of {self.n_experts} experts, {self.expert} {self.activation}, "
+            f"d_ff {self.d_ff}"
+        )
+        if self.shared_d_ff is not None:
+            one = partial(linear, bias=self.bias)
+            parts["shared"] = self._expert_layout(one, self.shared_d_ff)
+            label += f", shared {self.shared_d_ff}"
+            if self.shared_gate:
+                parts["shared_gate"] = linear(self.d_model, 1, bias=False)
+        return Layout(parts, label)
+
+    def _expert_layout(self, one_map: Callable[..., Layout], d_ff: int) -> Layout:
+        """The layout of an expert whose maps' layouts `one_map` makes."""
+        gate = {} if self.expert == "mlp" else {"gate_proj": one_map(self.d_model, d_ff)}
+        return Layout(
+            {
+                **gate,
+                **self.activation_parts(),
+                "up_proj": one_map(self.d_model, d_ff),
+                "down_proj": one_map(d_ff, self.d_model, residual=True),
+            }
+        )
+
+    def _stacked(self, n_in: int, n_out: int, *, residual: bool = False) -> Layout:
+        """The layout of one map of all experts; each starts as if it were alone."""
+        role: Role = "residual" if residual else "weight"
+        shape = (self.n_experts, n_out)
+        parts = {"weight": Tensor((*shape, n_in), role, fan_in=n_in, fan_out=n_out)}
+        if self.bias:
+            parts["bias"] = Tensor(shape, "bias", fan_in=n_in, fan_out=n_out)
+        return Layout(parts)
+
+    def build(self) -> nn.Module:
+        from torch.nn import Linear
+
+        from zoo_components.modules.experts import Expert, GroupedLinear
+        from zoo_components.modules.moe import MixtureOfExperts as Module
+
+        def expert(linear: Callable[..., nn.Module], d_ff: int) -> Expert:
+            return Expert(
+                linear,
+                d_model=self.d_model,
+                d_ff=d_ff,
+                form=self.expert,
+                activation=self.build_activation(),
+                limit=self.limit,
+                dropout=self.dropout,
+            )
+
+        shared = shared_gate = None
+        if self.shared_d_ff is not None:
+            shared = expert(partial(Linear, bias=self.bias), self.shared_d_ff)
+            shared_gate = Linear(self.d_model, 1, bias=False) if self.shared_gate else None
+        return Module(
+            router=self.router.build(),
+            experts=expert(partial(GroupedLinear, self.n_experts, bias=self.bias), self.d_ff),
+            weigh_inputs=self.weighted == "inputs",
+            shared=shared,
+            shared_gate=shared_gate,
+            average_shared=self.shared_average,
+            auxiliary_loss=self.auxiliary_loss,
+        )

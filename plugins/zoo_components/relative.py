@@ -1,0 +1,141 @@
+"""Positions as distances between query and key, inside attention: the `position` slot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from zoo.component import Given, PositiveFloat, Size, Slot, contradiction
+from zoo.layout import Layout, embedding
+from zoo.slots import Norm, Position
+from zoo_components.optional import SizeOrNone, number
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Alibi(Position):
+    """Scores fall in proportion to the distance, in each head with another slope (Press et al. 2021,
+    arXiv:2108.12409): -slope * |query - key| is added. The slopes are 2**(-max_exponent * i / n) for
+    i = 1 to n heads; where n is no power of two they are every second one of the next power of two,
+    then the others."""
+
+    max_exponent: PositiveFloat = 8.0
+    """The smallest slope is 2 to the power of minus this."""
+    scale: PositiveFloat = 1.0
+    """What the bias is multiplied with (1 / sqrt(head_dim) in Falcon)."""
+    rounding: Literal["none", "bfloat16"] = "none"
+    """Whether slopes, and slopes times the keys' positions, are rounded to bfloat16 (Falcon)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Alibi:
+        if self.n_heads is None:
+            raise ValueError("ALiBi needs a self-attention that states its n_heads")
+        return self
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.relative import AlibiPositions
+
+        return AlibiPositions(
+            n_heads=self.n_heads or 0,
+            max_exponent=self.max_exponent,
+            scale=self.scale,
+            rounded=self.rounding == "bfloat16",
+        )
+
+
+class T5Buckets(Position):
+    """A learned bias of each head for each bucket of distances (Raffel et al. 2019,
+    arXiv:1910.10683): half of the buckets hold one distance each, the others grow with its
+    logarithm."""
+
+    site: ClassVar[str] = "rel_bias"
+    causal: Given[bool] = False
+    n_buckets: Annotated[Size, Field(ge=2)] = 32
+    """How many buckets there are."""
+    max_distance: Size = 128
+    """The distance from which on all are in one bucket."""
+    bidirectional: bool = Field(default_factory=lambda data: not data["causal"])
+    """Whether later keys have buckets of their own, half of all; else they share that of distance
+    0. By default if the stack is not causal."""
+
+    @model_validator(mode="after")
+    def _check(self) -> T5Buckets:
+        if self.n_heads is None:
+            raise ValueError("T5 buckets need a self-attention that states its n_heads")
+        one_way = self.n_buckets // 2 if self.bidirectional else self.n_buckets
+        if one_way < 2 or (self.bidirectional and self.n_buckets % 2):
+            raise contradiction(
+                f"n_buckets = {self.n_buckets} cannot be halved for two directions with two buckets "
+                "each; it must be even and at least 4",
+                "n_buckets",
+                "bidirectional",
+            )
+        if self.max_distance <= one_way // 2:
+            raise contradiction(
+                f"max_distance = {self.max_distance} must be more than the {one_way // 2} distances "
+                "that have buckets of their own",
+                "max_distance",
+                "n_buckets",
+            )
+        return self
+
+    def layout(self) -> Layout:
+        return embedding(self.n_buckets, self.n_heads or 0)
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.relative import T5BucketPositions
+
+        return T5BucketPositions(
+            n_heads=self.n_heads or 0,
+            n_buckets=self.n_buckets,
+            max_distance=self.max_distance,
+            bidirectional=self.bidirectional,
+        )
+
+
+class DisentangledPosition(Position):
+    """A learned vector for each distance, from -span up to span, which `disentangled` attention
+    matches with queries and keys (He et al. 2020, arXiv:2006.03654)."""
+
+    site: ClassVar[str] = "rel_embed"
+    max_distance: Annotated[Size, Field(ge=2)] = 512
+    """The span: the distance from which on all are alike. With buckets, where their range ends."""
+    n_buckets: SizeOrNone = "none"
+    """How many buckets there are in each direction, which is then the span: half of them hold one
+    distance each, the others grow with its logarithm (DeBERTa V2: 256)."""
+    norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_model")]
+    """A norm of the vectors."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DisentangledPosition:
+        n_buckets = number(self.n_buckets)
+        if n_buckets is not None and not 4 <= n_buckets < 2 * (self.max_distance - 1):
+            raise contradiction(
+                f"n_buckets = {n_buckets} must be at least 4 and less than 2 * (max_distance - 1) = "
+                f"{2 * (self.max_distance - 1)}",
+                "n_buckets",
+                "max_distance",
+            )
+        return self
+
+    @property
+    def span(self) -> int:
+        """How many distances, or buckets, have vectors of their own in each direction."""
+        return number(self.n_buckets) or self.max_distance
+
+    def layout(self) -> Layout:
+        table = embedding(2 * self.span, self.d_model)
+        norm = self.norm.layout()
+        return Layout(table.parts if not norm.parts else {**table.parts, "norm": norm})
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.relative import DisentangledPositions
+
+        return DisentangledPositions(
+            d_model=self.d_model,
+            max_distance=self.max_distance,
+            n_buckets=number(self.n_buckets),
+            norm=self.norm.build(),
+        )

@@ -1,0 +1,284 @@
+"""Rotary positions and the ways to stretch them to longer sequences: the `position` slot."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from zoo.component import PositiveFloat, Size, contradiction
+from zoo.slots import Position
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from zoo_components.modules.frequencies import Frequencies
+
+
+class Rotary(Position):
+    """Queries and keys are rotated by angles that grow with the position (Su et al. 2021,
+    arXiv:2104.09864): the k-th of the pairs in `width` rotated elements by
+    position / base**(2k / width)."""
+
+    base: Annotated[PositiveFloat, Field(gt=1.0)] = 10000.0
+    """The longest wavelength is about 2 pi times this; `rope_theta` in many configurations."""
+    fraction: PositiveFloat = Field(default=1.0, le=1.0)
+    """The leading share of each head that is rotated."""
+    pairs: Literal["half", "interleaved"] = "half"
+    """Which elements form a pair: k and k + width / 2, or 2k and 2k + 1."""
+    direction: Literal["counterclockwise", "clockwise"] = "counterclockwise"
+    """Which way pairs are turned as positions grow; nanochat turns them clockwise."""
+
+    @property
+    def rotated_width(self) -> int:
+        """Elements of each head that form pairs."""
+        return int((self.head_dim or 0) * self.fraction)
+
+    @model_validator(mode="after")
+    def _check_width(self) -> Rotary:
+        if self.head_dim is None:
+            raise ValueError("rotary positions need a self-attention that states its head_dim")
+        if self.rotated_width % 2 or self.rotated_width == 0:
+            raise contradiction(
+                f"rotary positions turn pairs: head_dim * fraction = {self.rotated_width} is not even",
+                "fraction",
+                "head_dim",
+                "n_heads",
+                "d_model",
+            )
+        return self
+
+    @property
+    def magnitude(self) -> float:
+        """What queries and keys are multiplied with."""
+        return 1.0
+
+    def frequencies(self) -> Frequencies:
+        """The angle that each pair turns by from one position to the next."""
+        from zoo_components.modules.frequencies import Frequencies
+
+        return Frequencies(width=self.rotated_width, base=self.base)
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.rotary import RotaryPositions
+
+        return RotaryPositions(
+            width=self.rotated_width,
+            interleaved=self.pairs == "interleaved",
+            clockwise=self.direction == "clockwise",
+            frequencies=self.frequencies(),
+            magnitude=self.magnitude,
+        )
+
+
+class LinearRotary(Rotary):
+    """Rotary positions with all positions divided by `factor` (Chen et al. 2023,
+    arXiv:2306.15595)."""
+
+    factor: PositiveFloat
+    """How many times longer sequences become."""
+
+    def frequencies(self) -> Frequencies:
+        from zoo_components.modules.frequencies import LinearFrequencies
+
+        return LinearFrequencies(width=self.rotated_width, base=self.base, factor=self.factor)
+
+
+class ProportionalRotary(Rotary):
+    """Rotary positions whose slow pairs stand still (Gemma 4): pairs are made of the whole head, and
+    of them only the first, fastest `fraction` is turned."""
+
+    factor: PositiveFloat = 1.0
+    """What all positions are divided by."""
+
+    @property
+    def rotated_width(self) -> int:
+        """Elements of each head that form pairs: all of them."""
+        return self.head_dim or 0
+
+    @property
+    def n_turned(self) -> int:
+        """Pairs that are turned."""
+        return int(self.rotated_width * self.fraction // 2)
+
+    def frequencies(self) -> Frequencies:
+        from zoo_components.modules.frequencies import ProportionalFrequencies
+
+        return ProportionalFrequencies(
+            width=self.rotated_width,
+            base=self.base,
+            n_turned=self.n_turned,
+            factor=self.factor,
+        )
+
+
+class DynamicRotary(Rotary):
+    """Rotary positions whose base grows with a sequence longer than those of the training ("dynamic
+    NTK", compared by Peng et al. 2023, arXiv:2309.00071): for length L past the original length L0,
+    base * (factor * L / L0 - factor + 1)**(width / (width - 2))."""
+
+    factor: PositiveFloat
+    """How many times longer sequences may become."""
+    original_length: Size
+    """Tokens of the longest sequence in training."""
+
+    @model_validator(mode="after")
+    def _check_exponent(self) -> DynamicRotary:
+        if self.rotated_width == 2:
+            raise contradiction(
+                "one rotated pair has no base that could grow: head_dim * fraction must be 4 or more",
+                "fraction",
+                "head_dim",
+            )
+        return self
+
+    def frequencies(self) -> Frequencies:
+        from zoo_components.modules.frequencies import DynamicFrequencies
+
+        return DynamicFrequencies(
+            width=self.rotated_width,
+            base=self.base,
+            factor=self.factor,
+            original_length=self.original_length,
+        )
+
+
+class YarnRotary(Rotary):
+    """YaRN (Peng et al. 2023, arXiv:2309.00071): pairs that turn often in the original length stay,
+    pairs that do not turn once are slowed by `factor`, those between by a share of it; queries and
+    keys are scaled besides."""
+
+    factor: PositiveFloat
+    """How many times longer sequences become."""
+    original_length: Size
+    """Tokens of the longest sequence in training."""
+    beta_fast: PositiveFloat = 32.0
+    """Pairs with more turns than this in the original length stay as they are."""
+    beta_slow: PositiveFloat = 1.0
+    """Pairs with fewer turns than this are slowed by all of `factor`."""
+    truncate: bool = True
+    """Whether the ends of the range between the two are moved outwards to whole pairs."""
+    attention_factor: PositiveFloat = Field(
+        default_factory=lambda data: 0.1 * math.log(max(1.0, data["factor"])) + 1.0
+    )
+    """What queries and keys are multiplied with; 0.1 ln(factor) + 1 by default."""
+
+    @model_validator(mode="after")
+    def _check_betas(self) -> YarnRotary:
+        if self.beta_fast <= self.beta_slow:
+            raise contradiction(
+                f"beta_fast = {self.beta_fast} must be more than beta_slow = {self.beta_slow}",
+                "beta_fast",
+                "beta_slow",
+            )
+        return self
+
+    @property
+    def magnitude(self) -> float:
+        """What queries and keys are multiplied with."""
+        return self.attention_factor
+
+    def frequencies(self) -> Frequencies:
+        from zoo_components.modules.frequencies import YarnFrequencies
+
+        return YarnFrequencies(
+            width=self.rotated_width,
+            base=self.base,
+            factor=self.factor,
+            original_length=self.original_length,
+            beta_fast=self.beta_fast,
+            beta_slow=self.beta_slow,
+            truncate=self.truncate,
+        )
+
+
+Factors = Annotated[tuple[PositiveFloat, ...], Field(strict=False)]
+
+
+class LongRotary(Rotary):
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): each pair is slowed by a factor of its own,
+    which was found by search; sequences past the original length have other factors. Queries and
+    keys are scaled besides."""
+
+    factor: PositiveFloat
+    """How many times longer sequences become."""
+    original_length: Annotated[Size, Field(ge=2)]
+    """Tokens of the longest sequence in the training before."""
+    short_factors: Factors
+    """What slows each pair in a sequence of at most the original length."""
+    long_factors: Factors
+    """What slows each pair in a longer sequence."""
+    attention_factor: PositiveFloat = Field(
+        default_factory=lambda data: math.sqrt(
+            1 + math.log(max(1.0, data["factor"])) / math.log(data["original_length"])
+        )
+    )
+    """What queries and keys are multiplied with; sqrt(1 + ln(factor) / ln(original_length)) by
+    default."""
+
+    @model_validator(mode="after")
+    def _check_factors(self) -> LongRotary:
+        for name in ("short_factors", "long_factors"):
+            n_factors = len(getattr(self, name))
+            if n_factors != self.rotated_width // 2:
+                raise contradiction(
+                    f"`{name}` has {n_factors} factors for {self.rotated_width // 2} rotated pairs",
+                    name,
+                    "fraction",
+                    "head_dim",
+                )
+        return self
+
+    @property
+    def magnitude(self) -> float:
+        """What queries and keys are multiplied with."""
+        return self.attention_factor
+
+    def frequencies(self) -> Frequencies:
+        from zoo_components.modules.frequencies import LongFrequencies
+
+        return LongFrequencies(
+            width=self.rotated_width,
+            base=self.base,
+            original_length=self.original_length,
+            short_factors=self.short_factors,
+            long_factors=self.long_factors,
+        )
+
+
+class Llama3Rotary(Rotary):
+    """The scaling of Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783): pairs of a short
+    wavelength stay, those of a long one are slowed by `factor`, those between by a share of it."""
+
+    factor: PositiveFloat
+    """How many times longer sequences become."""
+    original_length: Size
+    """Tokens of the longest sequence in the training before."""
+    low_freq_factor: PositiveFloat = 1.0
+    """A pair that turns less often than this in the original length is slowed by all of `factor`."""
+    high_freq_factor: PositiveFloat = 4.0
+    """A pair that turns more often than this in the original length stays as it is."""
+
+    @model_validator(mode="after")
+    def _check_factors(self) -> Llama3Rotary:
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise contradiction(
+                f"low_freq_factor = {self.low_freq_factor} must be less than "
+                f"high_freq_factor = {self.high_freq_factor}",
+                "low_freq_factor",
+                "high_freq_factor",
+            )
+        return self
+
+    def frequencies(self) -> Frequencies:
+        from zoo_components.modules.frequencies import Llama3Frequencies
+
+        return Llama3Frequencies(
+            width=self.rotated_width,
+            base=self.base,
+            factor=self.factor,
+            original_length=self.original_length,
+            low_freq_factor=self.low_freq_factor,
+            high_freq_factor=self.high_freq_factor,
+        )

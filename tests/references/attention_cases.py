@@ -1,0 +1,109 @@
+"""Small attention descriptions with random tensors, and what compares one with its statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from references import attention as reference
+from zoo_components.attention import MultiHead
+from zoo_components.latent import Latent
+from zoo_components.norm import LayerNorm, NoNorm, RmsNorm
+
+LENGTH = 5
+HEAD = 4
+
+
+def rms(width: int = HEAD) -> RmsNorm:
+    return RmsNorm(kind="rms_norm", width=width, eps=1e-3)
+
+
+def layer_norm(width: int = HEAD) -> LayerNorm:
+    return LayerNorm(kind="layer_norm", width=width, eps=1e-3)
+
+
+def described(**fields: Any) -> MultiHead:
+    stated = {"d_model": 6, "n_heads": 4, "n_kv_heads": 2, "head_dim": HEAD} | fields
+    norm = NoNorm(kind="none", width=stated["d_model"])
+    return MultiHead(kind="multi_head", norm=norm, **stated)
+
+
+def described_latent(**fields: Any) -> Latent:
+    stated = {
+        "d_model": 6,
+        "n_heads": 3,
+        "kv_lora_rank": 5,
+        "qk_nope_head_dim": 3,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 2,
+    }
+    return Latent(kind="latent", norm=NoNorm(kind="none", width=6), **stated | fields)
+
+
+def made(description: Any, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """The module in evaluation mode with random tensors everywhere."""
+    generator = torch.Generator().manual_seed(7)
+    module = description.build().to(dtype).eval()
+    for parameter in module.parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.data = (0.6 * noise).to(dtype)
+    return module
+
+
+def randn(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def some_mask(*shape: int, seed: int = 2) -> Tensor:
+    """Boolean, with a query that may attend to nothing."""
+    mask = torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) > 0.4
+    mask[0, ..., 1, :] = False
+    return mask
+
+
+def rotation(positions: Tensor) -> Callable[[Tensor], Tensor]:
+    """`reference.turned`, for (..., length, width)."""
+
+    def turn(x: Tensor) -> Tensor:
+        angles = positions[:, None] / 10.0 ** torch.arange(x.shape[-1] // 2, dtype=torch.float64)
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+    return turn
+
+
+def check_equal(
+    description: Any,
+    statement: Callable[..., Tensor],
+    inputs: list[Tensor],
+    *,
+    turned: bool = False,
+    positions: list[int] | None = None,
+    **arguments: Any,
+) -> None:
+    """Module and statement agree to 1e-12: outputs, and gradients of inputs and parameters."""
+    module = made(description)
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    at = torch.arange(inputs[0].shape[1]) if positions is None else torch.tensor(positions)
+    ours, _ = module(
+        *leaves,
+        rotation=rotation(at) if turned else None,
+        positions=None if positions is None else at,
+        **arguments,
+    )
+    tensors = dict(module.named_parameters())
+    turn = reference.turned if turned else None
+    theirs = statement(description, tensors, *leaves, turn=turn, positions=positions, **arguments)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    wanted = [*leaves, *tensors.values()]
+    weight = randn(*ours.shape, seed=3)
+    found = [
+        torch.autograd.grad((y * weight).sum(), wanted, allow_unused=True, materialize_grads=True)
+        for y in (ours, theirs)
+    ]
+    largest = max(gradient.abs().max() for gradient in found[1])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a / largest, b / largest, rtol=0, atol=1e-12)

@@ -1,0 +1,102 @@
+"""Commands for plugin authors: `zoo init`, `zoo plugin new`, `zoo plugin check`."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from zoo.plugin_report import Report
+    from zoo.registry import Registry
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=Path(), metavar="[DIR]")
+def init(folder: Path) -> None:
+    """Make a project in DIR, by default here: a registry, a component with its test, a spec."""
+    from zoo.project import new_project
+
+    for path in new_project(folder):
+        click.echo(path)
+
+
+@click.group()
+def plugin() -> None:
+    """Write components of your own, and check them."""
+
+
+@plugin.command()
+@click.argument("slot")
+@click.argument("name")
+@click.pass_context
+def new(context: click.Context, slot: str, name: str) -> None:
+    """Write plugins/NAME.py, a component for SLOT that works and waits to be changed, and its test,
+    and register it in the nearest registry.toml, or that of --registry."""
+    from zoo.project import nearest_registry, new_plugin
+
+    registry: Path | None = context.find_root().params["registry"]
+    registry = nearest_registry() if registry is None else registry
+    for path in new_plugin(slot, name, registry):
+        click.echo(_from_here(path))
+    click.echo(f"registered in {_from_here(registry)}")
+
+
+def _from_here(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+@plugin.command()
+@click.argument("names", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_obj
+def check(layers: Callable[[], Registry], names: tuple[str, ...], as_json: bool) -> int:
+    """Check the plugins NAMES, as in `ffn.mlp`, or all that are registered.
+
+    Each is built on its own into a small model, which must keep what docs/plugins.md lists.
+    """
+    registry = layers()
+    wanted = [_name(name, registry) for name in names] or [
+        (slot, kind) for slot, kinds in registry.plugins.items() for kind in kinds
+    ]
+    from zoo.plugin_check import check_plugins
+    from zoo.plugin_report import summary
+
+    gc.enable()
+    # A plugin that prints must not spoil the output.
+    with _progress(len(wanted)) as on_done, contextlib.redirect_stdout(sys.stderr):
+        reports = check_plugins(wanted, registry, on_done=on_done)
+    data = [report.data() for report in reports]
+    sys.stdout.write((json.dumps(data, indent=2) if as_json else summary(reports)) + "\n")
+    return 0 if all(report.ok for report in reports) else 2
+
+
+def _name(name: str, registry: Registry) -> tuple[str, str]:
+    from zoo.errors import Problem, RegistryError, did_you_mean, quoted
+
+    slot, _, kind = name.partition(".")
+    if kind not in registry.plugins.get(slot, {}):
+        known = [f"{slot}.{kind}" for slot, kinds in registry.plugins.items() for kind in kinds]
+        raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=did_you_mean(name, known)))
+    return slot, kind
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[Report], None] | None]:
+    """A progress bar on stderr, shown only when that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("checking", total=total)
+        yield lambda report: progress.update(task, advance=1, description=report.plugin)

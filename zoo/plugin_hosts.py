@@ -1,0 +1,191 @@
+"""The smallest spec around one component, so that a plugin is checked through the whole pipeline.
+
+A host is a builder whose model is nothing but the component under test; it gives the dimensions
+that a stack would give. A builder under test needs no host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+
+from zoo.component import GIVEN, Component, Part, Size, Slot, fields_of
+from zoo.document import Document, from_data
+from zoo.layout import Layout, Tensor, embedding, linear, vector
+from zoo.registry import Entry, Registry
+from zoo.resolve import nodes, resolve
+from zoo.slots import (
+    Attention,
+    Block,
+    Builder,
+    Embedding,
+    FeedForward,
+    Head,
+    Norm,
+    Plugin,
+    Position,
+)
+from zoo.spec import FORMAT, ModelSpec
+from zoo.validate import validate
+
+if TYPE_CHECKING:
+    from zoo.transformer import Transformer
+
+SIZES = {"d_model": 16, "n_heads": 2, "d_ff": 32, "n_layers": 2, "max_length": 16, "vocab": 11}
+"""Small sizes for the fields that need one, by name."""
+OTHER_SIZE = 4
+"""The size of a field with another name."""
+MEMORY_WIDTH = 12
+
+
+class Host(Builder):
+    """A model of one component, with what the component may take from its parent."""
+
+    d_model: Size = SIZES["d_model"]
+    n_heads: Size = SIZES["n_heads"]
+    head_dim: Size = SIZES["d_model"] // SIZES["n_heads"]
+    vocab: Size = SIZES["vocab"]
+    memory_width: Size | None = None
+    part: Plugin
+
+    def layout(self) -> Layout:
+        return Layout({"part": self.part.layout()})
+
+    def build(self) -> Transformer:
+        from zoo.plugin_drivers import Hosted
+
+        return Hosted(self.part.build())
+
+
+class BlockHost(Host):
+    part: Annotated[Block, Slot("block", inherit=False, memory_width="memory_width")]
+
+
+class AttentionHost(Host):
+    part: Annotated[Attention, Slot("attention", inherit=False, key_width="memory_width")]
+
+
+class FeedForwardHost(Host):
+    part: Annotated[FeedForward, Slot("ffn", inherit=False)]
+
+
+class NormHost(Host):
+    part: Annotated[Norm, Slot("norm", inherit=False, width="d_model")]
+
+
+class PositionHost(Host):
+    part: Annotated[Position, Slot("position", inherit=False)]
+
+
+class EmbeddingHost(Host):
+    part: Annotated[Embedding, Slot("embedding", inherit=False)]
+
+
+class HeadHost(Host):
+    part: Annotated[Head, Slot("head", inherit=False)]
+
+
+class InitHost(Builder):
+    """A model of bare tensors, one of each role, which start as the init under test says."""
+
+    def layout(self) -> Layout:
+        return Layout(
+            {
+                "tokens": embedding(11, 16),
+                "up": linear(16, 32),
+                "down": linear(32, 16, residual=True),
+                "kernel": Layout({"weight": Tensor((8, 16, 3), fan_in=48, fan_out=24)}),
+                "norm": Layout({"weight": vector(16, value=1.0)}),
+            }
+        )
+
+    def build(self) -> Transformer:
+        from zoo.plugin_drivers import Bare
+
+        return Bare({name: tensor.shape for name, tensor in self.layout().tensors()})
+
+
+HOSTS: Mapping[str, type[Builder]] = {
+    "block": BlockHost,
+    "attention": AttentionHost,
+    "ffn": FeedForwardHost,
+    "norm": NormHost,
+    "position": PositionHost,
+    "embedding": EmbeddingHost,
+    "head": HeadHost,
+    "init": InitHost,
+}
+
+
+def with_hosts(registry: Registry) -> Registry:
+    """The registry, and the hosts as further builders: the door of every other plugin."""
+    source = Document(__name__, {})
+    hosts = {
+        _host(slot): Entry("builder", _host(slot), f"{__name__}:{cls.__name__}", source, Path())
+        for slot, cls in HOSTS.items()
+    }
+    builders = registry.plugins["builder"] | hosts
+    return replace(registry, plugins=registry.plugins | {"builder": builders}, _loaded={})
+
+
+def _host(slot: str) -> str:
+    return f"check_{slot}"
+
+
+def host_data(
+    slot: str, kind: str, values: Mapping[str, Any], *, memory: bool = False
+) -> dict[str, Any]:
+    """The spec, as data, of a model around one component with these values. With `memory` there is
+    one to attend to, which hosts of attention and blocks can give."""
+    name = f"check-{slot}-{kind}"
+    if slot == "builder":
+        return {"format": FORMAT, "name": name, "builder": kind, **values}
+    data: dict[str, Any] = {"format": FORMAT, "name": name, "builder": _host(slot)}
+    if memory:
+        data["memory_width"] = MEMORY_WIDTH
+    return data | {"init" if slot == "init" else "part": {"kind": kind, **values}}
+
+
+def complete(data: Mapping[str, Any], registry: Registry) -> ModelSpec:
+    """The spec of this data, with small values for what it must state and does not, and without
+    dropout.
+
+    Raises:
+        ZooError: a value cannot be guessed, or what was guessed is not allowed.
+    """
+    found: dict[str, Any] = dict(data)
+    for node in nodes(resolve(from_data(found, "<check>"), registry).root):
+        for name in fields_of(node.cls).keys() - node.values.keys() - {"kind"}:
+            value = _guess(node.cls, name)
+            if value is not None:
+                _put(found, (*node.path, name), value)
+    return validate(resolve(from_data(found, "<check>"), registry))
+
+
+def _guess(cls: type[Component], name: str) -> Any:
+    """A small value for a field, or None when it needs none or nobody can tell."""
+    field, mark = cls.model_fields[name], fields_of(cls)[name]
+    if mark is GIVEN or isinstance(mark, Part):
+        return None
+    if "dropout" in name and field.default:
+        return 0.0
+    if name.endswith("vocab"):  # optional in a builder, whose embedding may do without
+        return SIZES["vocab"]
+    if not field.is_required():
+        return None
+    kind: Any = field.annotation
+    if get_origin(kind) is Literal:
+        return get_args(kind)[0]
+    return {int: SIZES.get(name, OTHER_SIZE), float: 0.5, bool: False, str: "x"}.get(kind)
+
+
+def _put(data: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
+    """Set the value at a path, with the tables on the way to it; `"mlp"` is `{ kind = "mlp" }`."""
+    table: Any = data
+    for key in path[:-1]:
+        inner = table.get(key, {})
+        table[key] = dict(inner) if isinstance(inner, Mapping) else {"kind": inner}
+        table = table[key]
+    table[path[-1]] = value

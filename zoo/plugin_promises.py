@@ -1,0 +1,260 @@
+"""The promises of a plugin, one function each, which raises when the promise is broken."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import TypeAdapter
+from torch import nn
+
+from zoo.building import build, build_on_meta
+from zoo.component import GIVEN, Part, fields_of
+from zoo.loading import load
+from zoo.plugin_drivers import Bare, Driver, PromiseError, Tensors, close, driver_for
+from zoo.reading import read_spec
+from zoo.registry import Registry
+from zoo.saving import save
+from zoo.slots import Plugin
+from zoo.spec import ModelSpec
+from zoo.transformer import Transformer
+
+Promise = Callable[[ModelSpec, Registry], None]
+
+N_BATCHES = 4
+"""Batches over which each parameter must get a gradient: a router may pass over an expert in one."""
+SAME = 1e-9
+"""How far, relative to the largest value, two ways to compute the same may be apart in float64."""
+FLOAT32_ERROR = 1e-4
+"""How far float32 may be from float64, relative to the largest value."""
+
+
+def schema(cls: type[Plugin]) -> None:
+    """The type of each field can be told as JSON Schema."""
+    for name, mark in fields_of(cls).items():
+        if mark is GIVEN or isinstance(mark, Part):
+            continue
+        field = cls.model_fields[name]
+        described: Any = field.annotation
+        for metadata in field.metadata:
+            described = Annotated[described, metadata]
+        try:
+            TypeAdapter(described).json_schema()
+        except Exception as error:
+            message = str(error).split("\n")[0]
+            raise PromiseError(f"the type of `{name}` has no JSON Schema: {message}") from None
+
+
+def meta(spec: ModelSpec, registry: Registry) -> None:
+    """The module is built on the meta device, without memory for its tensors."""
+    with torch.device("meta"):
+        model = spec.model.build()
+    for name, tensor in values_of(model).items():
+        if not tensor.is_meta:
+            raise PromiseError(f"`{name}` is built on {tensor.device}; leave the device to the caller")
+
+
+def layout(spec: ModelSpec, registry: Registry) -> None:
+    """The layout has the names, shapes and number of parameters of the module."""
+    model = build_on_meta(spec, torch.float32)  # compares names and shapes
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    if n_parameters != spec.n_parameters:
+        raise PromiseError(
+            f"the module has {n_parameters} parameters, the layout {spec.n_parameters}: say "
+            "`buffer=True` of a tensor that is one"
+        )
+
+
+def interface(spec: ModelSpec, registry: Registry) -> None:
+    """The module is called, and returns, as its slot says."""
+    driver = hosted(spec, registry, torch.float32)
+    driver.check(driver.inputs(torch.float32))
+
+
+def determinism(spec: ModelSpec, registry: Registry) -> None:
+    """Spec and seed decide all values, and with the input the output: not the number of threads,
+    torch's random state or what was computed before."""
+    with threads(1):
+        torch.manual_seed(1)
+        first = build(spec, registry=registry)
+    with threads(2):
+        torch.manual_seed(2)
+        again = build(spec, registry=registry)
+    expect_equal("in a second build", values_of(first), values_of(again))
+    if not isinstance(first, Bare):
+        driver = driver_for(spec, first.eval())
+        inputs = driver.inputs(torch.float32)
+        one, two = driver(*inputs), driver(*inputs)
+        if not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
+            raise PromiseError("a second call with the same input gives another output")
+
+
+def saving(spec: ModelSpec, registry: Registry) -> None:
+    """The full form and the weights file give the same model back."""
+    again = read_spec(spec.to_toml(), registry=registry)
+    if again.to_dict() != spec.to_dict():
+        raise PromiseError("the full form of the spec, read again, is another spec")
+    model = build(spec, registry=registry).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        save(model, folder)
+        loaded = load(folder, registry=registry).eval()
+    expect_equal("when it is loaded again", values_of(model), values_of(loaded))
+    if not isinstance(model, Bare):
+        inputs = driver_for(spec, model).inputs(torch.float32)
+        pairs = zip(driver_for(spec, model)(*inputs), driver_for(spec, loaded)(*inputs), strict=True)
+        if not all(torch.equal(a, b) for a, b in pairs):
+            raise PromiseError("the model that is loaded again has another output")
+
+
+def modes(spec: ModelSpec, registry: Registry) -> None:
+    """Without dropout, training, evaluation and `no_grad` give the same, unless the module keeps
+    statistics of its batches."""
+    driver = hosted(spec, registry, torch.float64)
+    inputs = driver.inputs(torch.float64)
+    evaluated = driver(*inputs)
+    with torch.no_grad():
+        expect_close("under `no_grad`", evaluated, driver(*inputs))
+    before = {name: tensor.clone() for name, tensor in driver.model.named_buffers()}
+    driver.model.train()
+    trained = driver(*inputs)
+    if all(torch.equal(tensor, before[name]) for name, tensor in driver.model.named_buffers()):
+        expect_close("in training mode, without dropout,", evaluated, trained)
+
+
+def gradients(spec: ModelSpec, registry: Registry) -> None:
+    """The output has a gradient by every parameter and every input vector."""
+    driver = hosted(spec, registry, torch.float64)
+    model = driver.model
+    model.train()
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        # What starts at 0 may hold back the gradients of others.
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+            parameter.add_(0.1 * noise)
+    by_name = dict(model.named_parameters())
+    reached: set[str] = set()
+    for seed in range(N_BATCHES):
+        inputs = driver.inputs(torch.float64, seed)
+        for name, tensor in zip(driver.names, inputs, strict=False):
+            if tensor.is_floating_point():
+                by_name[f"the input {name}"] = tensor.requires_grad_()
+        model.zero_grad(set_to_none=True)
+        total = torch.zeros((), dtype=torch.float64)
+        for output in driver(*inputs):
+            if output.is_floating_point():
+                weights = torch.randn(output.shape, generator=random, dtype=torch.float64)
+                total = total + (output * weights).sum()
+        if total.requires_grad:
+            total.backward()  # type: ignore[no-untyped-call]
+        for name, tensor in by_name.items():
+            if tensor.grad is not None and bool(tensor.grad.any()):
+                reached.add(name)
+                if not bool(tensor.grad.isfinite().all()):
+                    raise PromiseError(f"the gradient of `{name}` is not finite")
+    left = [name for name, t in by_name.items() if t.requires_grad and name not in reached]
+    if left:
+        raise PromiseError(f"no gradient reaches {', '.join(left)}")
+
+
+def precision(spec: ModelSpec, registry: Registry) -> None:
+    """In float32 and float64 the module gives the same up to rounding, in its own dtype."""
+    found: list[Tensors] = []
+    for dtype in (torch.float32, torch.float64):
+        driver = hosted(spec, registry, dtype)
+        found.append(driver(*driver.inputs(dtype)))
+        for output in found[-1]:
+            if output.is_floating_point() and output.dtype != dtype:
+                raise PromiseError(f"a model in {dtype} puts out {output.dtype}")
+    expect_close("in float32", found[1], tuple(t.double() for t in found[0]), FLOAT32_ERROR)
+
+
+def compiles(spec: ModelSpec, registry: Registry) -> None:
+    """`torch.compile` takes the module as one graph, which gives the same."""
+    driver = hosted(spec, registry, torch.float64)
+    inputs = driver.inputs(torch.float64)
+    torch._dynamo.reset()
+    compiled = torch.compile(driver.__call__, backend="eager", fullgraph=True)
+    try:
+        output = compiled(*inputs)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+        raise PromiseError("torch.compile breaks the graph: " + "\n".join(lines[:4])) from None
+    expect_close("when compiled", driver(*inputs), output)
+
+
+def masks(spec: ModelSpec, registry: Registry) -> None:
+    """What a mask hides changes nothing, and what sees nothing is not NaN."""
+    leaks = list(hosted(spec, registry, torch.float64).leaks())
+    if leaks:
+        raise PromiseError("\n".join(leaks))
+
+
+_OF_ALL: Mapping[str, Promise] = {"determinism": determinism, "saving": saving}
+_OF_MODULES: Mapping[str, Promise] = {
+    **_OF_ALL,
+    "modes": modes,
+    "gradients": gradients,
+    "precision": precision,
+    "compiles": compiles,
+}
+_WITH_MASKS: Mapping[str, Promise] = {**_OF_MODULES, "masks": masks}
+
+PROMISES: Mapping[str, Mapping[str, Promise]] = {
+    "builder": _WITH_MASKS,
+    "block": _WITH_MASKS,
+    "attention": _WITH_MASKS,
+    "ffn": _OF_MODULES,
+    "norm": _OF_MODULES,
+    "position": _OF_MODULES,
+    "embedding": _OF_MODULES,
+    "head": _OF_MODULES,
+    "init": _OF_ALL,
+}
+"""What is promised in each slot, beside what the pipeline needs of all."""
+
+
+def hosted(spec: ModelSpec, registry: Registry, dtype: torch.dtype) -> Driver:
+    """The driver of a model of `spec`, for evaluation."""
+    return driver_for(spec, build(spec, dtype=dtype, registry=registry).eval())
+
+
+def values_of(model: Transformer) -> dict[str, torch.Tensor]:
+    """Parameters and all buffers, those that are not stored included."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Lets torch use so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def expect_equal(
+    when: str, first: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor]
+) -> None:
+    """Raises PromiseError unless all tensors are equal."""
+    changed = [name for name in first if not torch.equal(first[name], again[name])]
+    if changed:
+        raise PromiseError(f"`{changed[0]}` has other values {when}")
+
+
+def expect_close(when: str, expected: Tensors, found: Tensors, tolerance: float = SAME) -> None:
+    """Raises PromiseError unless the outputs are as near as the tolerance."""
+    for a, b in zip(expected, found, strict=True):
+        if not close(b, a, tolerance):
+            raise PromiseError(f"the output is another {when} (largest difference {gap(a, b)})")
+
+
+def gap(a: torch.Tensor, b: torch.Tensor) -> str:
+    """The largest difference, for a message."""
+    return f"{float((a - b).detach().abs().max()):.1e}" if a.shape == b.shape else "in shape"

@@ -1,0 +1,53 @@
+"""What was found of plugins, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise of a plugin: kept, broken, or, where `ok` is None, not looked at."""
+
+    name: str
+    ok: bool | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found of one plugin, `slot.kind`; `target` is what the registry names."""
+
+    plugin: str
+    target: str
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    def data(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {"ok": self.ok, **asdict(self)}
+
+    def text(self) -> str:
+        """One line if all is well, else a table of the checks."""
+        if self.ok:
+            return f"{self.plugin}: ok ({', '.join(check.name for check in self.checks)})"
+        lines = [f"{self.plugin}: FAILED ({self.target})"]
+        for check in self.checks:
+            state = {True: "ok", False: "FAILED", None: "not run"}[check.ok]
+            first, *rest = check.reason.split("\n")
+            lines.append(f"    {check.name:<11} {state:<7} {first}".rstrip())
+            lines += [f"    {'':<19} {line}" for line in rest]
+        return "\n".join(lines)
+
+
+def summary(reports: Sequence[Report]) -> str:
+    """All reports as text."""
+    lines = [report.text() for report in reports]
+    if failed := [report.plugin for report in reports if not report.ok]:
+        lines.append(f"{len(failed)} of {len(reports)} plugins failed: {', '.join(failed)}")
+    return "\n".join(lines)

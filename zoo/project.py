@@ -1,0 +1,152 @@
+"""Files of a user's project: a registry, a spec, components and their tests, from templates."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import keyword
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+
+from zoo.document import read_document
+from zoo.errors import Problem, RegistryError, ZooError, did_you_mean, quoted
+from zoo.registry import FILE_NAME, load_registry
+from zoo.slots import SLOTS
+from zoo.text_file import write_text
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+def new_project(folder: Path) -> list[Path]:
+    """Write a project: a registry, a spec, and the component that it names with its test.
+
+    Returns:
+        The files.
+
+    Raises:
+        ZooError: one of the files is there already, or cannot be written; then none is.
+    """
+    files = {
+        folder / FILE_NAME: _template("registry.toml"),
+        folder / "my_model.toml": _template("my_model.toml"),
+        **_plugin_files(folder, "ffn", "my_ffn", "MyFfn"),
+    }
+    _write_new(files)
+    return list(files)
+
+
+def new_plugin(slot: str, name: str, registry: Path) -> list[Path]:
+    """Write a component that works and its test, and register it in the file `registry`.
+
+    Returns:
+        The new files.
+
+    Raises:
+        RegistryError: there is no such slot, the name is none or is taken, or no line can be
+            added to the registry.
+        ZooError: one of the files is there already, or cannot be written; then nothing changes.
+    """
+    if slot not in SLOTS:
+        raise RegistryError(Problem(f"unknown slot {quoted(slot)}", help=did_you_mean(slot, SLOTS)))
+    if not _NAME.fullmatch(name):
+        raise RegistryError(
+            Problem(
+                f"{quoted(name)} is no name for a component",
+                help="names are made of lower-case letters, digits and `_`, and begin with a letter",
+            )
+        )
+    if taken := load_registry(registry).plugins[slot].get(name):
+        raise RegistryError(
+            Problem(f"{slot} {quoted(name)} is registered already", taken.place, "choose another name")
+        )
+    cls = _class_name(slot, name)
+    files = _plugin_files(registry.parent, slot, name, cls)
+    text = _with_entry(registry, slot, name, f"plugins/{name}.py:{cls}")
+    _write_new(files)
+    try:
+        write_text(registry, text)
+    except ZooError:
+        for path in files:
+            path.unlink()
+        raise
+    return list(files)
+
+
+def nearest_registry() -> Path:
+    """The `registry.toml` at or above the working directory.
+
+    Raises:
+        RegistryError: there is none.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / FILE_NAME).is_file():
+            return folder / FILE_NAME
+    raise RegistryError(
+        Problem(f"there is no {FILE_NAME} in {here} or above it", help="`zoo init` makes a project")
+    )
+
+
+def _template(name: str, /, **values: str) -> str:
+    text = importlib.resources.files("zoo").joinpath("templates", f"{name}.tmpl").read_text("utf-8")
+    return Template(text).substitute(values)
+
+
+def _plugin_files(folder: Path, slot: str, name: str, cls: str) -> dict[Path, str]:
+    return {
+        folder / "plugins" / f"{name}.py": _template(f"{slot}.py", name=name, class_name=cls),
+        folder / "tests" / f"test_{name}.py": _template("test.py", slot=slot, name=name),
+    }
+
+
+def _class_name(slot: str, name: str) -> str:
+    """`my_ffn` as `MyFfn`; with the slot behind it where the template means something else by that."""
+    cls = "".join(part.capitalize() for part in name.split("_"))
+    used = re.search(rf"\b{cls}\b", _template(f"{slot}.py", name="", class_name=""))
+    return cls + slot.capitalize() if used or keyword.iskeyword(cls) else cls
+
+
+def _with_entry(registry: Path, slot: str, name: str, target: str) -> str:
+    """The registry's text with one more line, below those of its slot; every other line is kept."""
+    document = read_document(registry)
+    text = document.text or ""
+    entries = document.data.get(slot)
+    line = f'{name} = "{target}"'
+    lines = text.splitlines()
+    if isinstance(entries, dict):
+        places = [document.place((slot, key)) for key in entries] or [document.place((slot,))]
+        lines.insert(max(place.line or 0 for place in places), line)
+    else:
+        lines += ["", f"[{slot}]", line]
+    changed = "\n".join(lines) + "\n"
+    wanted = {**document.data, slot: {**(entries or {}), name: target}}
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        if tomllib.loads(changed) == wanted:
+            return changed
+    # The slot is written in another way than as a table with a line for each name.
+    raise RegistryError(
+        Problem(f"no line can be added to `{slot}`", document.place((slot,)), f"add it there: {line}")
+    )
+
+
+def _write_new(files: Mapping[Path, str]) -> None:
+    """Write files that are not there yet, all or none."""
+    if there := [path for path in files if path.exists()]:
+        raise ZooError(
+            Problem(f"{str(path)!r} is there already", help="nothing is overwritten, nothing is written")
+            for path in there
+        )
+    written: list[Path] = []
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8", newline="\n") as file:
+                written.append(path)
+                file.write(text)
+    except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise ZooError(f"cannot write {str(error.filename)!r}: {error.strerror}") from None

@@ -1,0 +1,98 @@
+"""What a component expects of one key, as JSON Schema, and one schema for a key that many read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, TypeAdapter, WrapValidator
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticUndefined
+
+from zoo.component import Component
+
+Schema = dict[str, Any]
+
+
+class Reading(NamedTuple):
+    """That a component reads a key: its name, and the schema of what it expects there."""
+
+    owner: str
+    schema: Schema
+
+
+Readings = dict[str, list[Reading]]
+
+
+def plain_value(cls: type[Component], name: str) -> tuple[Schema, dict[str, Schema]]:
+    """What a component expects of a key that holds a value, and definitions that this refers to.
+    Nothing is said where a validator of the plugin's own decides."""
+    if _is_rewritten(cls, name):
+        return {}, {}
+    field = cls.model_fields[name]
+    described: Any = field.annotation
+    for mark in field.metadata:
+        described = Annotated[described, mark]
+    prefix = f"{cls.__name__}.{name}"
+    try:
+        schema = TypeAdapter(described).json_schema(ref_template=f"#/$defs/{prefix}.{{model}}")
+    except PydanticUserError:
+        return {}, {}
+    definitions = {f"{prefix}.{key}": value for key, value in schema.pop("$defs", {}).items()}
+    schema = _without_null(schema)
+    if isinstance(field.default, bool | int | float | str | tuple):
+        schema["default"] = field.default
+    return schema, definitions
+
+
+def merged(readings: list[Reading]) -> Schema:
+    """One schema for a key that several components read: what any of them expects."""
+    choices: list[Schema] = []
+    owners: dict[str, list[str]] = {}
+    for owner, read in readings:
+        doc = read.get("description")
+        if doc is not None and owner not in owners.setdefault(doc, []):
+            owners[doc].append(owner)
+        bare = {key: value for key, value in read.items() if key not in ("description", "default")}
+        if bare not in choices:
+            choices.append(bare)
+    schema: Schema = dict(choices[0]) if len(choices) == 1 else {"anyOf": choices}
+    if owners:
+        schema["description"] = _description(owners)
+    defaults = [read.get("default") for _, read in readings]
+    if defaults[0] is not None and defaults == defaults[:1] * len(defaults):
+        schema["default"] = defaults[0]
+    return schema
+
+
+def _description(owners: Mapping[str, list[str]]) -> str:
+    if len(owners) == 1:
+        return next(iter(owners))
+    return "\n\n".join(f"`{'`, `'.join(names)}`: {doc}" for doc, names in owners.items())
+
+
+def _without_null(schema: Schema) -> Schema:
+    """TOML has no null: an absent key is what says None."""
+    choices: list[Schema] = schema.get("anyOf", [])
+    kept = [choice for choice in choices if choice != {"type": "null"}]
+    if len(kept) == 1:
+        return {**{key: value for key, value in schema.items() if key != "anyOf"}, **kept[0]}
+    return {**schema, "anyOf": kept} if kept else schema
+
+
+def _is_rewritten(cls: type[Component], name: str) -> bool:
+    """Whether a validator of the plugin's own changes the value before its type is checked, and
+    does not say what it takes."""
+    decorators = cls.__pydantic_decorators__
+    before = [
+        mark.json_schema_input_type
+        for mark in cls.model_fields[name].metadata
+        if isinstance(mark, BeforeValidator | WrapValidator)
+    ]
+    before += [
+        found.info.json_schema_input_type
+        for found in decorators.field_validators.values()
+        if name in found.info.fields and found.info.mode in ("before", "wrap")
+    ]
+    whole = [found.info.mode for found in decorators.model_validators.values()]
+    return PydanticUndefined in before or "before" in whole or "wrap" in whole

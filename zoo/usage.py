@@ -1,0 +1,70 @@
+"""Which keys of a spec's tables are looked for, and what is said of those that nothing uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zoo.document import Document, KeyPath
+from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, quoted
+from zoo.tables import Leaf, Table
+
+Inherited = Callable[[Leaf | Table], bool]
+
+
+class Usage:
+    """`known` holds, for each table's path, the keys that some component looks for there; `used`
+    what counted in the end."""
+
+    def __init__(self) -> None:
+        self.known: dict[KeyPath, set[str]] = {}
+        self.used: set[Leaf | Table] = set()
+
+    def remember(self, table: Table, name: str) -> None:
+        """Note that some component looks for `name` in this table."""
+        for source in table.written():
+            self.known.setdefault(source.path, set()).add(name)
+
+    def use(self, entry: Leaf | Table) -> None:
+        """Note that a value counts, or that a table is read."""
+        self.used.update(entry.written() if isinstance(entry, Table) else [entry])
+
+    def use_all(self, table: Table) -> None:
+        """Note a table and all in it as used, when nothing can be said of its keys."""
+        self.use(table)
+        for entry in table.entries.values():
+            if isinstance(entry, Table):
+                self.use_all(entry)
+            else:
+                self.use(entry)
+
+    def places(self) -> set[tuple[Document, KeyPath]]:
+        """Where everything that is used was written."""
+        return {(entry.document, entry.path) for entry in self.used}
+
+    def report_unused(self, table: Table, findings: Findings, excused: Inherited) -> None:
+        """Report the keys of a table that no component looks for, and the values that never count,
+        but for those that are `excused`."""
+        known = self.known.get(table.path, set())
+        inside = f" in `{'.'.join(map(str, table.path))}`" if table.path else ""
+        for key, entry in table.entries.items():
+            if entry in self.used:
+                if isinstance(entry, Table):
+                    self.report_unused(entry, findings, excused)
+            elif excused(entry):
+                continue
+            elif key in known:
+                message = f"{quoted(key)}{inside} has no effect: all that read it state their own"
+                hint = "remove it, or the nearer values"
+                findings.add(Problem(message, entry.place(value=False), hint))
+            else:
+                # Of very many, only the first are shown; looking for names takes its time.
+                home = self._home_of(key, known) if len(findings) < MAX_SHOWN else None
+                message = f"unknown key {quoted(key)}{inside}"
+                findings.add(Problem(message, entry.place(value=False), home))
+
+    def _home_of(self, key: str, known: set[str]) -> str:
+        """What may be meant by an unknown key: where it belongs, or the nearest name."""
+        homes = [path for path, names in self.known.items() if path and key in names]
+        if homes:
+            return f"{quoted(key)} is a key of `{'.'.join(map(str, homes[0]))}`"
+        return did_you_mean(key, known)
