@@ -3,15 +3,16 @@ tensor is filled, from the spec's init or from stored weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from zoo.distribution import Distribution
-from zoo.errors import PluginError, Problem
+from zoo.errors import PluginError, Problem, ZooError
 from zoo.fill import fill
 from zoo.plugin_errors import plugin_code
 from zoo.reading import read_spec
@@ -52,10 +53,24 @@ def build(
     model = build_on_meta(found, dtype or torch.float32)
     if torch.device(device).type == "meta":
         return model
-    tensors = {name: torch.empty_like(t, device="cpu") for name, t in stored(model).items()}
+    tensors = _allocate(model)
     starts = _starts(found)
     fill({name: (tensors[name], starts[name]) for name in starts}, seed=seed, on_bytes=on_bytes)
-    return place(model, {name: tensor.to(device) for name, tensor in tensors.items()})
+    return place(model, {name: t.to(device) for name, t in tensors.items()}, device=device)
+
+
+def _allocate(model: Transformer) -> dict[str, torch.Tensor]:
+    tensors = stored(model)
+    try:
+        return {name: torch.empty_like(t, device="cpu") for name, t in tensors.items()}
+    except RuntimeError:
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        raise ZooError(
+            Problem(
+                f"{model.spec.name} does not fit into memory: its tensors are {size:,} bytes",
+                help='the device "meta" builds it without values',
+            )
+        ) from None
 
 
 def _starts(spec: ModelSpec) -> dict[str, Distribution]:
@@ -72,7 +87,7 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with plugin_code(f"building {spec.name}"), torch.device("meta"):
+        with plugin_code(f"building {spec.name}"), torch.device("meta"), _Undrawn():
             model = spec.model.build()
             if not isinstance(model, Transformer):
                 raise TypeError(f"`build` returned a {type(model).__name__}, not a zoo.Transformer")
@@ -83,41 +98,108 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
     return model
 
 
+class _Undrawn(TorchFunctionMode):
+    """Leaves out the random numbers that torch's modules start from. On the meta device there are
+    none to draw, and trying imports torch's compiler, which takes longer than the whole build."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWS:
+            tensor: torch.Tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
+
+
+# The functions of `nn.init` that hand themselves over to modes, and what all others are made of.
+_DRAWS = {
+    nn.init.kaiming_uniform_,
+    nn.init.normal_,
+    nn.init.uniform_,
+    torch.Tensor.normal_,
+    torch.Tensor.uniform_,
+}
+
+
 def _check_described(model: Transformer) -> None:
-    built = {name: tuple(tensor.shape) for name, tensor in stored(model).items()}
-    described = {name: tensor.shape for name, tensor in model.spec.tensors.items()}
-    if built == described:
-        return
-    problems = [
-        f"`{name}` is {_shape(built, name)} in the module and {_shape(described, name)} in the layout"
-        for name in sorted(built.keys() | described.keys())
-        if built.get(name) != described.get(name)
-    ]
-    shown = "\n  ".join(problems[:8])
-    raise PluginError(
-        Problem(
-            f"{model.spec.name}: a plugin's `layout` is not what its `build` makes\n  {shown}",
-            help="make the two agree; `zoo show --tensors` lists the layout",
+    if differences := differences_from_spec(model):
+        shown = "\n  ".join(differences[:8])
+        raise PluginError(
+            Problem(
+                f"{model.spec.name}: a plugin's `layout` is not what its `build` makes\n  {shown}",
+                help="make the two agree; `zoo show --tensors` lists the layout",
+            )
         )
-    )
 
 
-def _shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:
-    return str(shapes[name]) if name in shapes else "absent"
+def differences_from_spec(model: Transformer) -> list[str]:
+    """How the tensors of a model are not those of its spec: names, shapes, kinds and ties."""
+    tensors = {
+        name: _Described(
+            tuple(tensor.shape),
+            "float" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch."),
+            not isinstance(tensor, nn.Parameter),
+        )
+        for name, tensor in stored(model).items()
+    }
+    described = {
+        name: _Described(tensor.shape, tensor.dtype, tensor.buffer)
+        for name, tensor in model.spec.tensors.items()
+    }
+    differences = [
+        f"`{name}` is {tensors.get(name, 'absent')} in the module and "
+        f"{described.get(name, 'absent')} in the layout"
+        for name in sorted(tensors.keys() | described.keys())
+        if tensors.get(name) != described.get(name)
+    ]
+    ties = _ties(model)
+    differences += [
+        f"`{name}` is tied to {ties.get(name, 'nothing')} in the module and to "
+        f"{model.spec.ties.get(name, 'nothing')} in the spec"
+        for name in sorted(ties.keys() | model.spec.ties.keys())
+        if ties.get(name) != model.spec.ties.get(name)
+    ]
+    return differences
+
+
+class _Described(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: str
+    buffer: bool
+
+    def __str__(self) -> str:
+        return f"a {self.dtype} {'buffer' if self.buffer else 'parameter'} {list(self.shape)}"
 
 
 def stored(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers under their stored names: of tied ones, the first name."""
-    unique: dict[int, tuple[str, torch.Tensor]] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        first = unique.get(id(tensor))
-        if first is None or name < first[0]:
-            unique[id(tensor)] = (name, tensor)
-    return dict(sorted(unique.values(), key=lambda item: item[0]))
+    return {names[0]: tensor for names, tensor in _by_name(model)}
 
 
-def place(model: Transformer, tensors: Mapping[str, torch.Tensor]) -> Transformer:
-    """Put real tensors in the place of a meta-built model's; tied ones stay tied."""
+def _ties(model: nn.Module) -> dict[str, str]:
+    return {other: first for (first, *others), _ in _by_name(model) for other in others}
+
+
+def _by_name(model: nn.Module) -> list[tuple[list[str], torch.Tensor]]:
+    """Each stored tensor with all its names, sorted."""
+    found: dict[int, tuple[list[str], torch.Tensor]] = {}
+    for name, tensor in sorted(model.state_dict(keep_vars=True).items()):
+        if not isinstance(tensor, torch.Tensor):
+            raise PluginError(f"`{name}` is extra state of a module; only tensors are stored")
+        found.setdefault(id(tensor), ([], tensor))[0].append(name)
+    return sorted(found.values(), key=lambda item: item[0])
+
+
+def place(
+    model: Transformer, tensors: Mapping[str, torch.Tensor], *, device: str | torch.device
+) -> Transformer:
+    """Put tensors on `device` in the place of a meta-built model's; tied ones stay tied."""
     owners = _owners(model)
     for name, meta in stored(model).items():
         tensor = tensors[name]
@@ -129,7 +211,7 @@ def place(model: Transformer, tensors: Mapping[str, torch.Tensor]) -> Transforme
         tables = getattr(module, "reset_buffers", None)
         if tables is not None:
             with plugin_code(f"`reset_buffers` of {type(module).__name__}"):
-                tables(device=next(iter(tensors.values())).device if tensors else "cpu")
+                tables(device=device)
     left = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if left:
         raise PluginError(
@@ -140,8 +222,12 @@ def place(model: Transformer, tensors: Mapping[str, torch.Tensor]) -> Transforme
 
 
 def _owners(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
+    """Every place that holds each tensor, by its id: modules and their attributes."""
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
-        for attribute, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+        for attribute, tensor in (
+            *module.named_parameters(recurse=False, remove_duplicate=False),
+            *module.named_buffers(recurse=False, remove_duplicate=False),
+        ):
             owners.setdefault(id(tensor), []).append((module, attribute))
     return owners

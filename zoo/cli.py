@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zoo
-from zoo.errors import ZooError
+from zoo.errors import Place, Problem, ZooError
 from zoo.plugin_cli import init, plugin
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
+    from zoo.spec import ModelSpec
 
 USER_ERROR = 2
 
@@ -66,8 +67,20 @@ Layers = Callable[[], "Registry"]
 
 @cli.command()
 @spec_argument
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the model.")
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder for the model.safetensors, or a .safetensors file.  [default: the model's name]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    default=0,
+    show_default=True,
+    help="Of the initial weights: the same spec and seed give the same bytes everywhere.",
+)
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float64", "float16", "bfloat16"]),
@@ -92,10 +105,7 @@ def build(
     device: str,
     as_json: bool,
 ) -> None:
-    """Build SPEC, a file or a model's name, and write it as DIR/model.safetensors.
-
-    DIR is the model's name unless -o is given.
-    """
+    """Build SPEC, a file or a model's name, and write it as one file that rebuilds itself."""
     registry = layers()
     found = zoo.read_spec(spec, registry=registry)
     from zoo.commands import build_and_save
@@ -120,23 +130,43 @@ def validate(layers: Layers, specs: tuple[str, ...], as_json: bool) -> None:
     """Check each SPEC and report every problem of all of them."""
     registry = layers()
     report: list[dict[str, Any]] = []
-    problems = [problem for spec in specs for problem in _validate_one(spec, registry, report)]
-    text = "\n".join(f"{one['spec']}: {one['name']} {one['digest']}" for one in report)
-    _print(as_json, report, lambda _: text)
+    problems: list[Problem] = []
+    for spec in specs:
+        found, wrong = _validate_one(spec, registry)
+        problems += wrong
+        report.append({"spec": spec, "valid": found is not None, **_told_of(found, wrong)})
+    lines = [f"{one['spec']}: {one['name']} {one['digest']}" for one in report if one["valid"]]
+    if as_json or lines:
+        _print(as_json, report, lambda _: "\n".join(lines))
     if problems:
         raise ZooError(problems)
 
 
-def _validate_one(spec: str, registry: Registry, report: list[dict[str, Any]]) -> Sequence[Any]:
+def _validate_one(spec: str, registry: Registry) -> tuple[ModelSpec | None, Sequence[Problem]]:
     try:
         found = zoo.read_spec(spec, registry=registry)
-        n_parameters = found.n_parameters
+        _ = found.n_parameters  # the layout has to be sound too
     except ZooError as error:
-        return error.problems
-    report.append(
-        {"spec": spec, "name": found.name, "digest": found.digest, "parameters": n_parameters}
-    )
-    return ()
+        return None, error.problems
+    return found, ()
+
+
+def _told_of(found: ModelSpec | None, problems: Sequence[Problem]) -> dict[str, Any]:
+    if found is not None:
+        return {"name": found.name, "digest": found.digest, "parameters": found.n_parameters}
+    told = [(one, one.place or Place("")) for one in problems]
+    return {
+        "problems": [
+            {
+                "message": one.message,
+                "file": place.file or None,
+                "line": place.line,
+                "column": place.column,
+                "help": one.help,
+            }
+            for one, place in told
+        ]
+    }
 
 
 @cli.command()
@@ -204,7 +234,7 @@ def schema(layers: Layers, output: Path | None) -> None:
 
 
 @cli.command("list")
-@click.argument("what", type=click.Choice(["models", "components"]), required=False)
+@click.argument("what", required=False, metavar="[models|components]")
 @click.argument("pattern", required=False)
 @json_option
 @click.pass_obj
@@ -212,6 +242,10 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
     """List the registered models and components, or those whose name matches PATTERN (`rot*`)."""
     from zoo import show as views
 
+    if what not in (None, "models", "components"):
+        if pattern is not None:
+            raise click.UsageError(f"{what!r} is neither 'models' nor 'components'")
+        what, pattern = None, what
     data = views.listing_data(layers(), what, pattern)
     _print(as_json, data, views.listing_text)
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from zoo.atomic import new_file
 from zoo.building import build
 from zoo.errors import Problem, ZooError
-from zoo.saving import save
+from zoo.saving import write
 from zoo.spec import ModelSpec
 from zoo.weights_file import weights_path
 
@@ -23,12 +24,7 @@ def build_and_save(
     spec: ModelSpec, output: Path | None, *, seed: int, dtype: str, device: str
 ) -> dict[str, Any]:
     """Build a model and save it; what `zoo build` reports."""
-    try:
-        target = torch.device(device)
-    except RuntimeError:
-        raise ZooError(
-            Problem(f"there is no device `{device}`", help="`cpu`, `cuda`, `cuda:1`, `meta`, ...")
-        ) from None
+    target = _device(device)
     report: dict[str, Any] = {
         "name": spec.name,
         "spec_digest": spec.digest,
@@ -39,29 +35,60 @@ def build_and_save(
         "path": None,
         "content_digest": None,
     }
-    with _progress(f"filling {spec.name}", spec.layout.n_elements * 4) as on_bytes:
-        model = build(
-            spec, seed=seed, device=target, dtype=getattr(torch, dtype), on_bytes=on_bytes
-        )
-    if target.type != "meta":
-        path = weights_path(output if output is not None else Path(spec.name))
-        report["content_digest"] = save(model, path)
-        report["path"] = str(path)
+    torch_dtype: torch.dtype = getattr(torch, dtype)
+    if target.type == "meta":
+        build(spec, device=target, dtype=torch_dtype)
+        return report
+    path = weights_path(output if output is not None else Path(spec.name))
+    n_bytes = sum(
+        t.size * (8 if t.dtype == "int64" else torch_dtype.itemsize) for t in spec.tensors.values()
+    )
+    # The file is opened first: a place that cannot be written to is told before the long work.
+    with new_file(path) as file, _progress(spec.name, 2 * n_bytes) as on_bytes:
+        model = build(spec, seed=seed, device=target, dtype=torch_dtype, on_bytes=on_bytes)
+        report["content_digest"] = write(model, file, on_bytes=on_bytes)
+    report["path"] = str(path)
     return report
 
 
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).split("\n")[0]
+        raise ZooError(
+            Problem(
+                f"the device `{name}` cannot be used: {reason}",
+                help="`cpu`, `cuda`, `cuda:1`, `mps`, or `meta`, which checks the build only",
+            )
+        ) from None
+    return device
+
+
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on stderr, shown only when that is a terminal."""
+def _progress(name: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar on stderr over the bytes that are filled and written, when that is a terminal."""
     import sys
 
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=total)
+        task = progress.add_task(f"building {name}", total=total)
         yield lambda n: progress.advance(task, n)

@@ -39,6 +39,8 @@ class _Mark:
 
 SHARED = _Mark("Shared")
 GIVEN = _Mark("Given")
+FAILED = _Mark("FAILED")
+"""The value of a dimension or a component that is wrong itself; no field takes it."""
 
 Shared = Annotated[T, SHARED]
 Given = Annotated[T, GIVEN]
@@ -79,6 +81,7 @@ class Part:
         given = dict(info.data)
         for name, source in self.given.items():
             first, *rest = source.split(".")
+            given[name] = FAILED
             if first in info.data:
                 found = info.data[first]
                 with plugin_code(f"reading `{source}`"):

@@ -13,20 +13,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import Place, Problem, SpecError, did_you_mean, quoted
+from zoo.errors import Place, Problem, SpecError, nearest, quoted
 
 if TYPE_CHECKING:
     from zoo.toml_places import Places
 
 KeyPath = tuple[str | int, ...]
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 18
 MAX_DEPTH = 32
 MAX_INTEGER = 2**53 - 1  # the largest that JSON readers agree on (RFC 8785, section 3.2.2.3)
-MAX_SYNTAX_ERRORS = 20
 INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that every JSON reader keeps"
 
-_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")
 # What decides how deep a text nests. Strings end where their line does if they are not closed, so
 # that the scan is one pass whatever the text is.
@@ -131,9 +129,8 @@ def read_document(path: Path, named: Callable[[], Place] | None = None) -> Docum
 def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str | None]:
     name = quoted(path)
     if isinstance(error, FileNotFoundError):
-        siblings = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        hint = did_you_mean(path.name, siblings) if siblings else "there is no TOML file there"
-        return f"{name} does not exist", hint
+        near = nearest(path.name, (other.name for other in path.parent.glob("*.toml")))
+        return f"{name} does not exist", f"did you mean `{near}`?" if near else None
     if isinstance(error, IsADirectoryError):
         return f"{name} is a directory", "name a .toml file in it"
     if isinstance(error, OSError):
@@ -152,7 +149,9 @@ def parse(text: str, name: str) -> Document:
     try:
         document.data = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        _without_duplicates(document)
+        from zoo.toml_errors import read_around_errors
+
+        read_around_errors(document)
     except ValueError:  # an integer of more digits than Python converts
         found = _DIGITS.search(text)
         place = document.at_offset(found.start()) if found else document.at(1, 1)
@@ -173,69 +172,6 @@ def _too_deep(document: Document) -> Problem | None:
             place = document.at_offset(token.start())
             return Problem(f"{what} more than {MAX_DEPTH} deep", place)
     return None
-
-
-def _without_duplicates(document: Document) -> None:
-    """Read the text without the keys that are written twice, which become its problems.
-
-    Raises:
-        SpecError: something else is wrong with the syntax; the duplicates are told with it.
-    """
-    for duplicate in document.places.duplicates:
-        path, at, hint = duplicate.path, document.at(*duplicate.span), "keep one of the two"
-        message = f"{quoted('.'.join(map(str, path)))} is written twice"
-        if duplicate.outer:
-            outer = quoted(".".join(map(str, duplicate.outer)))
-            message = f"{quoted('.'.join(map(str, path)))} adds to {outer}, which is complete"
-            hint = "write it where the other keys are"
-        first = ("first written here", document.at(*duplicate.first))
-        document.problems.append(Problem(message, at, hint, (first,)))
-    lines = document.places.text_without_duplicates.split("\n")
-    broken: list[Problem] = []
-    while len(broken) < MAX_SYNTAX_ERRORS:
-        try:
-            document.data = tomllib.loads("\n".join(lines))
-            break
-        except tomllib.TOMLDecodeError as error:
-            problem, line = _syntax_problem(document, str(error))
-            broken.append(problem)
-            # Without its line, the next error can be told; but not without the head of a table,
-            # whose keys would then be another's.
-            if line is None or not lines[line - 1] or lines[line - 1].lstrip().startswith("["):
-                break
-            lines[line - 1] = ""
-        except ValueError:  # the problem of another pass
-            break
-    if broken:
-        raise SpecError([*document.problems, *broken])
-
-
-def _syntax_problem(document: Document, message: str) -> tuple[Problem, int | None]:
-    """tomllib's message as a problem, with the line to leave out."""
-    found = _AT.search(message)
-    what = _AT.sub("", message)
-    what = what[:1].lower() + what[1:]
-    if found is None or found[1] is None:
-        place = document.at_offset(len((document.text or "").rstrip()))
-        return Problem(f"not TOML: {what}", place), None
-    line, column = int(found[1]), int(found[2])
-    place = document.at(line, column)
-    rest = (place.quote or "")[column - 1 :]
-    hint = None
-    if what == "invalid value":
-        hint = _value_hint(rest)
-    elif what == "illegal character '\\n'":
-        what = "the string is not closed on its line"
-    return Problem(f"not TOML: {what}", place, hint), line
-
-
-def _value_hint(rest: str) -> str | None:
-    word = re.match(r"[A-Za-z_][\w./-]*|\.\d+", rest)
-    if word is None:
-        return None
-    if word[0].lower() in ("true", "false"):
-        return f"write `{word[0].lower()}`"
-    return f"write `0{word[0]}`" if word[0][0] == "." else f'text is quoted: `"{word[0]}"`'
 
 
 def from_data(data: dict[str, Any], name: str) -> Document:

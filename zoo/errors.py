@@ -135,17 +135,21 @@ class Findings:
     def error(self) -> ZooError:
         """All that was found, file by file in the order of the lines: a `PluginError` if a plugin
         has failed, else a `SpecError`."""
-        files = {problem.place.file: None for problem in self._problems if problem.place}
-        order = {file: index for index, file in enumerate(files)}
-
-        def position(problem: Problem) -> tuple[int, int, int]:
-            place = problem.place
-            if place is None:
-                return -1, 0, 0
-            return order[place.file], place.line or 0, place.column or 0
-
-        problems = sorted(self._problems, key=position)
+        problems = in_order(self._problems)
         return PluginError(problems) if self._plugin_failed else SpecError(problems)
+
+
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems file by file, each file's in the order of its lines."""
+    problems = list(problems)
+    files = dict.fromkeys(problem.place.file for problem in problems if problem.place)
+    order = {file: index for index, file in enumerate(files)}
+
+    def position(problem: Problem) -> tuple[int, int, int]:
+        place = problem.place
+        return (order[place.file], place.line or 0, place.column or 0) if place else (-1, 0, 0)
+
+    return sorted(problems, key=position)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

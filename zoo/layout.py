@@ -33,6 +33,10 @@ class Tensor:
     buffer: bool = False
     dtype: Literal["float", "int64"] = "float"
 
+    def __post_init__(self) -> None:
+        if not all(isinstance(n, int) and n >= 0 for n in self.shape):
+            raise TypeError(f"a shape is a tuple of sizes, not {self.shape!r}")
+
     @property
     def size(self) -> int:
         """The number of elements."""
@@ -80,6 +84,11 @@ class Layout(_Counted):
     cache: int = 0
     memory_cache: int = 0
     generates: bool = True
+
+    def __post_init__(self) -> None:
+        for name, part in self.parts.items():
+            if not isinstance(part, Tensor | Layout | LayerList):
+                raise TypeError(f"the part `{name}` is {part!r}, not a Tensor or a Layout")
 
     @cached_property
     def cache_per_token(self) -> int:

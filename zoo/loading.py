@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from zoo.building import build_on_meta, place
 from zoo.document import from_data
-from zoo.errors import Place, Problem, RegistryError, WeightsError
+from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
 from zoo.layout import Tensor
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
@@ -21,9 +20,10 @@ from zoo.saving import DTYPES, sha256_of
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.validate import validate
-from zoo.weights_file import Header, Record, read_header, weights_path
+from zoo.weights_file import Header, Record, open_weights, weights_path
 
-FLOATS = {name for dtype, (name, _) in DTYPES.items() if dtype.is_floating_point}
+_TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+_FLOATS = {name for name, dtype in _TORCH_DTYPES.items() if dtype.is_floating_point}
 
 
 def load(
@@ -46,38 +46,34 @@ def load(
 
     Raises:
         WeightsError: the file is missing, damaged, not the zoo's, or not what its spec says.
+        RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the plugins at hand.
     """
     registry = load_registry() if registry is None else registry
     path = _find(path_or_name, registry)
-    header = read_header(path)
-    spec = validate(resolve(from_data(header.spec, f"{path} (its spec)"), registry))
-    _check_against_spec(header, spec, Place(str(path)))
-    tensors = _read(path)
-    if verify:
-        _verify(tensors, header.records, Place(str(path)))
-    stored_dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
-    model = build_on_meta(spec, dtype or stored_dtype)
-    return place(
-        model,
-        {
-            name: tensor.to(device, dtype if tensor.is_floating_point() else None)
-            for name, tensor in tensors.items()
-        },
-    )
+    with open_weights(path, "pt") as (file, header):
+        where = Place(str(path))
+        spec = validate(resolve(from_data(header.spec, f"{path} (its spec)"), registry))
+        _check_against_spec(header, spec, where)
+        model = build_on_meta(spec, dtype or _dtype_of(header))
+        tensors = _read(file, header.records, device, dtype, where if verify else None)
+    return place(model, tensors, device=device)
 
 
 def _find(path_or_name: str | Path, registry: Registry) -> Path:
-    path = Path(path_or_name)
-    if not path.exists() and str(path_or_name) in registry.models:
+    path, name = Path(path_or_name), str(path_or_name)
+    if path.exists() or path.suffix == ".safetensors":
+        return weights_path(path)
+    if name in registry.models:
         raise RegistryError(
             Problem(
-                f"the model `{path_or_name}` is registered with a spec and without weights",
-                registry.models[str(path_or_name)].place,
-                help=f"`zoo build {path_or_name} -o DIR` makes its initial weights",
+                f"the model `{name}` is registered with a spec and without weights",
+                registry.models[name].place,
+                help=f"`zoo build {name} -o DIR` makes its initial weights",
             )
         )
-    return weights_path(path)
+    hint = did_you_mean(name, registry.models)
+    raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))
 
 
 def _check_against_spec(header: Header, spec: ModelSpec, where: Place) -> None:
@@ -99,28 +95,39 @@ def _check_against_spec(header: Header, spec: ModelSpec, where: Place) -> None:
 def _mismatch(described: Tensor, record: Record) -> str:
     if described.shape != record.shape:
         return f"is {list(record.shape)}; the spec says {list(described.shape)}"
-    allowed = FLOATS if described.dtype == "float" else {"I64"}
-    return "" if record.dtype in allowed else f"is {record.dtype}, not {' or '.join(sorted(allowed))}"
+    allowed = sorted(_FLOATS) if described.dtype == "float" else ["I64"]
+    return "" if record.dtype in allowed else f"is {record.dtype}, not {' or '.join(allowed)}"
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
-    try:
-        # Read, not mapped: a file that shrinks meanwhile is then an error and not a SIGBUS.
-        with safe_open(str(path), framework="pt", backend="pread") as file:  # pyright: ignore
-            return cast("dict[str, torch.Tensor]", file.get_tensors())  # pyright: ignore
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(Problem(f"cannot be read: {error}", Place(str(path)))) from None
+def _dtype_of(header: Header) -> torch.dtype:
+    """The dtype of the first floating-point tensor: that of the tables that are not stored."""
+    floats = (r.dtype for _, r in sorted(header.records.items()) if r.dtype in _FLOATS)
+    return _TORCH_DTYPES[next(floats, "F32")]
 
 
-def _verify(
-    tensors: Mapping[str, torch.Tensor], records: Mapping[str, Record], where: Place
-) -> None:
-    names: Iterable[str] = sorted(tensors, key=lambda name: tensors[name].nbytes, reverse=True)
+def _read(
+    file: Any,
+    records: Mapping[str, Record],
+    device: str | torch.device,
+    dtype: torch.dtype | None,
+    verified_at: Place | None,
+) -> dict[str, torch.Tensor]:
+    """Read, check and cast one tensor after the other on every core, so that little more than the
+    result is in memory."""
+
+    def read(name: str) -> torch.Tensor | None:
+        tensor: torch.Tensor = file.get_tensor(name)
+        if verified_at is not None and sha256_of(tensor) != records[name].sha256:
+            return None
+        return tensor.to(device, dtype if tensor.is_floating_point() else None)
+
+    largest_first = sorted(records, key=lambda name: records[name].n_bytes, reverse=True)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        digests = dict(zip(names, pool.map(lambda n: sha256_of(tensors[n]), names), strict=True))
-    changed = sorted(name for name in names if digests[name] != records[name].sha256)
-    if changed:
+        read_tensors = dict(zip(largest_first, pool.map(read, largest_first), strict=True))
+    tensors = {name: tensor for name, tensor in read_tensors.items() if tensor is not None}
+    if changed := sorted(records.keys() - tensors.keys()):
         raise WeightsError(
-            Problem(f"the bytes of `{name}` are not those that were saved", where)
+            Problem(f"the bytes of `{name}` are not those that were saved", verified_at)
             for name in changed
         )
+    return tensors

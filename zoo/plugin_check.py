@@ -6,19 +6,32 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from zoo.errors import PluginError, SpecError, ZooError
-from zoo.plugin_drivers import PromiseError
+from zoo.errors import (
+    PluginError,
+    Problem,
+    RegistryError,
+    SpecError,
+    ZooError,
+    did_you_mean,
+    quoted,
+)
+from zoo.plugin_driver import PromiseError
 from zoo.plugin_errors import describe_failure
 from zoo.plugin_hosts import complete, host_data, with_hosts
 from zoo.plugin_promises import PROMISES, interface, layout, meta, schema
 from zoo.plugin_report import Check, Report
-from zoo.registry import Registry
+from zoo.registry import Entry, Registry
 from zoo.spec import ModelSpec
 from zoo.torch_free import import_failures
 
 
+def every_plugin(registry: Registry) -> list[str]:
+    """The plugins of a registry, as `slot.kind`."""
+    return [f"{slot}.{kind}" for slot, kinds in registry.plugins.items() for kind in kinds]
+
+
 def check_plugins(
-    names: Sequence[tuple[str, str]],
+    names: Sequence[str],
     registry: Registry,
     *,
     values: Mapping[str, Any] | None = None,
@@ -27,19 +40,32 @@ def check_plugins(
     """Check plugins.
 
     Args:
-        names: the slot and the kind of each.
+        names: the plugins, as `slot.kind`.
         registry: where they and the components inside them are looked up.
         values: of the components' fields, instead of the `example` of the description.
         on_done: called with each report as soon as it is made.
+
+    Raises:
+        RegistryError: nothing has one of the names.
     """
+    entries = [_entry(name, registry) for name in names]
+    failures = import_failures(entries)
     registry = with_hosts(registry)
-    failures = import_failures(registry.plugins[slot][kind] for slot, kind in names)
     reports: list[Report] = []
-    for slot, kind in names:
-        reports.append(_Subject(slot, kind, registry, values, failures.get((slot, kind))).report())
+    for entry, failure in zip(entries, failures, strict=True):
+        reports.append(_Subject(entry, registry, values, failure).report())
         if on_done is not None:
             on_done(reports[-1])
     return reports
+
+
+def _entry(name: str, registry: Registry) -> Entry:
+    slot, _, kind = name.partition(".")
+    entry = registry.plugins.get(slot, {}).get(kind)
+    if entry is None:
+        help = did_you_mean(name, every_plugin(registry))
+        raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=help))
+    return entry
 
 
 class _Subject:
@@ -47,13 +73,13 @@ class _Subject:
 
     def __init__(
         self,
-        slot: str,
-        kind: str,
+        entry: Entry,
         registry: Registry,
         values: Mapping[str, Any] | None,
         import_failure: str | None,
     ) -> None:
-        self.slot, self.kind, self.registry = slot, kind, registry
+        self.slot, self.kind, self.target = entry.group, entry.name, entry.target
+        self.registry = registry
         self.values = values
         self.import_failure = import_failure
         self.specs: dict[str, ModelSpec] = {}
@@ -76,8 +102,7 @@ class _Subject:
             checks.append(_run(name, check) if _unbroken(checks) else Check(name, None))
         linked = _unbroken(checks)
         checks += [_run(name, p) if linked else Check(name, None) for name, p in promises.items()]
-        target = self.registry.plugins[self.slot][self.kind].target
-        return Report(f"{self.slot}.{self.kind}", target, tuple(checks))
+        return Report(f"{self.slot}.{self.kind}", self.target, tuple(checks))
 
     def imports(self) -> None:
         """The description can be imported, here and where there is no torch."""
@@ -94,11 +119,18 @@ class _Subject:
         values = self.values
         if values is None:
             values = self.registry.plugin(self.slot, self.kind).example
-        self.specs[""] = complete(host_data(self.slot, self.kind, values), self.registry)
+        about = (self.slot, self.kind, values, self.registry)
+        try:
+            self.specs[""] = complete(host_data(*about), self.registry)
+        except SpecError as error:
+            raise PromiseError(
+                f"{error.problems[0].message}\n"
+                "help: state what the check cannot guess in the description's `example`"
+            ) from None
         if self.slot not in ("attention", "block"):
             return None
         try:
-            data = host_data(self.slot, self.kind, values, memory=True)
+            data = host_data(*about, memory=True)
             self.specs["over a memory: "] = complete(data, self.registry)
         except SpecError as error:
             return f"attends to no memory: {error.problems[0].message}"

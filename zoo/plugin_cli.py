@@ -63,12 +63,10 @@ def check(layers: Callable[[], Registry], names: tuple[str, ...], as_json: bool)
     Each is built on its own into a small model, which must keep what docs/plugins.md lists.
     """
     registry = layers()
-    wanted = [_name(name, registry) for name in names] or [
-        (slot, kind) for slot, kinds in registry.plugins.items() for kind in kinds
-    ]
-    from zoo.plugin_check import check_plugins
+    from zoo.plugin_check import check_plugins, every_plugin
     from zoo.plugin_report import summary
 
+    wanted = names or every_plugin(registry)
     gc.enable()
     # A plugin that prints must not spoil the output.
     with _progress(len(wanted)) as on_done, contextlib.redirect_stdout(sys.stderr):
@@ -76,16 +74,6 @@ def check(layers: Callable[[], Registry], names: tuple[str, ...], as_json: bool)
     data = [report.data() for report in reports]
     sys.stdout.write((json.dumps(data, indent=2) if as_json else summary(reports)) + "\n")
     return 0 if all(report.ok for report in reports) else 2
-
-
-def _name(name: str, registry: Registry) -> tuple[str, str]:
-    from zoo.errors import Problem, RegistryError, did_you_mean, quoted
-
-    slot, _, kind = name.partition(".")
-    if kind not in registry.plugins.get(slot, {}):
-        known = [f"{slot}.{kind}" for slot, kinds in registry.plugins.items() for kind in kinds]
-        raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=did_you_mean(name, known)))
-    return slot, kind
 
 
 @contextlib.contextmanager

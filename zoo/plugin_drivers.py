@@ -1,74 +1,33 @@
-"""How the module of each slot is called, on small random inputs: the interfaces of `zoo.slots`."""
+"""How the module of each slot is called and what it must return: the interfaces of `zoo.slots`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
-from torch import nn
 
 from zoo.component import fields_of
 from zoo.context import LayerContext
+from zoo.plugin_driver import (
+    BATCH,
+    LENGTH,
+    MEMORY_LENGTH,
+    WIDTH,
+    Driver,
+    PromiseError,
+    Tensors,
+    close,
+    expect,
+    expect_branch,
+    ids,
+    vectors,
+    with_another,
+)
 from zoo.plugin_hosts import HOSTS, MEMORY_WIDTH, SIZES, Host
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-
-Tensors = tuple[torch.Tensor, ...]
-BATCH, LENGTH, MEMORY_LENGTH = 2, 6, 5
-WIDTH, VOCAB = SIZES["d_model"], SIZES["vocab"]
-
-
-class PromiseError(Exception):
-    """What a plugin promises and does not keep."""
-
-
-class Hosted(Transformer):
-    """A model that holds one component's module."""
-
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part = part
-
-
-class Bare(Transformer):
-    """A model of parameters and nothing else."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        super().__init__()
-        for name, shape in shapes.items():
-            owner, _, attribute = name.rpartition(".")
-            if owner not in dict(self.named_children()):
-                self.add_module(owner, nn.Module())
-            self.get_submodule(owner).register_parameter(attribute, nn.Parameter(torch.empty(shape)))
-
-
-class Driver:
-    """Calls the module of one slot: `model.part`, or the model itself where a builder made it."""
-
-    names: ClassVar[Sequence[str]] = ("x",)
-    """What the inputs are called in messages."""
-
-    def __init__(self, spec: ModelSpec, model: Any) -> None:
-        self.spec = spec
-        self.model = model
-
-    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
-        """What the module is called with, for each dtype the same up to rounding."""
-        return (vectors(dtype, seed),)
-
-    def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        """What the module computes from the inputs."""
-        return (self.model.part(*inputs),)
-
-    def check(self, inputs: Tensors) -> None:
-        """Raises PromiseError unless the module returns what the slot says."""
-        expect("the output", self(*inputs)[0], BATCH, LENGTH, WIDTH)
-
-    def leaks(self) -> Iterator[str]:
-        """What a mask hides and the output depends on nevertheless. The model is in float64."""
-        return iter(())
 
 
 class FeedForwardDriver(Driver):
@@ -81,7 +40,7 @@ class PositionDriver(Driver):
     names = ("x", "heads")
 
     def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
-        heads = vectors(dtype, seed + 1).unflatten(-1, (SIZES["n_heads"], -1)).transpose(1, 2)
+        heads = vectors(dtype, seed + 1).view(BATCH, LENGTH, SIZES["n_heads"], -1).transpose(1, 2)
         return vectors(dtype, seed), heads
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
@@ -89,7 +48,10 @@ class PositionDriver(Driver):
         positions = torch.arange(LENGTH)
         rotation = self.model.part.rotation(positions, x.dtype)
         bias = self.model.part.bias(positions, positions, x.dtype)
-        outputs = self.model.part.embed(x, positions), heads if rotation is None else rotation(heads)
+        outputs = (
+            self.model.part.embed(x, positions),
+            heads if rotation is None else rotation(heads),
+        )
         return outputs if bias is None else (*outputs, bias)
 
     def check(self, inputs: Tensors) -> None:
@@ -141,7 +103,7 @@ class BuilderDriver(Driver):
     def check(self, inputs: Tensors) -> None:
         output = self(*inputs)[0]
         expect("the output", output, BATCH, *[None] * (output.dim() - 1))
-        again, maps = self.model(*inputs, return_attention=True)
+        again, _ = self.model(*inputs, return_attention=True)
         if not close(output, again, 1e-5):
             raise PromiseError("the output is another when `return_attention` is set")
 
@@ -151,15 +113,15 @@ class BuilderDriver(Driver):
         for number, name in enumerate(self.arguments):
             if f"{name}_mask" not in parameters:
                 continue
+            # Neither end: a causal model sees the last nowhere else, and heads may pool an end.
             changed = list(inputs)
-            changed[number] = with_another_end(inputs[number])
+            changed[number] = with_another(inputs[number], 1)
             mask = torch.ones(BATCH, inputs[number].shape[1], dtype=torch.bool)
-            mask[:, -1] = False
+            mask[:, 1] = False
             one, other = (self.model(*i, **{f"{name}_mask": mask}) for i in (inputs, changed))
-            # What stands at the hidden position itself may differ.
-            own = number == len(inputs) - 1 and one.dim() == 3
-            seen = slice(-1) if own else slice(None)
-            if not close(one[:, seen], other[:, seen], 1e-9):
+            if number == len(inputs) - 1 and one.dim() == 3:
+                one, other = (torch.cat([o[:, :1], o[:, 2:]], 1) for o in (one, other))
+            if not close(one, other, 1e-9):
                 yield f"a token that `{name}_mask` hides changes the output at others"
             mask[:] = False
             if not bool(self.model(*inputs, **{f"{name}_mask": mask}).isfinite().all()):
@@ -215,7 +177,7 @@ class AttendingDriver(Driver):
 
     def leaks(self) -> Iterator[str]:
         inputs = self.inputs(torch.float64)
-        changed = (*inputs[:-1], with_another_end(inputs[-1]))
+        changed = (*inputs[:-1], with_another(inputs[-1], -1))
         others = slice(None) if self.crosses else slice(-1)
 
         def depends(queries: slice, **options: Any) -> bool:
@@ -239,7 +201,9 @@ class AttendingDriver(Driver):
         if not self.crosses and depends(others, causal=True):
             yield "a later position changes the output, although `causal` is set"
         mask[:, :, 2] = False
-        outputs = [self.attend(*inputs, mask=mask, return_weights=asked)[0] for asked in (False, True)]
+        outputs = [
+            self.attend(*inputs, mask=mask, return_weights=asked)[0] for asked in (False, True)
+        ]
         if not all(bool(output.isfinite().all()) for output in outputs):
             yield "a query that may attend to nothing gives NaN"
 
@@ -254,15 +218,12 @@ class AttentionDriver(AttendingDriver):
         causal: bool = False,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        output, weights = self.model.part(
-            x,
-            memory,
-            mask=mask,
-            causal=causal,
-            rotation=None,
-            bias=None,
-            return_weights=return_weights,
-        )
+        options: dict[str, Any] = {"mask": mask, "causal": causal, "rotation": None, "bias": None}
+        if memory is None:
+            options["positions"] = torch.arange(LENGTH)
+        if self.model.scheme is not None:
+            options["scheme"] = self.model.scheme
+        output, weights = self.model.part(x, memory, **options, return_weights=return_weights)
         return output, {} if weights is None else {"": weights}
 
     def check(self, inputs: Tensors) -> None:
@@ -295,13 +256,14 @@ class BlockDriver(AttendingDriver):
 DRIVERS: Mapping[str, type[Driver]] = {
     "block": BlockDriver,
     "attention": AttentionDriver,
+    "reading": AttentionDriver,
     "ffn": FeedForwardDriver,
     "norm": Driver,
     "position": PositionDriver,
     "embedding": EmbeddingDriver,
     "head": HeadDriver,
 }
-"""The driver of each slot that has a host with a module."""
+"""The drivers by the slot of the component in the host."""
 
 
 def driver_for(spec: ModelSpec, model: Transformer) -> Driver:
@@ -310,48 +272,3 @@ def driver_for(spec: ModelSpec, model: Transformer) -> Driver:
         return BuilderDriver(spec, model)
     slot = next(slot for slot, host in HOSTS.items() if type(spec.model) is host)
     return DRIVERS[slot](spec, model)
-
-
-def vectors(dtype: torch.dtype, seed: int, length: int = LENGTH, width: int = WIDTH) -> torch.Tensor:
-    """Standard normal vectors, (batch, length, width)."""
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(BATCH, length, width, generator=random, dtype=torch.float32).to(dtype)
-
-
-def ids(seed: int, length: int = LENGTH) -> torch.Tensor:
-    """Ids of tokens, (batch, length), none of them 0, which may mean padding."""
-    return torch.randint(1, VOCAB, (BATCH, length), generator=torch.Generator().manual_seed(seed))
-
-
-def with_another_end(x: torch.Tensor) -> torch.Tensor:
-    """`x` with other values at the last position."""
-    changed = x.clone()
-    changed[:, -1] = -x[:, -1] if x.is_floating_point() else x[:, -1] % (VOCAB - 1) + 1
-    return changed
-
-
-def close(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
-    """Whether the largest difference is below this share of the largest value."""
-    scale = max(float(b.detach().abs().max()), 1e-30) if b.numel() else 1.0
-    return a.shape == b.shape and float((a - b).detach().abs().max()) <= tolerance * scale
-
-
-def expect(what: str, found: object, *shape: int | None) -> None:
-    """Raises PromiseError unless `found` is a tensor of that shape; None stands for any size."""
-    sizes = ", ".join("any" if size is None else str(size) for size in shape)
-    if not isinstance(found, torch.Tensor):
-        raise PromiseError(f"{what} must be a tensor ({sizes}), not {type(found).__name__}")
-    fits = len(shape) == found.dim() and all(
-        want in (None, size) for want, size in zip(shape, found.shape, strict=True)
-    )
-    if not fits:
-        raise PromiseError(f"{what} must be ({sizes}), not {tuple(found.shape)}")
-
-
-def expect_branch(module: nn.Module) -> None:
-    """Raises PromiseError if a block could not register norms inside."""
-    if isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
-        raise PromiseError(
-            f"`build` returns a bare {type(module).__name__}, which would run the norms that the "
-            "block registers inside; return a module of a class of your own"
-        )

@@ -6,6 +6,7 @@ that a stack would give. A builder under test needs no host.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from zoo.component import GIVEN, Component, Part, Size, Slot, fields_of
 from zoo.document import Document, from_data
+from zoo.errors import ZooError
 from zoo.layout import Layout, Tensor, embedding, linear, vector
 from zoo.registry import Entry, Registry
 from zoo.resolve import nodes, resolve
@@ -54,7 +56,7 @@ class Host(Builder):
         return Layout({"part": self.part.layout()})
 
     def build(self) -> Transformer:
-        from zoo.plugin_drivers import Hosted
+        from zoo.plugin_driver import Hosted
 
         return Hosted(self.part.build())
 
@@ -87,6 +89,21 @@ class HeadHost(Host):
     part: Annotated[Head, Slot("head", inherit=False)]
 
 
+class ReadingHost(Host):
+    """An attention that reads a position scheme's tables, and that scheme."""
+
+    part: Annotated[Attention, Slot("attention", inherit=False)]
+    scheme: Annotated[Position, Slot("position", inherit=False)]
+
+    def layout(self) -> Layout:
+        return Layout({"part": self.part.layout(), "scheme": self.scheme.layout()})
+
+    def build(self) -> Transformer:
+        from zoo.plugin_driver import Hosted
+
+        return Hosted(self.part.build(), self.scheme.build())
+
+
 class InitHost(Builder):
     """A model of bare tensors, one of each role, which start as the init under test says."""
 
@@ -102,7 +119,7 @@ class InitHost(Builder):
         )
 
     def build(self) -> Transformer:
-        from zoo.plugin_drivers import Bare
+        from zoo.plugin_driver import Bare
 
         return Bare({name: tensor.shape for name, tensor in self.layout().tensors()})
 
@@ -116,7 +133,9 @@ HOSTS: Mapping[str, type[Builder]] = {
     "embedding": EmbeddingHost,
     "head": HeadHost,
     "init": InitHost,
+    "reading": ReadingHost,
 }
+"""The hosts by the slot of the component inside."""
 
 
 def with_hosts(registry: Registry) -> Registry:
@@ -135,17 +154,41 @@ def _host(slot: str) -> str:
 
 
 def host_data(
-    slot: str, kind: str, values: Mapping[str, Any], *, memory: bool = False
+    slot: str, kind: str, values: Mapping[str, Any], registry: Registry, *, memory: bool = False
 ) -> dict[str, Any]:
     """The spec, as data, of a model around one component with these values. With `memory` there is
-    one to attend to, which hosts of attention and blocks can give."""
-    name = f"check-{slot}-{kind}"
+    one to attend to, which the hosts of attention and blocks can give."""
+    own = {"kind": kind, **values}
+    data: dict[str, Any] = {"format": FORMAT, "name": f"check-{slot}-{kind}"}
     if slot == "builder":
-        return {"format": FORMAT, "name": name, "builder": kind, **values}
-    data: dict[str, Any] = {"format": FORMAT, "name": name, "builder": _host(slot)}
+        return {**data, "builder": kind, **values}
+    if slot == "init":
+        return {**data, "builder": _host(slot), "init": own}
     if memory:
-        data["memory_width"] = MEMORY_WIDTH
-    return data | {"init" if slot == "init" else "part": {"kind": kind, **values}}
+        return {**data, "builder": _host(slot), "memory_width": MEMORY_WIDTH, "part": own}
+    if other := _partner(slot, kind, registry):
+        parts = (
+            {"part": own, "scheme": other}
+            if slot == "attention"
+            else {"part": other, "scheme": own}
+        )
+        return {**data, "builder": _host("reading"), **parts}
+    return {**data, "builder": _host(slot), "part": own}
+
+
+def _partner(slot: str, kind: str, registry: Registry) -> dict[str, Any] | None:
+    """The scheme whose tables an attention reads, or the attention that reads a scheme's."""
+    partners = {"attention": "position", "position": "attention"}
+    if slot not in partners:
+        return None
+    cls: Any = registry.plugin(slot, kind)
+    for name in registry.plugins[partners[slot]]:
+        with contextlib.suppress(ZooError):  # a broken neighbour is no partner
+            other: Any = registry.plugin(partners[slot], name)
+            attention, scheme = (cls, other) if slot == "attention" else (other, cls)
+            if attention.reads is not None and attention.reads == scheme.site:
+                return {"kind": name, **other.example}
+    return None
 
 
 def complete(data: Mapping[str, Any], registry: Registry) -> ModelSpec:

@@ -18,7 +18,7 @@ from typing import Any
 
 from stevedore.driver import DriverManager
 
-from zoo.errors import PluginError, Problem, did_you_mean, quoted
+from zoo.errors import PluginError, Problem, did_you_mean, nearest, quoted
 from zoo.plugin_errors import plugin_code
 
 FILE_MODULE = "zoo_plugin_file_"
@@ -56,8 +56,8 @@ class PluginEntryPoint(EntryPoint):
     def _import_file(self, relative: str) -> ModuleType:
         path = (self.folder / relative).resolve()
         if not path.is_file():
-            near = [other.name for other in path.parent.glob("*.py")]
-            hint = did_you_mean(path.name, near) if near else None
+            near = nearest(path.name, (other.name for other in path.parent.glob("*.py")))
+            hint = f"did you mean `{near}`?" if near else None
             raise PluginError(Problem(f"there is no file {quoted(path)}", help=hint))
         # Named by its whole path: it can shadow no other module, and is imported once.
         name = f"{FILE_MODULE}{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
@@ -90,7 +90,7 @@ class PluginManager(DriverManager[Any]):
 
     def __init__(self, point: PluginEntryPoint) -> None:
         self._point = point
-        super().__init__(point.group, point.name, warn_on_missing_entrypoint=False)
+        super().__init__(point.group, point.name)
 
     def list_entry_points(self) -> list[EntryPoint]:
         return [self._point]

@@ -13,11 +13,9 @@ from string import Template
 
 from zoo.document import read_document
 from zoo.errors import Problem, RegistryError, ZooError, did_you_mean, quoted
-from zoo.registry import FILE_NAME, load_registry
+from zoo.registry import FILE_NAME, NAME, NAME_RULE, load_registry
 from zoo.slots import SLOTS
 from zoo.text_file import write_text
-
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def new_project(folder: Path) -> list[Path]:
@@ -51,16 +49,18 @@ def new_plugin(slot: str, name: str, registry: Path) -> list[Path]:
     """
     if slot not in SLOTS:
         raise RegistryError(Problem(f"unknown slot {quoted(slot)}", help=did_you_mean(slot, SLOTS)))
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise RegistryError(
             Problem(
                 f"{quoted(name)} is no name for a component",
-                help="names are made of lower-case letters, digits and `_`, and begin with a letter",
+                help=f"names are made of {NAME_RULE}",
             )
         )
     if taken := load_registry(registry).plugins[slot].get(name):
         raise RegistryError(
-            Problem(f"{slot} {quoted(name)} is registered already", taken.place, "choose another name")
+            Problem(
+                f"{slot} {quoted(name)} is registered already", taken.place, "choose another name"
+            )
         )
     cls = _class_name(slot, name)
     files = _plugin_files(registry.parent, slot, name, cls)
@@ -103,7 +103,7 @@ def _plugin_files(folder: Path, slot: str, name: str, cls: str) -> dict[Path, st
 
 
 def _class_name(slot: str, name: str) -> str:
-    """`my_ffn` as `MyFfn`; with the slot behind it where the template means something else by that."""
+    """`my_ffn` as `MyFfn`; with the slot behind it where the template uses that word otherwise."""
     cls = "".join(part.capitalize() for part in name.split("_"))
     used = re.search(rf"\b{cls}\b", _template(f"{slot}.py", name="", class_name=""))
     return cls + slot.capitalize() if used or keyword.iskeyword(cls) else cls
@@ -128,7 +128,9 @@ def _with_entry(registry: Path, slot: str, name: str, target: str) -> str:
             return changed
     # The slot is written in another way than as a table with a line for each name.
     raise RegistryError(
-        Problem(f"no line can be added to `{slot}`", document.place((slot,)), f"add it there: {line}")
+        Problem(
+            f"no line can be added to `{slot}`", document.place((slot,)), f"add it there: {line}"
+        )
     )
 
 
@@ -136,7 +138,9 @@ def _write_new(files: Mapping[Path, str]) -> None:
     """Write files that are not there yet, all or none."""
     if there := [path for path in files if path.exists()]:
         raise ZooError(
-            Problem(f"{str(path)!r} is there already", help="nothing is overwritten, nothing is written")
+            Problem(
+                f"{str(path)!r} is there already", help="nothing is overwritten, nothing is written"
+            )
             for path in there
         )
     written: list[Path] = []

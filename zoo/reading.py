@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.document import Document, from_data, parse, read_document
-from zoo.errors import Problem, SpecError, did_you_mean, quoted
+from zoo.errors import Problem, SpecError, nearest, quoted
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import ModelSpec
@@ -59,8 +59,10 @@ def _document(source: str | Path | Mapping[str, Any], registry: Registry) -> Doc
     path = Path(source)
     if path.suffix != ".toml" and not _exists(path):
         known = [*registry.models, *(other.name for other in Path().glob("*.toml"))]
+        near = nearest(str(source), known)
+        hint = f"did you mean `{near}`?" if near else "`zoo list models` lists the models"
         message = f"there is no file and no model {quoted(source)}"
-        raise SpecError(Problem(message, help=did_you_mean(str(source), known)))
+        raise SpecError(Problem(message, help=hint))
     return read_document(path)
 
 

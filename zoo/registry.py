@@ -21,6 +21,7 @@ from zoo.errors import (
     RegistryError,
     ZooError,
     did_you_mean,
+    in_order,
     quoted,
 )
 from zoo.plugin_loading import PluginEntryPoint, PluginManager
@@ -28,7 +29,7 @@ from zoo.slots import SLOTS, Plugin
 
 FORMAT = 1
 FILE_NAME = "registry.toml"
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,127}", re.IGNORECASE)
 _TARGET = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[\w./ -]+\.py):[A-Za-z_]\w*")
 
@@ -164,7 +165,7 @@ def read_layers(paths: Iterable[Path]) -> Registry:
     for path in paths:
         layers.add(path)
     if layers.problems:
-        raise RegistryError(layers.problems)
+        raise RegistryError(in_order(layers.problems))
     return layers.registry
 
 
@@ -196,8 +197,8 @@ class _Layers:
         self.refuse_unknown(data, known, document, ())
         # First, so that this registry's own lines go over those that it includes.
         include = data.get("include", [])
-        for package in include if isinstance(include, list) else [include]:
-            self.include(document, package)
+        for index, package in enumerate(include if isinstance(include, list) else [include]):
+            self.include(document, package, index)
         for group in (*SLOTS, "models", "defaults"):
             table = data.get(group, {})
             if isinstance(table, dict):
@@ -230,9 +231,9 @@ class _Layers:
             place = document.place((group, name))
             self.report(f"there is no slot {quoted(name)}", place, did_you_mean(name, SLOTS))
             return
-        pattern = _MODEL_NAME if group == "models" else _NAME
+        pattern = _MODEL_NAME if group == "models" else NAME
         if not pattern.fullmatch(name):
-            signs = "letters, digits, `_`, `-` and `.`" if group == "models" else _NAME_RULE
+            signs = "letters, digits, `_`, `-` and `.`" if group == "models" else NAME_RULE
             place = document.place((group, name))
             message = f"{quoted(name)} is no name for a registry"
             self.report(message, place, f"names are made of {signs}")
@@ -244,17 +245,16 @@ class _Layers:
         target = written.get(key)
         if not isinstance(target, str) or not _is_target(group, target):
             place = document.place((group, name, key), value=True)
-            self.report(f"{group} {quoted(name)} needs {expected}", place)
+            self.report(f"{_THING.get(group, group)} {quoted(name)} {expected}", place)
             return
         entry = Entry(group, name, target, document, folder)
         first = names.get(name)
         if first is None or override is True:
             names[name] = entry
             return
-        what = "the default of" if group == "defaults" else group.removesuffix("s")
         self.problems.append(
             Problem(
-                f"{what} {quoted(name)} is registered twice",
+                f"{_THING.get(group, group)} {quoted(name)} is registered twice",
                 entry.place,
                 help="rename one, or say that this one goes over the first: "
                 f'{name} = {{ {key} = "{target}", override = true }}',
@@ -267,12 +267,12 @@ class _Layers:
             return self.registry.models
         return self.registry.defaults if group == "defaults" else self.registry.plugins[group]
 
-    def include(self, document: Document, package: object) -> None:
+    def include(self, document: Document, package: object, index: int) -> None:
         """Add the registry that an installed package ships, without importing the package."""
         from importlib.util import find_spec
 
         def place() -> Place:
-            return document.place(("include",), value=True)
+            return document.place(("include", index), value=True)
 
         if not isinstance(package, str) or not re.fullmatch(r"[A-Za-z_]\w*", package):
             message = "`include` must be the name of an installed package, or an array of names"
@@ -293,17 +293,18 @@ class _Layers:
             self.report(f"the package {quoted(package)} ships no {FILE_NAME}", place())
 
 
-_PLUGIN_VALUE = "target", 'a target: "package.module:Class" or "plugins/file.py:Class"'
+_PLUGIN_VALUE = "target", 'needs a target: "package.module:Class" or "plugins/file.py:Class"'
 _VALUES = {
-    "models": ("spec", "the file name of a spec in the registry's folder or below"),
-    "defaults": ("kind", "the kind that fills the slot when a spec names none"),
+    "models": ("spec", "needs the name of a spec file in the registry's folder or below"),
+    "defaults": ("kind", "must be the name of a plugin"),
 }
-_NAME_RULE = "lower-case letters, digits and `_`, and begin with a letter"
+_THING = {"models": "model", "defaults": "the default of"}
+NAME_RULE = "lower-case letters, digits and `_`, and begin with a letter"
 
 
 def _is_target(group: str, target: str) -> bool:
     if group == "defaults":
-        return _NAME.fullmatch(target) is not None
+        return NAME.fullmatch(target) is not None
     path = Path(target if group == "models" else target.rpartition(":")[0])
     inside = not path.is_absolute() and ".." not in path.parts and path != Path()
     return inside and (group == "models" or _TARGET.fullmatch(target) is not None)

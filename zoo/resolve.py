@@ -198,8 +198,10 @@ class _Resolver:
         kind = table.entries.get("kind") or self.default_kind(slot, table)
         cls = None
         if len(path) > MAX_DEPTH:
-            message = f"components are nested more than {MAX_DEPTH} deep: `{path[-2]}.{name}` ..."
-            self.findings.add(Problem(message, (kind or table).place(value=True)))
+            where = ".".join(map(str, path[:6]))
+            message = f"components are nested more than {MAX_DEPTH} deep: `{where}...`"
+            outer = scope[-1].entries.get("kind") or scope[-1]
+            self.findings.add(Problem(message, outer.place(value=True)))
             return None
         if kind is None:
             message = f"`{'.'.join(map(str, path))}` needs a `kind`"
@@ -331,6 +333,7 @@ class _Resolver:
         except RuleError as error:
             where = rule.entries[error.key] if error.key else rule
             self.findings.add_unless_told(Problem(str(error), where.place(value=True)))
+            self.usage.use_all(rule)
             return []
 
     @cached_property

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import torch
-from safetensors import SafetensorError, TensorSpec, serialize_file
 
 import zoo
-from zoo.building import stored
+from zoo.atomic import new_file
+from zoo.building import differences_from_spec, stored
+from zoo.component import Component, fields_of
+from zoo.document import read_document
 from zoo.errors import Problem, WeightsError
-from zoo.resolve import nodes
-from zoo.slots import SLOTS
+from zoo.registry import shipped_registry
+from zoo.slots import SLOTS, Plugin
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights_file import KEY, Header, Record, weights_path
+from zoo.weights_file import Header, Record, weights_path
 
 DTYPES = {
-    torch.float64: ("F64", "float64"),
-    torch.float32: ("F32", "float32"),
-    torch.float16: ("F16", "float16"),
-    torch.bfloat16: ("BF16", "bfloat16"),
-    torch.int64: ("I64", "int64"),
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
 }
-"""torch's dtypes that a model may store, with their names in a header and for its writer."""
+"""torch's dtypes that a model may store, with their names in a header."""
 
 
 def save(model: Transformer, path: str | Path) -> str:
@@ -48,126 +49,115 @@ def save(model: Transformer, path: str | Path) -> str:
         The content digest: `sha256:` over the sorted records of the tensors.
 
     Raises:
-        WeightsError: the model has no values or no spec, or the file cannot be written.
+        WeightsError: the model has no values, or its tensors are not those of its spec.
+        ZooError: the file cannot be written.
     """
-    spec = getattr(model, "spec", None)
-    if not isinstance(spec, ModelSpec):
-        raise WeightsError("only a model that the zoo built knows the spec that a file needs")
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in stored(model).items():
-        if tensor.is_meta:
-            raise WeightsError(f"{spec.name} is on the meta device: it has no values to save")
-        if tensor.dtype not in DTYPES:
-            raise WeightsError(f"the tensor `{name}` is {tensor.dtype}, which is not stored")
-        tensors[name] = tensor.detach().cpu().contiguous()
+    with new_file(weights_path(Path(path))) as file:
+        return write(model, file)
+
+
+def write(
+    model: Transformer, file: BinaryIO, *, on_bytes: Callable[[int], None] | None = None
+) -> str:
+    """Write a model to an open file, as `save` does.
+
+    Args:
+        model: as for `save`.
+        file: open for writing, at its start.
+        on_bytes: called with the number of bytes written since the last call.
+    """
+    tensors = _storable(model)
+    spec = model.spec
     header = Header(
         spec=spec.to_dict(),
         provenance={"zoo": zoo.__version__, "plugins": plugin_versions(spec)},
         ties=dict(spec.ties),
-        records=records_of(tensors),
+        records=_records(tensors),
     )
-    _write(weights_path(Path(path)), header, tensors)
+    file.write(header.to_bytes())
+    for name in header.names_in_file():
+        written = file.write(_bytes_of(tensors[name]))
+        if on_bytes is not None:
+            on_bytes(written)
     return header.content_digest
 
 
-def records_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Record]:
-    """The record of each CPU tensor; digests run on all cores, the largest tensors first."""
+def _storable(model: Transformer) -> dict[str, torch.Tensor]:
+    """The tensors of a model as they are stored: contiguous, on the CPU."""
+    spec = getattr(model, "spec", None)
+    if not isinstance(spec, ModelSpec):
+        raise WeightsError("only a model that the zoo built knows the spec that a file needs")
+    if differences := differences_from_spec(model):
+        shown = "\n  ".join(differences[:8])
+        raise WeightsError(
+            Problem(
+                f"the tensors of {spec.name} are not those of its spec\n  {shown}",
+                help="a change of the architecture belongs into the spec",
+            )
+        )
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in stored(model).items():
+        if tensor.is_meta:
+            raise WeightsError(f"{spec.name} is on the meta device: it has no values to save")
+        if tensor.dtype not in DTYPES or tensor.layout != torch.strided:
+            raise WeightsError(
+                f"the tensor `{name}` is {tensor.dtype} ({tensor.layout}), which is not stored"
+            )
+        tensors[name] = tensor.detach().cpu().contiguous()
+    return tensors
+
+
+def _records(tensors: Mapping[str, torch.Tensor]) -> dict[str, Record]:
+    """The record of each tensor; digests run on all cores, the largest tensors first."""
     largest_first = sorted(tensors, key=lambda name: tensors[name].nbytes, reverse=True)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        digests = dict(
-            zip(largest_first, pool.map(lambda n: sha256_of(tensors[n]), largest_first), strict=True)
-        )
-    return {
-        name: Record(DTYPES[tensor.dtype][0], tuple(tensor.shape), digests[name])
-        for name, tensor in tensors.items()
-    }
+        digests = pool.map(lambda name: sha256_of(tensors[name]), largest_first)
+        return {
+            name: Record(DTYPES[tensors[name].dtype], tuple(tensors[name].shape), digest)
+            for name, digest in zip(largest_first, digests, strict=True)
+        }
 
 
 def sha256_of(tensor: torch.Tensor) -> str:
     """The hexadecimal SHA-256 of a contiguous CPU tensor's bytes."""
-    raw = tensor.reshape(-1).view(torch.uint8).numpy()
-    return hashlib.sha256(memoryview(raw)).hexdigest()
+    return hashlib.sha256(_bytes_of(tensor)).hexdigest()
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(raw)
 
 
 def plugin_versions(spec: ModelSpec) -> dict[str, str]:
     """Each plugin that a spec uses, as `slot.kind`, and the distribution and version, or the
     SHA-256 of the file, that it came from."""
+    shipped = _shipped_packages()
+    return {name: _origin(cls, shipped) for name, cls in sorted(_plugins(spec.model))}
+
+
+def _plugins(component: Component) -> Iterator[tuple[str, type[Plugin]]]:
+    if isinstance(component, Plugin):
+        slot = next(slot for slot, base in SLOTS.items() if isinstance(component, base))
+        yield f"{slot}.{component.kind}", type(component)
+    for name in fields_of(type(component)):
+        value: Any = getattr(component, name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Component):
+                yield from _plugins(part)
+
+
+def _shipped_packages() -> set[str]:
+    tables = read_document(shipped_registry()).data
+    return {target.partition(".")[0] for slot in SLOTS for target in tables.get(slot, {}).values()}
+
+
+def _origin(cls: type[Plugin], shipped: set[str]) -> str:
     from importlib.metadata import packages_distributions, version
 
-    from zoo.registry import shipped_registry
-
-    owners = packages_distributions()
-    shipped = shipped_registry().parent.resolve()
-    found: dict[str, str] = {}
-    for node in nodes(spec.origin) if spec.origin is not None else ():
-        slot = next((slot for slot, base in SLOTS.items() if issubclass(node.cls, base)), None)
-        if node.kind is None or slot is None:
-            continue
-        module = sys.modules[node.cls.__module__]
-        file = Path(module.__file__ or "")
-        package = module.__name__.partition(".")[0]
-        if package.startswith("zoo_plugin_file_") or package not in owners | {"zoo_components": 0}:
-            origin = "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
-        elif file.resolve().is_relative_to(shipped):
-            origin = f"zoo {zoo.__version__}"
-        else:
-            origin = f"{owners[package][0]} {version(owners[package][0])}"
-        found[f"{slot}.{node.kind.value}"] = origin
-    return found
-
-
-def _write(path: Path, header: Header, tensors: Mapping[str, torch.Tensor]) -> None:
-    specs = {
-        name: TensorSpec(
-            dtype=DTYPES[t.dtype][1], shape=list(t.shape), data_ptr=t.data_ptr(), data_len=t.nbytes
-        )
-        for name, t in tensors.items()
-    }
-    made: list[Path] = []
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
-    try:
-        for folder in reversed([path.parent, *path.parent.parents]):
-            if not folder.exists():
-                folder.mkdir()
-                made.append(folder)
-        serialize_file(specs, str(temporary), metadata={KEY: header.to_json()})
-        _settle(temporary, 0o666 & ~_umask())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        for folder in reversed(made):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise WeightsError(
-            Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
-        ) from None
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _settle(path: Path, mode: int) -> None:
-    """Give the file its mode and wait until it is on disk."""
-    path.chmod(mode)
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+    package = cls.__module__.partition(".")[0]
+    if package in shipped:
+        return f"zoo {zoo.__version__}"
+    if owners := packages_distributions().get(package):
+        return f"{owners[0]} {version(owners[0])}"
+    file = Path(sys.modules[cls.__module__].__file__ or "")
+    return "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()

@@ -53,15 +53,24 @@ class ModelSpec:
 
         return to_toml(self)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the architecture as a picture, and its sizes."""
+        from zoo.drawing import to_html
+
+        return to_html(self)
+
     @cached_property
     def layout(self) -> Layout:
         """The tensors of the model, as a tree named like its modules.
 
         Raises:
-            PluginError: a component's `layout` has failed.
+            PluginError: a component's `layout` has failed, or is no layout.
         """
         with plugin_code(f"the layout of {self.name}"):
-            return self.model.layout()
+            layout = self.model.layout()
+            if not isinstance(layout, Layout):
+                raise TypeError(f"{type(self.model).__name__}.layout returned {layout!r}")
+            return layout
 
     @cached_property
     def ties(self) -> Mapping[str, str]:

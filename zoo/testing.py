@@ -34,6 +34,6 @@ def check_plugin(
     __tracebackhide__ = True  # pytest shows the caller instead
     if not isinstance(registry, Registry):
         registry = load_registry(registry)
-    [report] = check_plugins([(slot, kind)], registry, values=values)
+    [report] = check_plugins([f"{slot}.{kind}"], registry, values=values)
     if not report.ok:
         raise AssertionError(report.text())

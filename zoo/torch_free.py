@@ -18,8 +18,8 @@ from zoo.errors import PluginError
 from zoo.registry import Entry, Registry
 
 
-def import_failures(entries: Iterable[Entry]) -> dict[tuple[str, str], str]:
-    """Why a plugin cannot be imported without torch, by slot and kind; those that can are left out."""
+def import_failures(entries: Iterable[Entry]) -> list[str | None]:
+    """Why each plugin cannot be imported without torch, or None."""
     told = [[e.group, e.name, e.target, str(e.folder.resolve())] for e in entries]
     done = subprocess.run(
         [sys.executable, "-m", __name__],
@@ -29,16 +29,10 @@ def import_failures(entries: Iterable[Entry]) -> dict[tuple[str, str], str]:
         text=True,
         check=False,
     )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    # One line for each plugin: a plugin that ends the process has no line, nor has any after it.
-    answers += [f"importing it ends the process: {done.stderr.strip()[-500:]}"] * (
-        len(told) - len(answers)
-    )
-    return {
-        (slot, kind): answer
-        for (slot, kind, *_), answer in zip(told, answers, strict=True)
-        if answer is not None
-    }
+    # One line for each plugin: one that ends the process has no line, nor has any after it.
+    answers: list[str | None] = [json.loads(line) for line in done.stdout.splitlines()]
+    missing = len(told) - len(answers)
+    return answers + [f"importing it ends the process\n{done.stderr.strip()[-500:]}"] * missing
 
 
 def main() -> None:

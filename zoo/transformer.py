@@ -32,6 +32,12 @@ class Transformer(nn.Module):
 
     spec: ModelSpec
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the architecture as a picture, and its sizes."""
+        from zoo.drawing import to_html
+
+        return to_html(self.spec)
+
 
 def expand_mask(mask: torch.Tensor | None) -> torch.Tensor | None:
     """A (batch, key) or (batch, query, key) mask with the dimensions that it leaves out."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from zoo.component import SHARED, Component, fields_of, given_of
+from zoo.component import FAILED, SHARED, Component, fields_of, given_of
 from zoo.document import KeyPath
 from zoo.errors import Place, PluginError, Problem, nearest
 from zoo.plugin_errors import describe_failure, plugin_code
@@ -18,8 +18,8 @@ from zoo.spec import ModelSpec
 from zoo.tables import Leaf, described
 
 # Errors that only follow from another problem: a child that failed, a value derived from it.
-_CONSEQUENCES = {"zoo_child_failed", "default_factory_not_called"}
-_FAILED = object()  # the value of a child whose plugin could not be found
+_DERIVED = {"default_factory_not_called"}
+_CONSEQUENCES = {"zoo_child_failed", *_DERIVED}
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -64,24 +64,50 @@ class _Validation:
         return component
 
     def make(self, node: Node, given: Mapping[str, Any]) -> Component | None:
-        wanted = given_of(node.cls)
-        values: dict[str, Any] = {name: given[name] for name in wanted & given.keys()}
+        outer = self.enclosing[-1].cls.model_fields if self.enclosing else {}
+        values: dict[str, Any] = {
+            name: given.get(name, FAILED)
+            for name in given_of(node.cls)
+            if name in given or name in outer
+        }
         if node.kind is not None:
             values["kind"] = node.kind.value
         for name, value in node.values.items():
-            values[name] = _FAILED if value is None else getattr(value, "value", value)
+            values[name] = FAILED if value is None else getattr(value, "value", value)
         self.enclosing.append(node)
         try:
-            with plugin_code(f"validating {_dotted(node.path)}"):
+            with plugin_code(f"validating {_named(node)}", lambda: self.place_of(node)):
                 try:
                     return node.cls.model_validate(values, context=self)
                 except ValidationError as error:
-                    self.add(node, error.errors(include_url=False))
+                    errors = error.errors(include_url=False)
+                    self.add(node, errors)
+                    return self.make_with_defaults(node, values, errors)
         except PluginError as error:
             self.findings.add_error(error)
+            return None
         finally:
             self.enclosing.pop()
-        return None
+
+    def make_with_defaults(
+        self, node: Node, values: Mapping[str, Any], errors: Sequence[ErrorDetails]
+    ) -> Component | None:
+        """The component with the defaults of the values that are wrong, so that the others, and
+        what is around it, can be checked against each other."""
+        wrong = {str(e["loc"][0]) for e in errors if e["loc"] and e["type"] not in _DERIVED}
+        for name in wrong:
+            is_own = isinstance(node.values.get(name), Leaf)
+            if not is_own or node.cls.model_fields[name].is_required():
+                return None
+        rest = {name: value for name, value in values.items() if name not in wrong}
+        try:
+            return node.cls.model_validate(rest, context=self) if wrong else None
+        except ValidationError as error:
+            for details in error.errors(include_url=False):
+                keys = details.get("ctx", {}).get("keys", ())
+                if details["type"] == "contradiction" and wrong.isdisjoint(keys):
+                    self.add_of_component(node, details)
+            return None
 
     def add(self, node: Node, errors: Sequence[ErrorDetails]) -> None:
         """Note what pydantic found in one component, one problem a value."""
@@ -108,10 +134,15 @@ class _Validation:
         if details["type"] == "contradiction":
             self.add_contradiction(node, context)
         elif details["type"] == "assertion_error":
-            what = f"validating {_dotted(node.path)}"
-            self.findings.add_error(PluginError(describe_failure(what, context["error"])))
+            self.add_assertion(node, context["error"])
         else:
             self.findings.add(Problem(_message(details), self.place_of(node)))
+
+    def add_assertion(self, node: Node, error: BaseException) -> None:
+        """Note a failed `assert`: not a way to tell a user something, but a fault in a plugin."""
+        what = f"validating {_named(node)}"
+        problem = describe_failure(what, error, self.place_of(node))
+        self.findings.add_error(PluginError(problem))
 
     def add_of_field(
         self, node: Node, name: str, path: KeyPath, same: Sequence[ErrorDetails]
@@ -123,21 +154,24 @@ class _Validation:
             message = f"{who} needs the dimension `{name}`, which its parent does not give"
             if not missing:
                 message = f"{who} gets the dimension `{name}` from its parent: it {_message(*same)}"
-            self.not_given.append(Problem(message, self.place_of(node)))
+            hint = f"the plugin around it has to bind it: `Slot(..., {name}=...)`"
+            self.not_given.append(Problem(message, self.place_of(node), hint))
         elif missing:
             shared = fields_of(node.cls)[name] is SHARED
             key = (name, self.place_of(node), shared)
             self.missing.setdefault(key, []).append(_dotted((*node.path, name)))
+        elif same[0]["type"] == "assertion_error":
+            self.add_assertion(node, same[0].get("ctx", {})["error"])
         else:
             place = self.place_of(node)
             if isinstance(leaf, Leaf):  # a problem inside an array is shown at the item
                 place = leaf.document.place((*leaf.path, *path), value=True)
-            hint = _nearest_literal(same)
-            self.findings.add_unless_told(Problem(f"`{name}` {_message(*same)}", place, hint))
+            message = f"`{name}` {_message(*same)}"
+            self.findings.add_unless_told(Problem(message, place, _nearest_literal(same)))
 
     def finish(self) -> None:
         """Report the missing keys, each with all that need it, and, if nothing else explains the
-        failure, the dimensions that a component was not given."""
+        failure, the first dimension that a component was not given; the others follow from it."""
         for (name, place, shared), needed in self.missing.items():
             few = " and ".join(f"`{path}`" for path in needed[:2])
             more = f" and {len(needed) - 2} more" if len(needed) > 2 else ""
@@ -147,7 +181,7 @@ class _Validation:
             message = f"the key `{name}` is missing: {few}{more} {verb} it"
             self.findings.add(Problem(message, place, hint))
         if not self.findings and self.not_given:
-            self.findings.add_error(PluginError(self.not_given))
+            self.findings.add_error(PluginError(self.not_given[0]))
 
     def add_contradiction(self, node: Node, context: Mapping[str, Any]) -> None:
         keys = cast("tuple[str, ...]", context["keys"])
@@ -159,7 +193,7 @@ class _Validation:
 
     def find(self, key: str) -> Leaf | None:
         """Where a key's value was written: in the component that is being made or around it, else
-        the first below one of these. A dotted key reaches into a child."""
+        in one beside it. A dotted key reaches into a child."""
         name, _, inner = key.partition(".")
         for node in reversed(self.enclosing):
             value = node.values.get(name)
@@ -167,7 +201,7 @@ class _Validation:
                 value = value.kind if inner == "kind" else value.values.get(inner)
             if isinstance(value, Leaf) and value.stated:
                 return value
-        for around in reversed(self.enclosing) if not inner else ():
+        for around in self.enclosing[-2:-1] if not inner else ():
             for node in nodes(around):
                 value = node.values.get(name)
                 if isinstance(value, Leaf):
@@ -185,7 +219,11 @@ class _Validation:
 
 
 def _dotted(path: KeyPath) -> str:
-    return ".".join(map(str, path)) or "the spec"
+    return ".".join(map(str, path))
+
+
+def _named(node: Node) -> str:
+    return f"`{_dotted(node.path)}`" if node.path else "the spec"
 
 
 def _path_inside(value: object, location: Sequence[str | int]) -> KeyPath:

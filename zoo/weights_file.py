@@ -1,33 +1,44 @@
 """The zoo's weights file: one safetensors file whose header tells how to rebuild the model.
 
 The header holds exactly one metadata key, `zoo`, with canonical JSON: the resolved spec, where the
-plugins came from, the tied tensors, and a record of each tensor. More than one key would make the
-bytes random: safetensors writes metadata in the order of a randomised hash.
+plugins came from, the tied tensors, a record of each tensor, and the SHA-256 of all that. The file
+is laid out here and not by the safetensors library, so that its bytes depend on no other package.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from zoo.errors import Place, Problem, WeightsError
 
 KEY = "zoo"
 FORMAT = 1
 FILE_NAME = "model.safetensors"
+ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
+"""The dtypes that are stored, as safetensors names them, and the bytes of one element."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One stored tensor: its dtype as safetensors writes it, its shape, the SHA-256 of its bytes."""
+    """One stored tensor: its dtype as safetensors names it, its shape, its bytes' SHA-256."""
 
     dtype: str
     shape: tuple[int, ...]
     sha256: str
+
+    @property
+    def n_bytes(self) -> int:
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +54,17 @@ class Header:
         """Canonical JSON (RFC 8785)."""
         import rfc8785
 
-        records = {
-            name: {"dtype": r.dtype, "shape": list(r.shape), "sha256": r.sha256}
-            for name, r in self.records.items()
-        }
-        data = {
+        data: dict[str, Any] = {
             "format": FORMAT,
             "spec": self.spec,
             "provenance": self.provenance,
             "ties": self.ties,
-            "tensors": records,
+            "tensors": {
+                name: {"dtype": r.dtype, "shape": list(r.shape), "sha256": r.sha256}
+                for name, r in self.records.items()
+            },
         }
+        data["sha256"] = hashlib.sha256(rfc8785.dumps(data)).hexdigest()
         return rfc8785.dumps(data).decode()
 
     @property
@@ -66,10 +77,34 @@ class Header:
         )
         return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
 
+    def names_in_file(self) -> list[str]:
+        """The tensors in the order of their bytes: wide elements first, so that all are aligned."""
+
+        def key(name: str) -> tuple[int, str]:
+            return -ITEM_BYTES[self.records[name].dtype], name
+
+        return sorted(self.records, key=key)
+
+    def to_bytes(self) -> bytes:
+        """What stands in the file before the tensors: the length of a JSON text, and that text."""
+        entries: dict[str, Any] = {"__metadata__": {KEY: self.to_json()}}
+        end = 0
+        for name in self.names_in_file():
+            record = self.records[name]
+            start, end = end, end + record.n_bytes
+            entries[name] = {
+                "dtype": record.dtype,
+                "shape": list(record.shape),
+                "data_offsets": [start, end],
+            }
+        text = json.dumps(entries, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
+
 
 def weights_path(path: Path) -> Path:
     """The weights file that `path` means: itself, or `model.safetensors` in a folder."""
-    return path if path.suffix == ".safetensors" else path / FILE_NAME
+    return path if path.suffix == ".safetensors" or path.is_file() else path / FILE_NAME
 
 
 def read_header(path: Path) -> Header:
@@ -78,28 +113,40 @@ def read_header(path: Path) -> Header:
     Raises:
         WeightsError: the file is missing, damaged, or was not written by the zoo.
     """
+    with open_weights(path, "numpy") as (_, header):
+        return header
+
+
+@contextmanager
+def open_weights(path: Path, framework: Literal["numpy", "pt"]) -> Iterator[tuple[Any, Header]]:
+    """The open file, a `safetensors.safe_open`, and its header, held against each other.
+
+    Raises:
+        WeightsError: the file is missing, damaged, or was not written by the zoo. What the library
+            raises in the block becomes one too.
+    """
     from safetensors import SafetensorError, safe_open
 
     place = Place(str(path))
     if not path.is_file():
         raise WeightsError(Problem("there is no such weights file", place))
     try:
-        with safe_open(str(path), framework="numpy") as file:  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-            metadata = cast("dict[str, str] | None", file.metadata())  # pyright: ignore[reportUnknownMemberType]
+        # Read, not mapped: of a file that shrinks meanwhile comes an error and not a SIGBUS.
+        with cast("Any", safe_open)(str(path), framework=framework, backend="pread") as file:
+            header = _parse(file.metadata(), place)
             found: dict[str, tuple[str, tuple[int, ...]]] = {}
-            for name in cast("Iterable[str]", file.keys()):  # pyright: ignore[reportUnknownMemberType]
-                slice_ = cast("Any", file.get_slice(name))  # pyright: ignore[reportUnknownMemberType]
-                found[name] = (slice_.get_dtype(), tuple(slice_.get_shape()))
+            for name in file.offset_keys():
+                part = file.get_slice(name)
+                found[name] = (part.get_dtype(), tuple(part.get_shape()))
+            if problems := list(_differences(found, header.records, place)):
+                raise WeightsError(problems)
+            yield file, header
     except SafetensorError as error:
         raise WeightsError(
             Problem(f"not a whole safetensors file: {error}", place, "fetch or build it again")
         ) from None
     except OSError as error:
-        raise WeightsError(Problem(f"cannot be read: {error}", place)) from None
-    header = _parse(metadata, place)
-    if problems := list(_differences(found, header.records, place)):
-        raise WeightsError(problems)
-    return header
+        raise WeightsError(Problem(f"cannot be read: {error.strerror or error}", place)) from None
 
 
 def _parse(metadata: Mapping[str, str] | None, place: Place) -> Header:
@@ -116,18 +163,40 @@ def _parse(metadata: Mapping[str, str] | None, place: Place) -> Header:
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']!r} is not known")
         header = Header(
-            spec=dict(data["spec"]),
-            provenance=dict(data["provenance"]),
-            ties={str(k): str(v) for k, v in data["ties"].items()},
-            records={
-                str(name): Record(str(r["dtype"]), tuple(map(int, r["shape"])), str(r["sha256"]))
-                for name, r in data["tensors"].items()
-            },
+            spec=_object(data["spec"]),
+            provenance=_object(data["provenance"]),
+            ties={name: _string(first) for name, first in _object(data["ties"]).items()},
+            records={name: _record(r) for name, r in _object(data["tensors"]).items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        if json.loads(header.to_json()) != data:
+            raise ValueError("it is not what was written")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         message = f"the `zoo` metadata is damaged: {type(error).__name__}: {error}"
-        raise WeightsError(Problem(message, place)) from None
+        raise WeightsError(Problem(message, place, "fetch or build it again")) from None
     return header
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("an object is expected")
+    return cast("dict[str, Any]", value)
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a string is expected")
+    return value
+
+
+def _record(value: Any) -> Record:
+    dtype, shape, sha256 = value["dtype"], value["shape"], value["sha256"]
+    if dtype not in ITEM_BYTES:
+        raise ValueError(f"the dtype {dtype!r} is not known")
+    if not isinstance(shape, list) or any(type(size) is not int for size in shape):
+        raise TypeError("a shape is a list of integers")
+    if not _SHA256.fullmatch(sha256):
+        raise ValueError("a record has no SHA-256")
+    return Record(dtype, tuple(shape), sha256)
 
 
 def _differences(

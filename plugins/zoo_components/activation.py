@@ -29,8 +29,8 @@ Activation = Literal[
     "softplus",
     "none",
 ]
-"""ReLU; its square (So et al. 2021, arXiv:2109.08668); PReLU with one learned slope (He et al. 2015,
-arXiv:1502.01852). GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415) exact, by tanh, and as
+"""ReLU; its square (So et al. 2021, arXiv:2109.08668); PReLU with one learned slope (He et al.
+2015, arXiv:1502.01852). GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415) exact, by tanh, and as
 x * sigmoid(1.702 x). SiLU, x * sigmoid(x) (Elfwing et al. 2017, arXiv:1702.03118), and Swish,
 x * sigmoid(beta x) (Ramachandran et al. 2017, arXiv:1710.05941). xIELU with two learned numbers
 (Huang and Schlag 2024, arXiv:2411.13010). tanh; the logistic function; log(1 + exp(x)); none."""

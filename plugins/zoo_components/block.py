@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from zoo.component import Given, Probability, Shared, Slot, contradiction
 from zoo.layout import LayerList, Layout, Tensor, vector
 from zoo.slots import Attention, Block, FeedForward, Position, Sublayer
-from zoo_components.position import NoPosition
 
 if TYPE_CHECKING:
     from torch import nn
@@ -130,8 +129,7 @@ class Residual(Block):
         return Layout(parts)
 
     def _own_scheme(self) -> nn.Module | None:
-        none = isinstance(self.self_position, NoPosition)
-        return None if none else self.self_position.build()
+        return None if self.self_position.absent else self.self_position.build()
 
     def build(self) -> nn.Module:
         from zoo_components.modules.block import ResidualBlock, with_norms

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import model_validator
 
 from zoo.component import Part, Size, Slot, contradiction
-from zoo.layout import Layout
+from zoo.layout import Layout, linear
 from zoo.slots import Builder, Head
 from zoo_components.stack import DecoderStack, EncoderStack
 
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from zoo.transformer import Transformer
 
 TOKENS = "embed.tokens.weight"
-
-
-def _whole(**parts: Layout) -> Layout:
-    return Layout({name: part for name, part in parts.items() if part.parts})
+"""What a stack calls the token table of its embedding, if that has one."""
 
 
 class EncoderDecoder(Builder):
@@ -33,23 +30,23 @@ class EncoderDecoder(Builder):
     encoder: Annotated[EncoderStack, Part(vocab="source_vocab")]
     """The stack over the source."""
     decoder: Annotated[
-        DecoderStack, Part(vocab="target_vocab", memory_width="encoder.d_model")
+        DecoderStack, Part(vocab="target_vocab", memory_width="encoder.output_width")
     ]
     """The stack over the target."""
-    head: Annotated[Head, Slot("head", vocab="target_vocab", d_model="decoder.d_model")]
+    head: Annotated[Head, Slot("head", vocab="target_vocab", d_model="decoder.output_width")]
     """What is made of the decoder's states."""
 
     @model_validator(mode="after")
     def _check(self) -> EncoderDecoder:
-        for a, b in (("source_vocab", "target_vocab"), ("encoder.d_model", "decoder.d_model")):
-            sizes = [_dig(self, name) for name in (a, b)]
-            if self.share_embeddings and sizes[0] != sizes[1]:
-                raise contradiction(
-                    f"one token table cannot serve {a} = {sizes[0]} and {b} = {sizes[1]}",
-                    "share_embeddings",
-                    a,
-                    b,
-                )
+        if self.share_embeddings and self.source_vocab != self.target_vocab:
+            raise contradiction(
+                f"one token table cannot serve source_vocab = {self.source_vocab} and "
+                f"target_vocab = {self.target_vocab}",
+                "share_embeddings",
+                "source_vocab",
+                "target_vocab",
+            )
+        _check_ties(self)
         return self
 
     def ties(self) -> dict[str, str]:
@@ -66,7 +63,10 @@ class EncoderDecoder(Builder):
         from zoo_components.modules.builders import EncoderDecoder as Module
 
         model = Module(
-            encoder=self.encoder.build(), decoder=self.decoder.build(), head=self.head.build()
+            encoder=self.encoder.build(),
+            decoder=self.decoder.build(),
+            head=self.head.build(),
+            head_pools=self.head.pools,
         )
         return model.tie(self.ties())
 
@@ -78,19 +78,50 @@ class Encoder(Builder):
     """Tokens of the vocabulary."""
     encoder: Annotated[EncoderStack, Part(vocab="vocab")]
     """The stack."""
-    head: Annotated[Head, Slot("head", vocab="vocab", d_model="encoder.d_model")]
+    head: Annotated[Head, Slot("head", vocab="vocab", d_model="encoder.output_width")]
     """What is made of its states."""
+    pooler: Annotated[
+        Head, Slot("head", default="none", inherit=False, d_model="encoder.output_width")
+    ]
+    """A second head, for whole sequences: `model.pooler` of the states (BERT: the kind `pooler`)."""
+    nsp: bool = False
+    """Whether there is a third for next-sentence prediction: `model.nsp` of what the pooler returns,
+    a linear map to two classes."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Encoder:
+        if self.nsp and self.pooler.absent:
+            raise contradiction(
+                '`nsp` classifies what the pooler returns: state `pooler = "pooler"`', "nsp"
+            )
+        _check_ties(self)
+        return self
 
     def ties(self) -> dict[str, str]:
-        return {f"head.{k}": v for k, v in self.head.ties(f"encoder.{TOKENS}").items()}
+        table = f"encoder.{TOKENS}"
+        return {f"head.{name}": target for name, target in self.head.ties(table).items()}
 
     def layout(self) -> Layout:
-        return _whole(encoder=self.encoder.layout(), head=self.head.layout())
+        nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()
+        return _whole(
+            encoder=self.encoder.layout(),
+            head=self.head.layout(),
+            pooler=self.pooler.layout(),
+            nsp=nsp,
+        )
 
     def build(self) -> Transformer:
         from zoo_components.modules.builders import Encoder as Module
 
-        return Module(encoder=self.encoder.build(), head=self.head.build()).tie(self.ties())
+        model = Module(
+            encoder=self.encoder.build(),
+            head=self.head.build(),
+            head_pools=self.head.pools,
+            pooler=None if self.pooler.absent else self.pooler.build(),
+            width=self.encoder.output_width,
+            nsp=self.nsp,
+        )
+        return model.tie(self.ties())
 
 
 class Decoder(Builder):
@@ -103,11 +134,17 @@ class Decoder(Builder):
     """The width of the vectors of an external memory, if there is one."""
     decoder: Annotated[DecoderStack, Part(vocab="vocab", memory_width="memory_width")]
     """The stack."""
-    head: Annotated[Head, Slot("head", vocab="vocab", d_model="decoder.d_model")]
+    head: Annotated[Head, Slot("head", vocab="vocab", d_model="decoder.output_width")]
     """What is made of its states."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Decoder:
+        _check_ties(self)
+        return self
+
     def ties(self) -> dict[str, str]:
-        return {f"head.{k}": v for k, v in self.head.ties(f"decoder.{TOKENS}").items()}
+        table = f"decoder.{TOKENS}"
+        return {f"head.{name}": target for name, target in self.head.ties(table).items()}
 
     def layout(self) -> Layout:
         return _whole(decoder=self.decoder.layout(), head=self.head.layout())
@@ -115,10 +152,30 @@ class Decoder(Builder):
     def build(self) -> Transformer:
         from zoo_components.modules.builders import Decoder as Module
 
-        return Module(decoder=self.decoder.build(), head=self.head.build()).tie(self.ties())
+        model = Module(
+            decoder=self.decoder.build(), head=self.head.build(), head_pools=self.head.pools
+        )
+        return model.tie(self.ties())
 
 
-def _dig(component: object, name: str) -> object:
-    for part in name.split("."):
-        component = getattr(component, part)
-    return component
+def _whole(**parts: Layout) -> Layout:
+    return Layout({name: part for name, part in parts.items() if part.parts})
+
+
+def _check_ties(model: Builder) -> None:
+    """Raises a contradiction unless the tensors that are to be one exist and are alike."""
+    layout = model.layout()
+    keys = ("head.tied", "share_embeddings", "embedding.kind", "d_embed", "d_model")
+    for alias, target in model.ties().items():
+        shapes: list[tuple[int, ...]] = []
+        for name in (alias, target):
+            try:
+                shapes.append(layout.find(name).shape)
+            except KeyError:
+                raise contradiction(
+                    f"`{alias}` and `{target}` cannot be one: there is no `{name}`", *keys
+                ) from None
+        if shapes[0] != shapes[1]:
+            raise contradiction(
+                f"`{alias}` and `{target}` cannot be one: they are {shapes[0]} and {shapes[1]}", *keys
+            )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from zoo.component import PositiveFloat, Probability, Shared, Slot
-from zoo.layout import Layout, embedding
+from zoo.component import Given, PositiveFloat, Probability, Shared, Size, Slot, contradiction
+from zoo.layout import Layout, embedding, linear
 from zoo.slots import Embedding, Norm
+from zoo_components.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,11 +20,42 @@ class TokenEmbedding(Embedding):
     al. 2017, section 3.4)."""
 
     scale: PositiveFloat | Literal["sqrt_d_model"] = 1.0
-    """What the token vectors are multiplied with, before positions are added."""
-    norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_model")]
+    """What the token vectors are multiplied with, before anything is added."""
+    d_embed: Size = Field(default_factory=lambda data: data["d_model"])
+    """The width of the table; where it is not d_model, the table is one factor of two (Lan et al.
+    2019, arXiv:1909.11942)."""
+    projection: Literal["none", "before_positions", "after_norm"] = Field(
+        default_factory=lambda data: (
+            "none" if data["d_embed"] == data["d_model"] else "after_norm"
+        )
+    )
+    """Where the other factor, a linear map to d_model, is: before anything is added to the token
+    vectors (OPT-350m), or after the norm (ALBERT, ELECTRA)."""
+    projection_bias: Annotated[
+        bool | None, OnlyWith("projection", "before_positions", "after_norm", default=True)
+    ] = UNSTATED
+    """With a projection: whether it has a bias."""
+    n_types: int = Field(default=0, ge=0)
+    """How many types of tokens there are, each with a vector that is added (Devlin et al. 2018,
+    arXiv:1810.04805: the two segments); 0: no types."""
+    inner_width: Given[int] = Field(
+        default_factory=lambda data: data[
+            "d_embed" if data["projection"] == "after_norm" else "d_model"
+        ]
+    )
+    norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="inner_width")]
     """A norm after the sum (as in BERT)."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the norm."""
+    masked_tokens: Literal["kept", "zeroed"] = "kept"
+    """What happens to the vectors of padding and of masked tokens after the norm (zeroed in XLM,
+    DeBERTa and ESM)."""
+    token_dropout: Probability = 0.0
+    """The share of tokens that `mask_id` replaced in training (0.12 in ESM-2: Lin et al. 2022).
+    Mask tokens then have the vector 0, and the others are multiplied with the share of tokens that
+    were left in training, over the share that is left in the sequence."""
+    mask_id: int | None = Field(default=None, ge=0)
+    """The id of the mask token, for `token_dropout`."""
 
     @model_validator(mode="after")
     def _check(self) -> TokenEmbedding:
@@ -32,6 +64,24 @@ class TokenEmbedding(Embedding):
                 "a token embedding needs the size of its vocabulary: state `vocab`, or "
                 "`source_vocab` and `target_vocab`, at the top of the spec"
             )
+        if self.projection == "none" and self.d_embed != self.d_model:
+            raise contradiction(
+                f"vectors of d_embed = {self.d_embed} need a projection to "
+                f"d_model = {self.d_model}",
+                "projection",
+                "d_embed",
+                "d_model",
+            )
+        if (self.token_dropout > 0) != (self.mask_id is not None):
+            raise contradiction(
+                "`token_dropout` and `mask_id` go together", "token_dropout", "mask_id"
+            )
+        if self.mask_id is not None and self.mask_id >= self.vocab:
+            raise contradiction(
+                f"mask_id = {self.mask_id} is beyond the vocabulary of {self.vocab} tokens",
+                "mask_id",
+                "vocab",
+            )
         return self
 
     @property
@@ -39,21 +89,42 @@ class TokenEmbedding(Embedding):
         """The scale as a number."""
         return self.d_model**0.5 if self.scale == "sqrt_d_model" else float(self.scale)
 
+    @property
+    def position_width(self) -> int:
+        return self.inner_width
+
     def layout(self) -> Layout:
-        parts = {"tokens": embedding(self.vocab or 0, self.d_model)}
-        norm = self.norm.layout()
-        return Layout(parts | ({"norm": norm} if norm.parts else {}), f"{self.vocab} tokens")
+        parts = {"tokens": embedding(self.vocab or 0, self.d_embed)}
+        if self.n_types:
+            parts["types"] = embedding(self.n_types, self.inner_width)
+        if (norm := self.norm.layout()).parts:
+            parts["norm"] = norm
+        if self.projection != "none":
+            parts["proj"] = linear(self.d_embed, self.d_model, bias=bool(self.projection_bias))
+        return Layout(parts, f"{self.vocab} tokens")
 
     def build(self, scheme: nn.Module | None = None) -> nn.Module:
+        from torch.nn import Linear
+
         from zoo_components.modules.embedding import TokenEmbedding as Module
 
+        proj = None
+        if self.projection != "none":
+            proj = Linear(self.d_embed, self.d_model, bias=bool(self.projection_bias))
         return Module(
             vocab=self.vocab or 0,
-            d_model=self.d_model,
+            d_embed=self.d_embed,
             scale=self.factor,
+            proj=proj,
+            project_first=self.projection == "before_positions",
+            n_types=self.n_types,
+            inner_width=self.inner_width,
             positions=scheme,
             norm=self.norm.build(),
             dropout=self.dropout,
+            zero_masked=self.masked_tokens == "zeroed",
+            token_dropout=self.token_dropout,
+            mask_id=self.mask_id,
         )
 
 

@@ -1,16 +1,21 @@
-"""What a model puts out: the `head` slot."""
+"""What a model puts out for each position: the `head` slot."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from zoo.layout import Layout, linear
-from zoo.slots import Head
+from zoo.component import PositiveFloat, Size, Slot
+from zoo.layout import Layout, Tensor, linear
+from zoo.slots import Head, Norm
+from zoo_components.activation import Activated, Activation
+from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from zoo_components.modules.head import Logits
 
 
 class LinearHead(Head):
@@ -21,29 +26,118 @@ class LinearHead(Head):
     tied: bool = False
     """Whether the map's weight is the token table of the stack below (Press and Wolf 2017,
     arXiv:1608.05859)."""
+    input_scale: PositiveFloat | Literal["inverse_sqrt_d_model"] = 1.0
+    """What the states are multiplied with before the map (T5 with a tied head)."""
+    logits_bias: bool = False
+    """Whether a vector is added to the map's values that is stored and not trained (BART)."""
+    scale: PositiveFloat = 1.0
+    """What the sum is multiplied with (Cohere, Granite)."""
+    softcap: PositiveFloatOrNone = "none"
+    """A bound c that the logits approach: c * tanh(logit / c) (Gemma 2, arXiv:2408.00118)."""
     output: Literal["logits", "log_softmax", "softmax"] = "logits"
-    """What is put out: the map's values, their log-softmax, or their softmax."""
+    """What is put out: the logits, their log-softmax, or their softmax."""
 
     @model_validator(mode="after")
-    def _check(self) -> LinearHead:
+    def _check_vocab(self) -> LinearHead:
         if self.vocab is None:
             raise ValueError(
-                "a linear head needs the size of the vocabulary: state `vocab`, or `target_vocab`, "
-                "at the top of the spec, or choose `head = \"none\"`"
+                "a head over the vocabulary needs its size: state `vocab`, or `target_vocab`, at "
+                "the top of the spec, or choose `head = \"none\"`"
             )
         return self
 
     def ties(self, embedding: str) -> dict[str, str]:
         return {"out.weight": embedding} if self.tied else {}
 
+    @property
+    def out_width(self) -> int:
+        """The width of the vectors that the map to the vocabulary takes."""
+        return self.d_model
+
     def layout(self) -> Layout:
-        return Layout({"out": linear(self.d_model, self.vocab or 0, bias=self.bias)}, self.kind)
+        parts: dict[str, Tensor | Layout] = {
+            "out": linear(self.out_width, self.vocab or 0, bias=self.bias)
+        }
+        if self.logits_bias:
+            parts["logits_bias"] = Tensor((self.vocab or 0,), "constant", buffer=True)
+        return Layout(parts, self.kind)
+
+    def logits(self) -> Logits:
+        """What is made of the values of the map."""
+        from zoo_components.modules.head import Logits
+
+        return Logits(scale=self.scale, softcap=number(self.softcap), output=self.output)
+
+    @property
+    def input_factor(self) -> float:
+        """The input scale as a number."""
+        if self.input_scale == "inverse_sqrt_d_model":
+            return self.d_model**-0.5
+        return float(self.input_scale)
 
     def build(self) -> nn.Module:
         from zoo_components.modules.head import LinearHead as Module
 
         return Module(
-            d_model=self.d_model, vocab=self.vocab or 0, bias=self.bias, output=self.output
+            width=self.out_width,
+            vocab=self.vocab or 0,
+            bias=self.bias,
+            input_scale=self.input_factor,
+            logits_bias=self.logits_bias,
+            logits=self.logits(),
+        )
+
+
+class MlmHead(Activated, LinearHead):
+    """The head of masked language models (Devlin et al. 2018, arXiv:1810.04805):
+    out(norm(activation(dense(x))))."""
+
+    bias: bool = True
+    """Whether the map to the vocabulary has a bias."""
+    activation: Activation = "gelu"
+    """The activation after each dense layer."""
+    d_wide: SizeOrNone = "none"
+    """The width of a first dense layer, with the activation after it, before the other."""
+    d_hidden: Size = Field(default_factory=lambda data: data["d_model"])
+    """The width of the dense layer; that of the token table, if the head is tied to it."""
+    dense_bias: bool = True
+    """Whether the dense layers have a bias."""
+    norm: Annotated[Norm, Slot("norm", width="d_hidden")]
+    """The norm before the map to the vocabulary."""
+
+    @property
+    def out_width(self) -> int:
+        return self.d_hidden
+
+    @property
+    def dense_widths(self) -> list[int]:
+        """The widths between which the dense layers map."""
+        widths = [self.d_model, number(self.d_wide), self.d_hidden]
+        return [width for width in widths if width is not None]
+
+    def layout(self) -> Layout:
+        widths = self.dense_widths
+        dense = {
+            name: linear(n_in, n_out, bias=self.dense_bias)
+            for name, n_in, n_out in zip(("dense", "dense2"), widths, widths[1:], strict=False)
+        }
+        norm = self.norm.layout()
+        parts = {**dense, **self.activation_parts(), **({"norm": norm} if norm.parts else {})}
+        return Layout({**parts, **super().layout().parts}, self.kind)
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.head import MlmHead as Module
+
+        return Module(
+            dense_widths=self.dense_widths,
+            dense_bias=self.dense_bias,
+            activation=self.build_activation(),
+            norm=self.norm.build(),
+            vocab=self.vocab or 0,
+            bias=self.bias,
+            input_scale=self.input_factor,
+            logits_bias=self.logits_bias,
+            logits=self.logits(),
         )
 
 

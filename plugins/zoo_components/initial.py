@@ -17,33 +17,31 @@ Deviation = Annotated[float, Field(gt=0.0, le=1e6)]
 Draw = Literal["uniform", "normal"]
 
 
-def _spread(draw: Draw, std: float) -> Distribution:
-    """The distribution of that form with mean 0 and deviation `std`."""
-    return Normal(std) if draw == "normal" else Uniform(math.sqrt(3) * std)
-
-
 class XavierInit(Init):
-    """Deviation gain * sqrt(2 / (fan_in + fan_out)), uniform or normal (Glorot and Bengio 2010);
-    biases are 0."""
+    """Uniform on +- gain * sqrt(6 / (fan_in + fan_out)), or normal with the same deviation (Glorot
+    and Bengio 2010); biases are 0."""
 
     draw: Draw = "uniform"
     """The form of the distribution."""
     gain: Deviation = 1.0
     """What the deviation is multiplied with."""
     embedding_std: Deviation | None = None
-    """The deviation of embeddings, which are normal then; unless stated they start as matrices do."""
+    """The deviation of embeddings, which then are normal; unless stated they start as matrices."""
 
     def distribution(self, tensor: Tensor) -> Distribution:
         if tensor.role == "bias":
             return Constant(0.0)
         if tensor.role == "embedding" and self.embedding_std is not None:
             return Normal(self.embedding_std)
-        return _spread(self.draw, self.gain * math.sqrt(2 / (tensor.fan_in + tensor.fan_out)))
+        fans = tensor.fan_in + tensor.fan_out
+        if self.draw == "normal":
+            return Normal(self.gain * math.sqrt(2 / fans))
+        return Uniform(self.gain * math.sqrt(6 / fans))
 
 
 class KaimingInit(Init):
-    """Deviation gain / sqrt(fan), uniform or normal (He et al. 2015, arXiv:1502.01852); embeddings
-    are normal, biases are 0."""
+    """Normal with deviation gain / sqrt(fan), or uniform with the same deviation (He et al. 2015,
+    arXiv:1502.01852); embeddings are normal, biases are 0."""
 
     fan: Literal["in", "out"] = "in"
     """Whether the inputs of a weight count, which keeps the variance forward, or its outputs."""
@@ -60,7 +58,9 @@ class KaimingInit(Init):
         if tensor.role == "embedding":
             return Normal(self.embedding_std)
         fan = tensor.fan_in if self.fan == "in" else tensor.fan_out
-        return _spread(self.draw, self.gain / math.sqrt(fan))
+        if self.draw == "normal":
+            return Normal(self.gain / math.sqrt(fan))
+        return Uniform(self.gain * math.sqrt(3 / fan))
 
 
 class TorchInit(Init):
@@ -74,8 +74,8 @@ class TorchInit(Init):
 
 
 class NormalInit(Init):
-    """Normal with mean 0 and the same deviation everywhere unless stated (Radford et al. 2018: 0.02);
-    biases are 0."""
+    """Normal with mean 0 and, unless stated, the same deviation everywhere (Radford et al. 2018:
+    0.02); biases are 0."""
 
     std: Deviation = 0.02
     """The standard deviation."""
@@ -108,8 +108,8 @@ class TruncatedNormalInit(NormalInit):
 
 class DepthScaledInit(Init):
     """Normal, and the matrices whose output is added to the residual stream start smaller by
-    1 / sqrt(number of residual branches), so that their sum does not grow with depth (Radford et al.
-    2019, section 2.3: GPT-2); biases are 0."""
+    1 / sqrt(number of residual branches), so that their sum does not grow with depth (Radford et
+    al. 2019, section 2.3: GPT-2); biases are 0."""
 
     std: Deviation = 0.02
     """The standard deviation before scaling."""

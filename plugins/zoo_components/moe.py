@@ -37,10 +37,11 @@ class Router(Component):
     n_experts: Given[int]
     top_k: Given[int]
     score: Literal["softmax", "sigmoid", "topk_softmax", "topk_sigmoid", "sparsemixer"] = "softmax"
-    """What makes weights of logits. `softmax` over all experts (Fedus et al. 2021, arXiv:2101.03961)
-    and `sigmoid` (DeepSeek-V3) are taken before the choice, `topk_softmax` (Shazeer et al. 2017,
-    arXiv:1701.06538) and `topk_sigmoid` after it, of the chosen logits alone. `sparsemixer` is the
-    deterministic part of SparseMixer-v2 (Liu et al. 2024, arXiv:2409.12136), in training too."""
+    """What makes weights of logits. `softmax` over all experts (Fedus et al. 2021,
+    arXiv:2101.03961) and `sigmoid` (DeepSeek-V3) come before the choice, `topk_softmax` (Shazeer et
+    al. 2017, arXiv:1701.06538) and `topk_sigmoid` after it, of the chosen logits alone.
+    `sparsemixer` is the deterministic part of SparseMixer-v2 (Liu et al. 2024, arXiv:2409.12136),
+    in training too."""
     threshold: Annotated[PositiveFloat | None, OnlyWith("score", "sparsemixer", default=0.01)] = (
         UNSTATED
     )
@@ -100,14 +101,16 @@ class Router(Component):
             )
         if self.top_k > self.top_groups * each:
             raise contradiction(
-                f"top_k = {self.top_k} experts cannot be chosen from top_groups = {self.top_groups} "
-                f"groups of {each}",
+                f"top_k = {self.top_k} experts cannot be chosen from top_groups = "
+                f"{self.top_groups} groups of {each}",
                 "top_groups",
                 "top_k",
             )
         if self.group_score == "top2" and self.top_groups < self.n_groups == self.n_experts:
             raise contradiction(
-                '`group_score = "top2"` needs groups of two experts or more', "group_score", "n_groups"
+                '`group_score = "top2"` needs groups of two experts or more',
+                "group_score",
+                "n_groups",
             )
         return self
 
@@ -141,7 +144,9 @@ class MixtureOfExperts(Activated, FeedForward):
     """The form of an expert: as the `ffn` kinds `glu` and `mlp`; `clamped_glu` is
     down(activation(min(gate(x), limit)) * (clamp(up(x), -limit, limit) + 1)) (gpt-oss, with the
     activation `gelu_quick`)."""
-    limit: Annotated[PositiveFloat | None, OnlyWith("expert", "clamped_glu", default=7.0)] = UNSTATED
+    limit: Annotated[PositiveFloat | None, OnlyWith("expert", "clamped_glu", default=7.0)] = (
+        UNSTATED
+    )
     """With `clamped_glu`: the bound, 7 unless stated."""
     activation: Activation = "silu"
     """The activation of an expert."""

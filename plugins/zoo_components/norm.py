@@ -24,7 +24,7 @@ class LayerNorm(Norm):
     weight: bool = True
     """Whether there is a weight."""
     zero_centered_weight: bool = False
-    """Whether the stored weight is the difference from 1, so that x is scaled by 1 + weight (NVIDIA's
+    """Whether the stored weight is the difference from 1: x is scaled by 1 + weight (NVIDIA's
     LayerNorm1P; Nemotron)."""
     bias: bool = True
     """Whether there is a bias."""
@@ -59,7 +59,7 @@ class RmsNorm(Norm):
     weight: bool = True
     """Whether there is a weight."""
     zero_centered_weight: bool = False
-    """Whether the stored weight is the difference from 1, so that x is scaled by 1 + weight (Gemma)."""
+    """Whether the stored weight is the difference from 1: x is scaled by 1 + weight (Gemma)."""
     cast: Literal["before_weight", "after_weight"] = "after_weight"
     """In low precision, which is normalised in float32: whether the result is rounded before it is
     multiplied by the weight (Llama) or after it (Gemma)."""
@@ -114,9 +114,7 @@ class StdNorm(Norm):
     """Added to the standard deviation, outside the root."""
 
     def layout(self) -> Layout:
-        return Layout(
-            {"weight": vector(self.width, value=1.0), "bias": vector(self.width, "bias")}
-        )
+        return Layout({"weight": vector(self.width, value=1.0), "bias": vector(self.width, "bias")})
 
     def build(self) -> nn.Module:
         from zoo_components.modules.norm import StdNorm as Module

@@ -9,8 +9,8 @@ from pydantic_core import core_schema
 
 
 class OnlyWith:
-    """Marks an optional field that counts only while the field `key`, declared before it, has one of
-    `values`: there it is `default` unless stated; stated elsewhere it is refused, so that no spec holds
+    """Marks an optional field that counts only while the field `key`, declared before it, has one
+    of `values`: there it is `default` unless stated. Elsewhere it is refused, so that no spec holds
     a value that changes nothing. The field itself is declared `= UNSTATED`."""
 
     def __init__(self, key: str, *values: object, default: object = None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -201,6 +202,12 @@ class LongRotary(Rotary):
     which was found by search; sequences past the original length have other factors. Queries and
     keys are scaled besides."""
 
+    example: ClassVar[Mapping[str, Any]] = {
+        "factor": 2.0,
+        "original_length": 4,
+        "short_factors": [1.0, 1.5, 2.0, 2.5],
+        "long_factors": [1.0, 2.0, 4.0, 8.0],
+    }
     factor: PositiveFloat
     """How many times longer sequences become."""
     original_length: Annotated[Size, Field(ge=2)]

@@ -23,6 +23,8 @@ class LayerGroup(Component):
     memory_width: Given[int | None] = None
     d_model: Given[int]
     norm_placement: Given[NormPlacement]
+    causal: Given[bool]
+    width: Given[int]
     at: tuple[int, ...] = Field(strict=False)
     """The layers' numbers, from 0."""
     block: Annotated[Block, Slot("block")]
@@ -53,14 +55,22 @@ class Stack(Component):
     pad_id: Shared[int | None] = Field(default=None, ge=0)
     """The id of padding: such tokens are hidden from attention."""
     count_positions: Literal["all", "unpadded", "unmasked"] = "all"
-    """What gives a token its position: its place in the sequence, or the number of tokens up to it
-    that are not padding (from 1, padding 0: RoBERTa) or not masked (from 0, masked -1: OPT)."""
+    """What gives a token its position: its place in the sequence, or the number of tokens before it
+    that are not padding (RoBERTa) or not masked (OPT); padding or masked, it is at -1."""
     output_width: Size = Field(default_factory=lambda data: data["d_model"])
     """The width of the states; where it is not d_model, a linear map follows (OPT-350m)."""
     block: Annotated[Block, Slot("block")]
     """The layer that is repeated."""
+    embedding: Annotated[Embedding, Slot("embedding")]
+    """What makes the vectors that enter."""
     position: Annotated[
-        Position, Slot("position", n_heads="block.n_heads", head_dim="block.head_dim")
+        Position,
+        Slot(
+            "position",
+            width="embedding.position_width",
+            n_heads="block.n_heads",
+            head_dim="block.head_dim",
+        ),
     ]
     """How positions are told apart."""
     relative: Annotated[
@@ -74,10 +84,11 @@ class Stack(Component):
         ),
     ]
     """A second scheme, for attention, beside one that is added to the embeddings (MPNet)."""
-    layers: Annotated[tuple[LayerGroup, ...], LayerRules(LayerGroup, count="n_layers")] = ()
+    layers: Annotated[
+        tuple[LayerGroup, ...],
+        LayerRules(LayerGroup, count="n_layers", width="embedding.position_width"),
+    ] = ()
     """What differs in single layers, by rules."""
-    embedding: Annotated[Embedding, Slot("embedding")]
-    """What makes the vectors that enter."""
     norm: Annotated[Norm, Slot("norm", width="d_model")]
     """The final norm."""
 
@@ -101,14 +112,29 @@ class Stack(Component):
                     "layers",
                     "position.kind",
                 )
-        sites = [scheme.site for scheme in self.schemes.values() if scheme.layout().parts]
-        if len(set(sites)) != len(sites):
+        if self.relative.embedded:
             raise contradiction(
-                f"a stack has one table `{sites[0]}`, which these schemes would share",
+                f"`{self.relative.kind}` positions are added to the embeddings: state them as "
+                "`position`",
+                "relative.kind",
+            )
+        sites = [scheme.site for scheme in self._inner() if scheme.layout().parts]
+        if repeated := [site for site in sites if sites.count(site) > 1]:
+            raise contradiction(
+                f"a stack has one table `{repeated[0]}`, which these schemes would share",
                 "layers",
                 "position.kind",
                 "relative.kind",
             )
+        for _, block, _ in self.groups:
+            if block.reads is not None and block.reads not in sites:
+                raise contradiction(
+                    f"the attention of these layers reads the table `{block.reads}`, which no "
+                    "position scheme of the stack has: state the scheme as `position` or `relative`",
+                    "self_attn.kind",
+                    "attention.kind",
+                    "position.kind",
+                )
         return self
 
     @cached_property
@@ -125,15 +151,19 @@ class Stack(Component):
             groups.append((plain, self.block, self.position))
         return sorted(groups, key=lambda group: group[0][0])
 
+    def _inner(self) -> list[Position]:
+        """The different schemes that work inside attention."""
+        all_schemes = [*(scheme for _, _, scheme in self.groups), self.relative]
+        inner = (scheme for scheme in all_schemes if not (scheme.embedded or scheme.absent))
+        return list(dict.fromkeys(inner))
+
     @cached_property
     def schemes(self) -> dict[str, Position]:
         """The schemes that work inside attention, by the names of their modules."""
-        schemes: dict[str, Position] = {}
-        for scheme in [*(scheme for _, _, scheme in self.groups), self.relative]:
-            if scheme not in schemes.values() and not scheme.embedded:
-                tables = bool(scheme.layout().parts)
-                schemes[scheme.site if tables else f"position_{len(schemes)}"] = scheme
-        return schemes
+        return {
+            scheme.site if scheme.layout().parts else f"position_{number}": scheme
+            for number, scheme in enumerate(self._inner())
+        }
 
     def layout(self) -> Layout:
         embed = self.embedding.layout()
@@ -141,7 +171,7 @@ class Stack(Component):
             embed = replace(embed, parts={**embed.parts, "positions": table})
         layers = tuple((at, replace(b.layout(), label=b.kind)) for at, b, _ in self.groups)
         parts: dict[str, Layout | LayerList] = {
-            "embed": embed,
+            self.embedding.site: embed,
             **{name: scheme.layout() for name, scheme in self.schemes.items()},
             "layers": LayerList(layers, passes=self.n_layers if self.share_layers else 1),
         }
@@ -152,21 +182,23 @@ class Stack(Component):
         return Layout({name: p for name, p in parts.items() if p.n_tensors}, generates=self.causal)
 
     def build(self) -> nn.Module:
+        from zoo_components.modules.stack import LayerSchemes
         from zoo_components.modules.stack import Stack as Module
 
-        blocks: dict[int, tuple[nn.Module, str | None]] = {}
+        layers: dict[int, tuple[nn.Module, LayerSchemes]] = {}
         names = {scheme: name for name, scheme in self.schemes.items()}
         for at, block, scheme in self.groups:
+            schemes = LayerSchemes(names.get(scheme), names.get(self.relative), block.reads)
             for number in at:
-                blocks[number] = block.build(), names.get(scheme)
-        ordered = [blocks[number] for number in sorted(blocks)]
+                layers[number] = block.build(), schemes
+        ordered = [layers[number] for number in sorted(layers)]
         return Module(
             embed=self.embedding.build(self.position.build() if self.position.embedded else None),
+            embed_name=self.embedding.site,
             layers=[layer for layer, _ in ordered],
+            schemes_of_layers=[schemes for _, schemes in ordered],
             passes=self.n_layers if self.share_layers else 1,
             schemes={name: scheme.build() for name, scheme in self.schemes.items()},
-            scheme_of_layer=[name for _, name in ordered],
-            relative=names.get(self.relative),
             norm=self.norm.build() if self.final_norm else None,
             d_model=self.d_model,
             output_width=self.output_width,

@@ -194,6 +194,7 @@ def latent(
     causal: bool = False,
     turn: Turn | None = None,
     bias: Tensor | None = None,
+    positions: list[int] | None = None,
 ) -> Tensor:
     """Equations (9) to (19) of DeepSeek-V2 (arXiv:2405.04434), with the norms of its code."""
     n, r = a.qk_nope_head_dim, a.qk_rope_head_dim
@@ -201,14 +202,16 @@ def latent(
     rotate = turn or (lambda head, _: head)
     allowed = torch.ones(len(x), a.n_heads, x.shape[1], source.shape[1], dtype=torch.bool)
     allowed = allowed if mask is None else allowed & mask
+    at = list(range(x.shape[1])) if positions is None else positions
+    key_at = at if memory is None else list(range(source.shape[1]))
     outputs = []
     for b in range(len(x)):
         keys, values = [], []
-        for j, row in enumerate(source[b]):
+        for p, row in zip(key_at, source[b], strict=True):
             down = linear(w, "kv_a_proj", row)
             c = named_norm(w, "kv_a_norm", a.latent_norm, down[: a.kv_lora_rank])
             up = linear(w, "kv_b_proj", c).reshape(a.n_heads, n + a.v_head_dim)
-            shared = rotate(down[a.kv_lora_rank :], j)
+            shared = rotate(down[a.kv_lora_rank :], p)
             keys.append([torch.cat([head[:n], shared]) for head in up])
             values.append(up[:, n:])
         for i, row in enumerate(x[b]):
@@ -220,7 +223,7 @@ def latent(
             q = q.reshape(a.n_heads, n + r)
             heads = []
             for h in range(a.n_heads):
-                query = torch.cat([q[h, :n], rotate(q[h, n:], i)])
+                query = torch.cat([q[h, :n], rotate(q[h, n:], at[i])])
                 logits = {}
                 for j in range(len(source[b])):
                     if allowed[b, h, i, j] and (j <= i or not causal):

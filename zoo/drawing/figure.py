@@ -67,11 +67,15 @@ class Cycle:
     times: int
 
 
+OUTSIDE = "memory"
+
+
 @dataclass(frozen=True)
 class Column:
     """A stack, from its input up.
 
     Args:
+        path: its place in the resolved spec.
         name: what the model calls it.
         entry: what it is fed with: `ids` or `vectors`.
         embedding: what makes vectors of that.
@@ -80,9 +84,11 @@ class Column:
         layers: the layers, equal ones folded.
         note: what is to be said of all layers.
         after: boxes over the last layer: final norm, head.
-        memory: the column that its cross-attention reads, or a name for what comes from outside.
+        memory: the path of the column that its cross-attention reads, `OUTSIDE` for what the caller
+            gives, None without cross-attention.
     """
 
+    path: str
     name: str
     entry: str
     embedding: Box | None

@@ -57,9 +57,7 @@ def _longest_cycle(spans: list[Span], at: int) -> tuple[int, int]:
     return best
 
 
-def _folded(
-    part: list[Span], times: int, layers: Sequence[Layer], several: bool
-) -> Run | Cycle:
+def _folded(part: list[Span], times: int, layers: Sequence[Layer], several: bool) -> Run | Cycle:
     runs = tuple(
         Run(layers[kind], len(numbers) // times, ranges(numbers) if several else "")
         for kind, numbers in part

@@ -15,7 +15,24 @@ Output = torch.Tensor | tuple[torch.Tensor, AttentionMaps]
 
 
 class TiedTransformer(Transformer):
-    """A Transformer whose parameters can be made one and the same."""
+    """A Transformer with a head, whose parameters can be made one and the same."""
+
+    head: nn.Module
+    """What is made of the states."""
+    head_pools: bool
+    """Whether the head makes one output of a whole sequence, and needs to know its padding."""
+
+    def head_output(
+        self,
+        states: torch.Tensor,
+        stack: nn.Module,
+        inputs: torch.Tensor,
+        mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """What the head makes of the states that `stack` made of these inputs and mask."""
+        if not self.head_pools:
+            return self.head(states)
+        return self.head(states, mask=stack.token_mask(inputs, mask))
 
     def tie(self, ties: Mapping[str, str]) -> Self:
         """Let each alias be the very parameter of its target."""
@@ -28,21 +45,26 @@ class TiedTransformer(Transformer):
 class EncoderDecoder(TiedTransformer):
     """model(source, target) = head(decode(target, encode(source)))."""
 
-    def __init__(self, *, encoder: nn.Module, decoder: nn.Module, head: nn.Module) -> None:
+    def __init__(
+        self, *, encoder: nn.Module, decoder: nn.Module, head: nn.Module, head_pools: bool
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
-        self.head = head
+        self.head, self.head_pools = head, head_pools
 
     def encode(
         self,
         source: torch.Tensor,
         *,
         source_mask: torch.Tensor | None = None,
+        token_types: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """The encoder's states, (batch, source length, d_model), and its maps if asked for."""
-        states, maps = self.encoder(source, mask=source_mask, return_weights=return_attention)
+        states, maps = self.encoder(
+            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+        )
         return (states, _maps(encoder=maps)) if return_attention else states
 
     def decode(
@@ -75,6 +97,7 @@ class EncoderDecoder(TiedTransformer):
         *,
         source_mask: torch.Tensor | None = None,
         target_mask: torch.Tensor | None = None,
+        token_types: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """Score the target, given the source.
@@ -86,6 +109,7 @@ class EncoderDecoder(TiedTransformer):
                 decoder; boolean, True = attend, in a shape of `zoo.transformer.check_mask`.
             target_mask: the same for the decoder's self-attention; it is joined with the causal
                 mask. Padding is hidden without a mask when the spec names a `pad_id`.
+            token_types: the type of each source token, (batch, source length); 0 unless given.
             return_attention: also return the attention maps.
 
         Returns:
@@ -93,7 +117,7 @@ class EncoderDecoder(TiedTransformer):
             of every layer and kind if asked for.
         """
         memory, encoder_maps = self.encoder(
-            source, mask=source_mask, return_weights=return_attention
+            source, mask=source_mask, token_types=token_types, return_weights=return_attention
         )
         states, maps = self.decoder(
             target,
@@ -102,27 +126,45 @@ class EncoderDecoder(TiedTransformer):
             memory_mask=join(expand_mask(source_mask), self.encoder.padding_mask(source)),
             return_weights=return_attention,
         )
-        output = self.head(states)
+        output = self.head_output(states, self.decoder, target, target_mask)
         return (output, _maps(encoder=encoder_maps, decoder=maps)) if return_attention else output
 
 
 class Encoder(TiedTransformer):
-    """model(source) = head(encode(source))."""
+    """model(source) = head(encode(source)).
 
-    def __init__(self, *, encoder: nn.Module, head: nn.Module) -> None:
+    With a `pooler`, `model.pooler(states)` is what it makes of the states that `encode` returns, and
+    `model.nsp`, if the spec asks for it, maps that to the scores of two classes, (batch, 2).
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: nn.Module,
+        head: nn.Module,
+        head_pools: bool,
+        pooler: nn.Module | None,
+        width: int,
+        nsp: bool,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = head
+        self.head, self.head_pools = head, head_pools
+        self.pooler = pooler
+        self.nsp = nn.Linear(width, 2) if nsp else None
 
     def encode(
         self,
         source: torch.Tensor,
         *,
         source_mask: torch.Tensor | None = None,
+        token_types: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """The states, (batch, length, d_model), and the attention maps if asked for."""
-        states, maps = self.encoder(source, mask=source_mask, return_weights=return_attention)
+        states, maps = self.encoder(
+            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+        )
         return (states, _maps(encoder=maps)) if return_attention else states
 
     def forward(
@@ -130,24 +172,27 @@ class Encoder(TiedTransformer):
         source: torch.Tensor,
         *,
         source_mask: torch.Tensor | None = None,
+        token_types: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """Encode the source, ids (batch, length) or vectors, and apply the head.
 
-        `source_mask` and `return_attention` are as in `EncoderDecoder.forward`.
+        `source_mask`, `token_types` and `return_attention` are as in `EncoderDecoder.forward`.
         """
-        states, maps = self.encoder(source, mask=source_mask, return_weights=return_attention)
-        output = self.head(states)
+        states, maps = self.encoder(
+            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+        )
+        output = self.head_output(states, self.encoder, source, source_mask)
         return (output, _maps(encoder=maps)) if return_attention else output
 
 
 class Decoder(TiedTransformer):
     """model(target) = head(decode(target)), with or without an external memory."""
 
-    def __init__(self, *, decoder: nn.Module, head: nn.Module) -> None:
+    def __init__(self, *, decoder: nn.Module, head: nn.Module, head_pools: bool) -> None:
         super().__init__()
         self.decoder = decoder
-        self.head = head
+        self.head, self.head_pools = head, head_pools
 
     def decode(
         self,
@@ -193,7 +238,7 @@ class Decoder(TiedTransformer):
             memory_mask=memory_mask,
             return_weights=return_attention,
         )
-        output = self.head(states)
+        output = self.head_output(states, self.decoder, target, target_mask)
         return (output, _maps(decoder=maps)) if return_attention else output
 
 

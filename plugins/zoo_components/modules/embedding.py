@@ -7,24 +7,36 @@ from torch import nn
 
 
 class TokenEmbedding(nn.Module):
-    """dropout(norm(scale * table[ids] + positions))."""
+    """dropout(norm(scale * table[ids] + types + positions)), projected at the start or the end."""
 
     def __init__(
         self,
         *,
         vocab: int,
-        d_model: int,
+        d_embed: int,
         scale: float,
+        proj: nn.Module | None,
+        project_first: bool,
+        n_types: int,
+        inner_width: int,
         positions: nn.Module | None,
         norm: nn.Module,
         dropout: float,
+        zero_masked: bool,
+        token_dropout: float,
+        mask_id: int | None,
     ) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocab, d_model)
+        self.tokens = nn.Embedding(vocab, d_embed)
         self.scale = scale
+        self.types = nn.Embedding(n_types, inner_width) if n_types else None
         self.positions = positions
         self.norm = norm
         self.dropout = nn.Dropout(dropout)
+        self.proj = proj
+        self.project_first = project_first
+        self.zero_masked = zero_masked
+        self.token_dropout, self.mask_id = token_dropout, mask_id
 
     def forward(
         self,
@@ -34,13 +46,47 @@ class TokenEmbedding(nn.Module):
         token_types: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """ids (batch, length), positions (length,) or (batch, length) to (batch, length, d_model)."""
+        """Embed tokens.
+
+        Args:
+            ids: (batch, length).
+            positions: (length,) or (batch, length).
+            token_types: (batch, length); 0 unless given.
+            mask: (batch, length), False at padding and masked tokens; they are there unless given.
+
+        Returns:
+            (batch, length, d_model).
+
+        Raises:
+            ValueError: token types are given to a model without types.
+        """
+        x = self._token_vectors(ids, mask)
+        if self.proj is not None and self.project_first:
+            x = self.proj(x)
+        if self.types is not None:
+            x = x + self.types(torch.zeros_like(ids) if token_types is None else token_types)
+        else:
+            refuse_types(token_types)
+        if self.positions is not None:
+            x = self.positions.embed(x, positions)
+        x = self.norm(x)
+        if self.zero_masked and mask is not None:
+            x = x.masked_fill(~mask[..., None], 0.0)
+        x = self.dropout(x)
+        return x if self.proj is None or self.project_first else self.proj(x)
+
+    def _token_vectors(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         x = self.tokens(ids)
         if self.scale != 1.0:
             x = x * self.scale
-        if self.positions is not None:
-            x = self.positions.embed(x, positions)
-        return self.dropout(self.norm(x))
+        if self.mask_id is None:
+            return x
+        masks = ids == self.mask_id
+        length = ids.shape[1] if mask is None else mask.sum(1).clamp(min=1)
+        left = 1 - masks.sum(1).to(x.dtype) / length
+        # Where only mask tokens are left, all vectors are 0, whatever they are multiplied with.
+        factor = (1 - self.token_dropout) / left.masked_fill(left <= 0, 1.0)
+        return x.masked_fill(masks[..., None], 0.0) * factor[:, None, None]
 
 
 class Vectors(nn.Module):
@@ -59,7 +105,18 @@ class Vectors(nn.Module):
         token_types: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """x: (batch, length, d_model), kept."""
+        """x: (batch, length, d_model), kept; `mask` changes nothing.
+
+        Raises:
+            ValueError: token types are given.
+        """
+        refuse_types(token_types)
         if self.positions is not None:
             x = self.positions.embed(x, positions)
         return self.dropout(x)
+
+
+def refuse_types(token_types: torch.Tensor | None) -> None:
+    """Raises ValueError if there are token types, for an embedding without."""
+    if token_types is not None:
+        raise ValueError("this model has no token types (`n_types` in its spec is 0)")

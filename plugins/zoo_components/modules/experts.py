@@ -55,19 +55,17 @@ def _(x: torch.Tensor, y: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     return x.new_empty(ends.shape[0], x.shape[1], y.shape[1])
 
 
-def _save(context: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-    context.save_for_backward(*inputs)
+def _save(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs)
 
 
-def _linear_backward(
-    context: Any, grad: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, None]:
-    x, weight, ends = context.saved_tensors
+def _linear_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    x, weight, ends = ctx.saved_tensors
     return grouped_linear(grad, weight.mT, ends), grouped_outer(grad, x, ends), None
 
 
-def _outer_backward(context: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-    x, y, ends = context.saved_tensors
+def _outer_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    x, y, ends = ctx.saved_tensors
     return grouped_linear(y, grad, ends), grouped_linear(x, grad.mT, ends), None
 
 

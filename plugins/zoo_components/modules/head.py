@@ -1,22 +1,100 @@
-"""Head modules."""
+"""Head modules: for each position."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 
-class LinearHead(nn.Module):
-    """A linear map and what is made of its values."""
+@dataclass(frozen=True, kw_only=True)
+class Logits:
+    """What is made of the values of the map to the vocabulary.
 
-    def __init__(self, *, d_model: int, vocab: int, bias: bool, output: str) -> None:
+    Args:
+        scale: what they are multiplied with.
+        softcap: a bound c that they approach: c * tanh(logit / c).
+        output: `logits`, `log_softmax` or `softmax`.
+    """
+
+    scale: float
+    softcap: float | None
+    output: str
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        """(..., vocab) to the same."""
+        if self.scale != 1.0:
+            values = values * self.scale
+        if self.softcap is not None:
+            values = (values / self.softcap).tanh() * self.softcap
+        if self.output == "log_softmax":
+            return values.log_softmax(-1)
+        return values.softmax(-1) if self.output == "softmax" else values
+
+
+class LinearHead(nn.Module):
+    """logits(out(input_scale * x) + logits_bias)."""
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        vocab: int,
+        bias: bool,
+        input_scale: float,
+        logits_bias: bool,
+        logits: Logits,
+    ) -> None:
         super().__init__()
-        self.out = nn.Linear(d_model, vocab, bias=bias)
-        self.output = output
+        self.input_scale = input_scale
+        self.out = nn.Linear(width, vocab, bias=bias)
+        self.register_buffer("logits_bias", torch.zeros(vocab) if logits_bias else None)
+        self.logits = logits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., width) to (..., vocab)."""
+        if self.input_scale != 1.0:
+            x = x * self.input_scale
+        values = self.out(x)
+        return self.logits(values if self.logits_bias is None else values + self.logits_bias)
+
+
+class MlmHead(LinearHead):
+    """A linear head after norm(activation(dense(x))), with one dense layer or two."""
+
+    def __init__(
+        self,
+        *,
+        dense_widths: Sequence[int],
+        dense_bias: bool,
+        activation: nn.Module,
+        norm: nn.Module,
+        vocab: int,
+        bias: bool,
+        input_scale: float,
+        logits_bias: bool,
+        logits: Logits,
+    ) -> None:
+        super().__init__(
+            width=dense_widths[-1],
+            vocab=vocab,
+            bias=bias,
+            input_scale=input_scale,
+            logits_bias=logits_bias,
+            logits=logits,
+        )
+        self.dense = nn.Linear(dense_widths[0], dense_widths[1], bias=dense_bias)
+        self.activation = activation
+        self.dense2 = None
+        if len(dense_widths) == 3:
+            self.dense2 = nn.Linear(dense_widths[1], dense_widths[2], bias=dense_bias)
+        self.norm = norm
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., d_model) to (..., vocab)."""
-        logits = self.out(x)
-        if self.output == "log_softmax":
-            return logits.log_softmax(-1)
-        return logits.softmax(-1) if self.output == "softmax" else logits
+        x = self.activation(self.dense(x))
+        if self.dense2 is not None:
+            x = self.activation(self.dense2(x))
+        return super().forward(self.norm(x))

@@ -70,7 +70,7 @@ class MixtureOfExperts(nn.Module):
     def _mixed(
         self, tokens: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
     ) -> torch.Tensor:
-        """(tokens, d_model): a row for each choice, sorted by expert, mapped, sorted back, summed."""
+        """(tokens, d_model): a row for each choice, sorted by expert, mapped, put back, added."""
         top_k = chosen.shape[-1]
         experts, order = chosen.flatten().sort(stable=True)
         numbers = torch.arange(self.router.weight.shape[0], device=experts.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -14,6 +15,20 @@ from zoo.transformer import check_mask
 Maps = dict[str, tuple[torch.Tensor, ...]]
 
 
+class LayerSchemes(NamedTuple):
+    """The position schemes inside a layer's attention, by the names of their modules.
+
+    Args:
+        position: the layer's own or the stack's.
+        relative: a second one.
+        read: the one whose tables the attention reads.
+    """
+
+    position: str | None = None
+    relative: str | None = None
+    read: str | None = None
+
+
 class Stack(nn.Module):
     """Embedding, blocks, final norm."""
 
@@ -21,11 +36,11 @@ class Stack(nn.Module):
         self,
         *,
         embed: nn.Module,
+        embed_name: str,
         layers: Sequence[nn.Module],
+        schemes_of_layers: Sequence[LayerSchemes],
         passes: int,
         schemes: Mapping[str, nn.Module],
-        scheme_of_layer: Sequence[str | None],
-        relative: str | None,
         norm: nn.Module | None,
         d_model: int,
         output_width: int,
@@ -34,13 +49,13 @@ class Stack(nn.Module):
         count_positions: str,
     ) -> None:
         super().__init__()
-        self.embed = embed
+        self.embed_name = embed_name
+        self.add_module(embed_name, embed)
         self.layers = nn.ModuleList(layers)
+        self.schemes_of_layers = tuple(schemes_of_layers)
         self.passes = passes
         for name, scheme in schemes.items():
             self.add_module(name, scheme)
-        self.scheme_of_layer = tuple(scheme_of_layer)
-        self.relative = relative
         self.norm = norm
         self.out_proj = (
             nn.Linear(d_model, output_width, bias=False) if output_width != d_model else None
@@ -62,10 +77,11 @@ class Stack(nn.Module):
         """Run the stack.
 
         Args:
-            inputs: ids (batch, length); or without a vocabulary vectors, (batch, length, d_model).
+            inputs: ids (batch, length); or without a vocabulary vectors, (batch, length, width).
                 Vectors and memory without a batch are a batch of one, returned without it.
             memory: what cross-attention attends to, (batch, memory length, memory width).
-            mask: for self-attention, boolean, True = attend; the shapes of `check_mask`.
+            mask: for self-attention, boolean, True = attend; the shapes of `check_mask`. Its length
+                is that of the embedded sequence.
             memory_mask: for cross-attention, likewise.
             token_types: ids of token types, (batch, length); 0 unless given.
             return_weights: also return the attention weights of every layer.
@@ -84,15 +100,18 @@ class Stack(nn.Module):
                 return_weights=return_weights,
             )
             return x[0], {kind: tuple(w[0] for w in weights) for kind, weights in maps.items()}
-        positions = self.positions(inputs, mask)
-        x = self.embed(inputs, positions, token_types=token_types, mask=mask)
-        batch, length = x.shape[:2]
+        batch, length = inputs.shape[0], self.length(inputs)
+        attended = None
         if mask is not None:
-            mask = check_mask(mask, batch=batch, query=length, key=length)
+            attended = check_mask(mask, batch=batch, query=length, key=length)
         if memory_mask is not None and memory is not None:
             memory_mask = check_mask(memory_mask, batch=batch, query=length, key=memory.shape[-2])
+        positions = self.positions(inputs, mask)
+        embed = self.get_submodule(self.embed_name)
+        tokens = self.token_mask(inputs, mask)
+        x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
-            mask=join(mask, self.padding_mask(inputs)),
+            mask=join(attended, self.padding_mask(inputs)),
             causal=self.causal,
             positions=positions,
             memory=memory,
@@ -100,13 +119,13 @@ class Stack(nn.Module):
             return_weights=return_weights,
         )
         contexts = {
-            name: self.with_scheme(shared, name, positions, x.dtype)
-            for name in dict.fromkeys(self.scheme_of_layer)
+            schemes: self.with_schemes(shared, schemes, positions, x.dtype)
+            for schemes in dict.fromkeys(self.schemes_of_layers)
         }
         found: dict[str, list[torch.Tensor]] = {}
         for _ in range(self.passes):
-            for name, layer in zip(self.scheme_of_layer, self.layers, strict=True):
-                x, maps = layer(x, contexts[name])
+            for schemes, layer in zip(self.schemes_of_layers, self.layers, strict=True):
+                x, maps = layer(x, contexts[schemes])
                 for kind, weights in maps.items():
                     found.setdefault(kind, []).append(weights)
         if self.norm is not None:
@@ -115,38 +134,63 @@ class Stack(nn.Module):
             x = self.out_proj(x)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
 
-    def with_scheme(
-        self, context: LayerContext, name: str | None, positions: torch.Tensor, dtype: torch.dtype
+    def with_schemes(
+        self,
+        context: LayerContext,
+        schemes: LayerSchemes,
+        positions: torch.Tensor,
+        dtype: torch.dtype,
     ) -> LayerContext:
-        """The context of the layers whose position scheme is the module `name`."""
-        rotation = bias = first = None
-        for found in (name, self.relative):
-            if found is None:
-                continue
-            scheme = self.get_submodule(found)
-            if not isinstance(scheme, PositionScheme):
-                raise TypeError(f"{type(scheme).__name__} is not a zoo.position.PositionScheme")
-            first = first or scheme
-            rotation = rotation or scheme.rotation(positions, dtype)
-            added = scheme.bias(positions, positions, dtype)
-            bias = added if bias is None or added is None else bias + added
-        return context._replace(scheme=first, rotation=rotation, bias=bias)
+        """The context of the layers that have these position schemes."""
+        rotation = bias = None
+        for name in (schemes.position, schemes.relative):
+            if name is not None:
+                scheme = self.scheme(name)
+                rotation = rotation or scheme.rotation(positions, dtype)
+                added = scheme.bias(positions, positions, dtype)
+                bias = added if bias is None or added is None else bias + added
+        read = None if schemes.read is None else self.scheme(schemes.read)
+        return context._replace(scheme=read, rotation=rotation, bias=bias)
+
+    def scheme(self, name: str) -> PositionScheme:
+        """The module of a position scheme.
+
+        Raises:
+            TypeError: a plugin built something else.
+        """
+        scheme = self.get_submodule(name)
+        if not isinstance(scheme, PositionScheme):
+            raise TypeError(f"{type(scheme).__name__} is not a zoo.position.PositionScheme")
+        return scheme
+
+    def length(self, inputs: torch.Tensor) -> int:
+        """The length of the embedded sequence."""
+        embedded_length = getattr(self.get_submodule(self.embed_name), "embedded_length", None)
+        return inputs.shape[1] if embedded_length is None else embedded_length(inputs.shape[1])
 
     def positions(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """The position of each token: (length,), or (batch, length) where padding counts."""
-        length = inputs.shape[1]
-        if self.count_positions == "unpadded":
+        """The position of each token: (length,), or (batch, length) where some are not counted,
+        which are at -1."""
+        counted = None
+        if self.count_positions == "unpadded" and not inputs.is_floating_point():
             counted = inputs != self.pad_id
-            return counted.cumsum(1) * counted
-        if self.count_positions == "unmasked" and mask is not None and mask.dim() == 2:
-            return mask.cumsum(1) * mask - 1
-        return torch.arange(length, device=inputs.device)
+        elif self.count_positions == "unmasked" and mask is not None and mask.dim() == 2:
+            counted = mask
+        if counted is None:
+            return torch.arange(self.length(inputs), device=inputs.device)
+        return counted.cumsum(1) * counted - 1
 
-    def padding_mask(self, ids: torch.Tensor) -> torch.Tensor | None:
+    def token_mask(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
+        """(batch, length), False at padding and at tokens that the mask hides from all queries."""
+        by_token = mask if mask is not None and mask.dim() == 2 else None
+        padding = self.padding_mask(inputs)
+        return join(by_token, None if padding is None else padding[:, 0, 0])
+
+    def padding_mask(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """(batch, 1, 1, length), False at padding; None when the spec names no `pad_id`."""
-        if self.pad_id is None or ids.is_floating_point():
+        if self.pad_id is None or inputs.is_floating_point():
             return None
-        return (ids != self.pad_id)[:, None, None, :]
+        return (inputs != self.pad_id)[:, None, None, :]
 
 
 def join(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:

@@ -1,0 +1,111 @@
+"""Classes of tokens and of sequences, and vectors of sequences: the `head` slot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from zoo.component import Probability, Shared, Size, Slot
+from zoo.layout import Layout, linear
+from zoo.slots import Head, Norm
+from zoo_components.only_with import UNSTATED, OnlyWith
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Pooling = Literal["first", "last", "mean"]
+"""The vector of a sequence: the state of its first position, the state of its last token that is
+not padding, or the mean of the states of all that are not."""
+
+
+class TokenClassifier(Head):
+    """Scores of classes for each token (Devlin et al. 2018, arXiv:1810.04805, section 5.3):
+    out(dropout(x)), with or without a dense layer before."""
+
+    n_classes: Size
+    """How many classes there are."""
+    dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "none"
+    """The activation of a dense layer d_model wide before the output; `none`: there is no such
+    layer."""
+    dense_bias: Annotated[
+        bool | None,
+        OnlyWith("dense", "tanh", "relu", "gelu", "gelu_tanh", "silu", default=True),
+    ] = UNSTATED
+    """With a dense layer: whether it has a bias."""
+    norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_model")]
+    """A norm before the output (ModernBERT)."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout before the output."""
+    bias: bool = True
+    """Whether the map to the classes has a bias."""
+
+    def layout(self) -> Layout:
+        parts: dict[str, Layout] = {}
+        if self.dense != "none":
+            parts["dense"] = linear(self.d_model, self.d_model, bias=bool(self.dense_bias))
+        if (norm := self.norm.layout()).parts:
+            parts["norm"] = norm
+        parts["out"] = linear(self.d_model, self.n_classes, bias=self.bias)
+        return Layout(parts, f"{self.kind}, {self.n_classes} classes")
+
+    def build(self) -> nn.Module:
+        return self._build(pooling=None)
+
+    def _build(self, *, pooling: Pooling | None) -> nn.Module:
+        from torch.nn import Linear
+
+        from zoo_components.modules.activation import make_activation
+        from zoo_components.modules.classifier import Classifier as Module
+
+        dense = None
+        if self.dense != "none":
+            dense = Linear(self.d_model, self.d_model, bias=bool(self.dense_bias))
+        return Module(
+            d_model=self.d_model,
+            n_classes=self.n_classes,
+            pooling=pooling,
+            dense=dense,
+            activation=make_activation(self.dense),
+            norm=self.norm.build(),
+            dropout=self.dropout,
+            bias=self.bias,
+        )
+
+
+class Classifier(TokenClassifier):
+    """Scores of classes for each sequence (Devlin et al. 2018, arXiv:1810.04805, section 4.1):
+    out(dropout(tanh(dense(pool(x)))))."""
+
+    pools: ClassVar[bool] = True
+    dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "tanh"
+    """The activation of a dense layer d_model wide before the output; `none`: there is no such
+    layer."""
+    pooling: Pooling = "first"
+    """What is classified: the first position's state (BERT), that of the last token that is not
+    padding (GPT), or the mean over all that are not."""
+
+    def build(self) -> nn.Module:
+        return self._build(pooling=self.pooling)
+
+
+class Pooler(Head):
+    """A vector for each sequence (Devlin et al. 2018, arXiv:1810.04805): tanh(dense(pool(x)))."""
+
+    pools: ClassVar[bool] = True
+    pooling: Pooling = "first"
+    """What the dense layer sees: the first position's state (BERT), that of the last token that is
+    not padding, or the mean over all that are not."""
+    activation: Literal["tanh", "relu", "gelu", "none"] = "tanh"
+    """The activation after the dense layer."""
+
+    def layout(self) -> Layout:
+        return linear(self.d_model, self.d_model)
+
+    def build(self) -> nn.Module:
+        from zoo_components.modules.activation import make_activation
+        from zoo_components.modules.classifier import Pooler as Module
+
+        return Module(
+            d_model=self.d_model,
+            pooling=self.pooling,
+            activation=make_activation(self.activation),
+        )

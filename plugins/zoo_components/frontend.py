@@ -1,0 +1,87 @@
+"""What enters a stack from a signal: the `embedding` slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
+from zoo.layout import Layout, Tensor
+from zoo.slots import Embedding
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Sizes = Annotated[tuple[Size, ...], Field(strict=False, min_length=1)]
+
+
+class ConvFrontend(Embedding):
+    """1-d convolutions over the frames of a signal, which shorten it: the model is called with
+    features (batch, frames, n_features). dropout(scale * convolutions(x) + positions), each
+    convolution padded with zeros by half its kernel (Whisper: Radford et al. 2022,
+    arXiv:2212.04356)."""
+
+    site: ClassVar[str] = "frontend"
+    example: ClassVar[Mapping[str, Any]] = {"n_features": 16, "strides": [1, 1]}
+    n_features: Size
+    """Features of each frame."""
+    kernel_sizes: Sizes = (3, 3)
+    """Frames that each convolution sees."""
+    strides: Sizes = (1, 2)
+    """Frames from one output of each convolution to the next."""
+    d_conv: Size = Field(default_factory=lambda data: data["d_model"])
+    """The width between convolutions; after the last it is d_model."""
+    activation: Literal["gelu", "glu"] = "gelu"
+    """What follows each convolution: GELU, or a gated linear unit, whose gate is the second half of
+    the convolution's outputs (Dauphin et al. 2016, arXiv:1612.08083; speech-to-text of fairseq)."""
+    scale: PositiveFloat | Literal["sqrt_d_model"] = 1.0
+    """What the vectors are multiplied with, before positions are added."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout after the sum."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ConvFrontend:
+        if len(self.kernel_sizes) != len(self.strides):
+            raise contradiction(
+                f"there are {len(self.kernel_sizes)} kernel sizes and {len(self.strides)} strides",
+                "kernel_sizes",
+                "strides",
+            )
+        return self
+
+    @property
+    def factor(self) -> float:
+        """The scale as a number."""
+        return self.d_model**0.5 if self.scale == "sqrt_d_model" else float(self.scale)
+
+    @property
+    def widths(self) -> list[tuple[int, int]]:
+        """Channels in and out of each convolution; a gated one puts out twice what it passes on."""
+        after = [*[self.d_conv] * (len(self.kernel_sizes) - 1), self.d_model]
+        gated = 2 if self.activation == "glu" else 1
+        return [(a, gated * b) for a, b in zip([self.n_features, *after], after, strict=False)]
+
+    def layout(self) -> Layout:
+        parts: dict[str, Layout] = {}
+        for number, ((n_in, n_out), kernel) in enumerate(
+            zip(self.widths, self.kernel_sizes, strict=True)
+        ):
+            fans = {"fan_in": n_in * kernel, "fan_out": n_out * kernel}
+            weight = Tensor((n_out, n_in, kernel), **fans)
+            parts[str(number)] = Layout({"weight": weight, "bias": Tensor((n_out,), "bias", **fans)})
+        return Layout(parts, f"{self.n_features} features")
+
+    def build(self, scheme: nn.Module | None = None) -> nn.Module:
+        from zoo_components.modules.frontend import ConvFrontend as Module
+
+        return Module(
+            widths=self.widths,
+            kernel_sizes=self.kernel_sizes,
+            strides=self.strides,
+            gated=self.activation == "glu",
+            scale=self.factor,
+            positions=scheme,
+            dropout=self.dropout,
+        )

@@ -1,0 +1,78 @@
+"""Head modules: classes, and one vector for a sequence."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tensor:
+    """One vector for each sequence.
+
+    Args:
+        x: states (..., length, d_model).
+        pooling: `first`, the state of the first position; `last`, that of the last token that is
+            not padding; `mean`, the mean over all that are not.
+        mask: boolean, False = padding, (..., length); there is none unless given.
+
+    Returns:
+        (..., d_model). Of nothing but padding the mean is 0, and the last token the first.
+    """
+    if pooling == "first":
+        return x[..., 0, :]
+    if mask is None:
+        return x[..., -1, :] if pooling == "last" else x.mean(-2)
+    mask = mask.expand(x.shape[:-1])
+    if pooling == "mean":
+        total = x.masked_fill(~mask[..., None], 0.0).sum(-2)
+        return total / mask.sum(-1, keepdim=True).clamp(min=1)
+    last = (mask * torch.arange(x.shape[-2], device=x.device)).amax(-1)
+    at = last[..., None, None].expand(*last.shape, 1, x.shape[-1])
+    return x.gather(-2, at).squeeze(-2)
+
+
+class Classifier(nn.Module):
+    """out(dropout(norm(activation(dense(x))))) for each position, or, with a pooling, of one vector
+    for each sequence."""
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        n_classes: int,
+        pooling: str | None,
+        dense: nn.Module | None,
+        activation: nn.Module,
+        norm: nn.Module,
+        dropout: float,
+        bias: bool,
+    ) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.dense = dense
+        self.activation = activation
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(d_model, n_classes, bias=bias)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """(..., length, d_model) to (..., n_classes), or without a pooling to (..., length,
+        n_classes); `mask` as in `pool`."""
+        if self.pooling is not None:
+            x = pool(x, self.pooling, mask)
+        if self.dense is not None:
+            x = self.activation(self.dense(x))
+        return self.out(self.dropout(self.norm(x)))
+
+
+class Pooler(nn.Linear):
+    """activation(weight pool(x) + bias)."""
+
+    def __init__(self, *, d_model: int, pooling: str, activation: nn.Module) -> None:
+        super().__init__(d_model, d_model)
+        self.pooling = pooling
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """(..., length, d_model) to (..., d_model); `mask` as in `pool`."""
+        return self.activation(super().forward(pool(x, self.pooling, mask)))

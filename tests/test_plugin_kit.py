@@ -1,0 +1,185 @@
+"""`zoo plugin check` and `zoo.testing`: no check fails on the templates and the shipped catalogue,
+and each fails on a component that is broken in just that way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from broken_plugins import BROKEN, Broken
+
+from zoo.errors import RegistryError
+from zoo.plugin_check import check_plugins
+from zoo.plugin_report import Report
+from zoo.project import new_plugin
+from zoo.registry import Registry, read_layers, shipped_registry
+from zoo.slots import SLOTS
+from zoo.testing import check_plugin
+
+EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
+OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "compiles"}
+WITH_MASKS = {"builder", "block", "attention"}
+
+STATISTICS = '''
+from typing import TYPE_CHECKING
+
+from zoo.layout import Layout, Tensor, vector
+from zoo.slots import Norm
+
+
+class Statistics(Norm):
+    """x / scale, where the scale is the batch's in training and the mean of those elsewhere."""
+
+    def layout(self) -> Layout:
+        return Layout({"scale": Tensor((), "constant", value=1.0, buffer=True)})
+
+    def build(self):
+        import torch
+        from torch import nn
+
+        class Module(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("scale", torch.ones(()))
+
+            def forward(self, x):
+                if not self.training:
+                    return x / self.scale
+                with torch.no_grad():
+                    self.scale.mul_(0.9).add_(0.1 * x.std())
+                return x / x.std()
+
+        return Module()
+'''
+
+
+def project(folder: Path, text: str = "format = 1\n") -> Path:
+    """An empty project's registry."""
+    registry = folder / "registry.toml"
+    registry.write_text(text)
+    return registry
+
+
+def layered(registry: Path) -> Registry:
+    return read_layers([shipped_registry(), registry])
+
+
+@pytest.fixture(scope="module")
+def broken_reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
+    """What is found of each broken component; all are in one project, so that each also shows that
+    it does no harm to the others."""
+    registry = project(tmp_path_factory.mktemp("broken"))
+    for name, broken in BROKEN.items():
+        break_template(registry, name, broken)
+    names = [f"{broken.slot}.{name}" for name, broken in BROKEN.items()]
+    reports = check_plugins(names, layered(registry))
+    return dict(zip(BROKEN, reports, strict=True))
+
+
+def break_template(registry: Path, name: str, broken: Broken) -> None:
+    path, _ = new_plugin(broken.slot, name, registry)
+    text = path.read_text()
+    for old, new in broken.change.items():
+        assert text.count(old) == 1, (name, old)
+        text = text.replace(old, new)
+    line = "from functools import cache\n" if "functools" in text else "from zoo.component"
+    path.write_text(text.replace(line, f"{broken.imports}\n{line}", 1))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_promise_is_told(name: str, broken_reports: dict[str, Report]) -> None:
+    report, broken = broken_reports[name], BROKEN[name]
+    reasons = {check.name: check.reason for check in report.checks if check.ok is False}
+    assert tuple(reasons) == broken.failing, report.text()
+    assert broken.reason in reasons[broken.failing[0]]
+    assert not report.ok
+
+
+def test_each_check_fails_on_something() -> None:
+    assert {name for broken in BROKEN.values() for name in broken.failing[:1]} == {
+        *OF_MODULES,
+        "masks",
+    }
+
+
+def test_after_a_broken_link_the_rest_is_not_run(broken_reports: dict[str, Report]) -> None:
+    states = {check.name: check.ok for check in broken_reports["other_shape"].checks}
+    assert states == {
+        **dict.fromkeys(["imports", "schema", "example", "meta"], True),
+        "layout": False,
+        **dict.fromkeys(OF_MODULES - {"imports", "schema", "example", "meta", "layout"}, None),
+    }
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_the_template_of_each_slot_keeps_all_promises(slot: str, tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    new_plugin(slot, "mine", registry)
+    [report] = check_plugins([f"{slot}.mine"], layered(registry))
+    assert report.ok, report.text()
+    expected = EVERY if slot == "init" else OF_MODULES
+    assert {c.name for c in report.checks} == expected | (
+        {"masks"} if slot in WITH_MASKS else set()
+    )
+
+
+def test_the_templates_are_clean(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    for slot in SLOTS:
+        new_plugin(slot, f"my_{slot}", registry)
+    ruff = [sys.executable, "-m", "ruff"]
+    options = ["--isolated", "--line-length", "100", str(tmp_path)]
+    rules = ["--select", "E,F,W,I,B,UP,N,SIM,RUF,C4,PIE,RET", "--target-version", "py311"]
+    subprocess.run([*ruff, "check", *rules, *options], check=True)
+    subprocess.run([*ruff, "format", "--check", *options], check=True)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_the_shipped_catalogue_keeps_all_promises(slot: str) -> None:
+    registry = read_layers([shipped_registry()])
+    reports = check_plugins([f"{slot}.{kind}" for kind in registry.plugins[slot]], registry)
+    assert [report.text() for report in reports if not report.ok] == []
+
+
+def test_statistics_of_batches_excuse_another_output_in_training(tmp_path: Path) -> None:
+    registry = project(tmp_path, 'format = 1\n[norm]\nstatistics = "statistics.py:Statistics"\n')
+    (tmp_path / "statistics.py").write_text(STATISTICS)
+    check_plugin("norm", "statistics", registry=registry)
+
+
+def test_check_plugin_raises_with_the_table(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    break_template(registry, "half", BROKEN["half"])
+    with pytest.raises(
+        AssertionError, match=r"(?s)ffn\.half: FAILED.*precision +FAILED .*narrower"
+    ):
+        check_plugin("ffn", "half", registry=registry)
+
+
+def test_check_plugin_takes_values(tmp_path: Path) -> None:
+    check_plugin(
+        "ffn", "mlp", values={"d_ff": 8, "activation": "prelu"}, registry=project(tmp_path)
+    )
+    with pytest.raises(AssertionError, match="must be an integer"):
+        check_plugin("ffn", "mlp", values={"d_ff": 8.5}, registry=project(tmp_path))
+    with pytest.raises(AssertionError, match="d_f"):
+        check_plugin("ffn", "mlp", values={"d_f": 8}, registry=project(tmp_path))
+
+
+def test_check_plugin_of_an_unknown_kind(tmp_path: Path) -> None:
+    with pytest.raises(RegistryError, match=r"did you mean `ffn\.mlp`"):
+        check_plugin("ffn", "mpl", registry=project(tmp_path))
+
+
+def test_an_example_of_the_description_is_used(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    broken = BROKEN["bad_guess"]
+    field, *_ = broken.change
+    change = {field: broken.change[field] + '    example = {"ratio": 3.5}\n'}
+    break_template(registry, "guessed", Broken("ffn", change, (), "", broken.imports))
+    check_plugin("ffn", "guessed", registry=registry)
+    # What is passed goes instead of the example, not over it.
+    with pytest.raises(AssertionError, match="greater than 3"):
+        check_plugin("ffn", "guessed", values={"d_ff": 8}, registry=registry)

@@ -1,0 +1,161 @@
+"""Positions that are added to the embeddings, against their statement one element at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
+from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+import zoo
+from zoo_components.modules.position import SinusoidalPositions
+from zoo_components.position import Learned, NoPosition, Sinusoidal
+
+LENGTH = 7
+
+
+def sinusoidal(width: int, **fields: Any) -> SinusoidalPositions:
+    """A float64 module with its table."""
+    description = Sinusoidal(kind="sinusoidal", d_model=width, max_length=LENGTH, **fields)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        module = description.build()
+    finally:
+        torch.set_default_dtype(before)
+    assert isinstance(module, SinusoidalPositions)
+    module.reset_buffers(device="cpu")
+    return module
+
+
+def added(module: Any, width: int, positions: Tensor | None = None) -> Tensor:
+    """What the scheme adds, at 0, 1, ... unless positions are given."""
+    x = torch.randn(2, LENGTH, width, dtype=torch.float64)
+    positions = torch.arange(LENGTH) if positions is None else positions
+    return module.embed(x, positions) - x
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 8, 9])
+@pytest.mark.parametrize("base", [10000.0, 7.0])
+@pytest.mark.parametrize("offset", [0, 2])
+def test_sinusoids_of_vaswani(width: int, base: float, offset: int) -> None:
+    """Section 3.5 of the paper: PE(pos, 2i) = sin, PE(pos, 2i + 1) = cos of pos / base^(2i / d)."""
+    expected = torch.tensor(
+        [
+            [
+                (math.sin if j % 2 == 0 else math.cos)(
+                    (position + offset) / base ** (2 * (j // 2) / width)
+                )
+                for j in range(width)
+            ]
+            for position in range(LENGTH)
+        ],
+        dtype=torch.float64,
+    )
+    module = sinusoidal(width, base=base, offset=offset)
+    torch.testing.assert_close(added(module, width)[1], expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("width", [8, 9])
+def test_all_sines_first(width: int) -> None:
+    turns = sinusoidal(width)
+    halves = sinusoidal(width, arrangement="halves")
+    both = added(turns, width), added(halves, width)
+    torch.testing.assert_close(
+        torch.cat([both[0][..., 0::2], both[0][..., 1::2]], -1), both[1], rtol=0, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("width", [4, 9, 10])
+def test_tensor2tensor_sinusoids(width: int) -> None:
+    expected = M2M100SinusoidalPositionalEmbedding.get_embedding(LENGTH + 3, width)[3:]
+    module = sinusoidal(width, arrangement="halves", exponent="half_minus_one", offset=3)
+    torch.testing.assert_close(added(module, width)[0].float(), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("width", [8, 9])
+def test_marian_sinusoids(width: int) -> None:
+    theirs = MarianSinusoidalPositionalEmbedding(LENGTH, width)
+    expected = theirs.create_weight().detach()
+    module = sinusoidal(width, arrangement="halves")
+    torch.testing.assert_close(added(module, width)[0].float(), expected, rtol=0, atol=1e-6)
+
+
+def test_table_is_rounded_once() -> None:
+    """In a bfloat16 model too, a value is the nearest bfloat16 to the exact sine."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        module = Sinusoidal(kind="sinusoidal", d_model=8, max_length=5000).build()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert isinstance(module, SinusoidalPositions)
+    module.reset_buffers(device="cpu")
+    exact = torch.tensor(math.sin(4999 / 10000 ** (2 / 8)), dtype=torch.float64)
+    assert module.table[4999, 2] == exact.bfloat16()
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_padding_of_sinusoids(zero: bool) -> None:
+    positions = torch.tensor([[0, 1, 2, -1, 3, -1, -1]]).expand(2, -1)
+    rows = added(sinusoidal(8, offset=2, zero_padding=zero), 8, positions)[0]
+    expected = added(sinusoidal(8, offset=1), 8)[0][0]
+    assert torch.allclose(rows[3], torch.zeros(8).double() if zero else expected, atol=1e-14)
+    assert torch.equal(rows[3], rows[6])
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_learned(offset: int) -> None:
+    description = Learned(kind="learned", d_model=5, max_length=LENGTH, offset=offset)
+    assert description.layout().find("weight").shape == (LENGTH + offset, 5)
+    module = description.build().double()
+    torch.nn.init.normal_(module.weight)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5, 6], [-1, -1, 0, 1, 2, 3, 4]])
+    rows = added(module, 5, positions)
+    for sequence in range(2):
+        for token in range(LENGTH):
+            row = max(0, int(positions[sequence, token]) + offset)
+            torch.testing.assert_close(rows[sequence, token], module.weight[row])
+    rows.sum().backward()
+    used = {max(0, p + offset) for p in positions.flatten().tolist()}
+    assert {i for i, row in enumerate(module.weight.grad) if row.any()} == used
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        Sinusoidal(kind="sinusoidal", d_model=4, max_length=LENGTH, offset=3),
+        Learned(kind="learned", d_model=4, max_length=LENGTH, offset=3),
+    ],
+)
+def test_too_long_a_sequence_is_refused(description: Any) -> None:
+    module = description.build()
+    module.embed(torch.zeros(1, LENGTH, 4), torch.arange(LENGTH))
+    with pytest.raises(ValueError, match=r"8 tokens is longer than the model's 7 positions"):
+        module.embed(torch.zeros(1, LENGTH + 1, 4), torch.arange(LENGTH + 1))
+
+
+def test_none_does_nothing() -> None:
+    module = NoPosition(kind="none", d_model=4).build()
+    x = torch.randn(2, 3, 4)
+    assert torch.equal(module.embed(x, torch.arange(3)), x)
+    assert module.rotation(torch.arange(3), x.dtype) is None
+    assert module.bias(torch.arange(3), torch.arange(3), x.dtype) is None
+
+
+def spec(**position: Any) -> dict[str, Any]:
+    common = {"format": 1, "name": "m", "builder": "encoder", "vocab": 11, "n_layers": 1}
+    return {**common, "d_model": 2, "n_heads": 1, "d_ff": 4, "position": position}
+
+
+def test_contradiction() -> None:
+    with pytest.raises(zoo.SpecError, match="divides by d_model / 2 - 1"):
+        zoo.read_spec(spec(kind="sinusoidal", exponent="half_minus_one"))
+
+
+def test_learned_needs_a_length() -> None:
+    with pytest.raises(zoo.SpecError, match="`max_length` is missing"):
+        zoo.read_spec(spec(kind="learned"))

@@ -1,0 +1,74 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from zoo.errors import Problem, ZooError
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the name `path` when the block ends without an error.
+
+    Until then what was at `path` stays whole, and after an error nothing is left of the new file.
+    It is on disk before it has its name, so that after a crash there is one of the two, whole.
+    Folders that are missing are made; the mode is what the umask leaves of 0666; a symbolic link
+    stays one.
+
+    Raises:
+        ZooError: the file cannot be written. Every `OSError` of the block becomes one.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".zoo-{secrets.token_hex(8)}.tmp")
+    made: list[Path] = []
+    try:
+        _refuse_what_is_no_file(target)
+        for folder in reversed([target.parent, *target.parent.parents]):
+            if not folder.is_dir():
+                folder.mkdir()
+                made.append(folder)
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if not isinstance(error, OSError):
+            raise
+        reason = error.strerror or str(error)
+        raise ZooError(
+            Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
+        ) from None
+    for folder in {target.parent, *(folder.parent for folder in made)}:
+        _sync(folder)
+
+
+def _refuse_what_is_no_file(path: Path) -> None:
+    """A rename would put a file in the place of a device, such as /dev/null."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file")
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder are on disk, where the file system can do that."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,66 @@
+"""How a component's box looks: its text, the boxes inside it, its mark when it is tied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zoo.drawing.canvas import FILLS, GREY, INK, Dot, Group, Rect, Shape, Text, text_width
+from zoo.drawing.figure import Box
+
+TITLE, DETAIL = 13.0, 11.0
+TITLE_LINE, DETAIL_LINE, INNER_LINE = 17.0, 14.0, 17.0
+PADDING = 7.0
+
+Ties = Mapping[str, tuple[int, ...]]
+"""The numbers of the ties that a component takes part in, by its path."""
+
+
+def box_width(box: Box, ties: Ties) -> float:
+    """The width that a box needs for its text."""
+    marks = 12 * len(ties.get(box.path, ()))
+    lines = [
+        text_width(box.title, TITLE, bold=True) + 2 * marks,
+        *(text_width(line, DETAIL) for line in box.details),
+        *(text_width(inner.title, DETAIL) + 14 for inner in box.inner),
+    ]
+    return max(lines) + 2 * PADDING + 6
+
+
+def box_height(box: Box) -> float:
+    """The height that a box needs for its text."""
+    text = TITLE_LINE + DETAIL_LINE * len(box.details)
+    return 2 * PADDING + text - 2 + (INNER_LINE + 3) * len(box.inner)
+
+
+def draw_box(box: Box, x: float, y: float, width: float, height: float, ties: Ties) -> Group:
+    """A box by its lower left corner."""
+    fill, outline = FILLS[box.role]
+    shapes: list[Shape] = [Rect(x, y, width, height, fill, outline)]
+    spare = height - box_height(box)
+    line = y + height - spare / 2 - PADDING - 11
+    shapes.append(Text(x + width / 2, line, box.title, TITLE, bold=True))
+    line -= TITLE_LINE - DETAIL_LINE
+    for detail in box.details:
+        line -= DETAIL_LINE
+        colour = GREY if detail is box.details[-1] else INK
+        shapes.append(Text(x + width / 2, line, detail, DETAIL, colour=colour))
+    for inner in box.inner:
+        line -= INNER_LINE + 3
+        shapes.append(_draw_inner(inner, x + PADDING, line - 4, width - 2 * PADDING, ties))
+    shapes += dots(box.path, x + width - 9, y + height - 9, ties)
+    return Group(tuple(shapes), box.path, box.role, box.hint)
+
+
+def _draw_inner(box: Box, x: float, y: float, width: float, ties: Ties) -> Group:
+    fill, outline = FILLS[box.role]
+    shapes: list[Shape] = [
+        Rect(x, y, width, INNER_LINE, fill, outline, radius=4),
+        Text(x + width / 2, y + 5, box.title, DETAIL),
+        *dots(box.path, x + width - 8, y + INNER_LINE / 2, ties),
+    ]
+    return Group(tuple(shapes), box.path, box.role, box.hint)
+
+
+def dots(path: str, x: float, y: float, ties: Ties) -> list[Shape]:
+    """The marks of the ties that a component takes part in, the first at `x`."""
+    return [Dot(x - 12 * i, y, number) for i, number in enumerate(ties.get(path, ()))]

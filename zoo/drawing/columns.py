@@ -1,0 +1,297 @@
+"""A stack on paper: boxes above each other, the residual paths beside them, layers in frames.
+
+The middle of a column is x = 0 and its lower end y = 0; `zoo.drawing.page` puts it in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from textwrap import wrap
+
+from zoo.drawing.boxes import Ties, box_height, box_width, dots, draw_box
+from zoo.drawing.canvas import FILLS, GREY, Group, Line, Plus, Point, Rect, Shape, Text, text_width
+from zoo.drawing.components import cut
+from zoo.drawing.figure import Box, Branch, Column, Cycle, Layer, Run, runs_of
+
+GAP = 16.0  # between two boxes: room for an arrow
+PILL = 18.0  # from a position scheme to the attention that it works in
+LANE = 16.0  # from the boxes to the residual path beside them
+EDGE = 12.0  # from what is inside a frame to the frame
+CAPTION = 17.0  # the line of text at the top of a frame
+SUM = 9.0  # the radius of a sum
+BIG, SMALL = 18.0, 10.5
+
+
+@dataclass
+class DrawnColumn:
+    """A column's shapes, how far it reaches to both sides and up, where its states come out, and
+    where memory enters it."""
+
+    column: Column
+    shapes: list[Shape]
+    left: float
+    right: float
+    top: float
+    end: float = 0.0
+    entries: list[Point] = field(default_factory=list[Point])
+
+
+def draw_column(column: Column, ties: Ties, *, gives_output: bool) -> DrawnColumn:
+    """Draw a stack; one whose states only go to another stack has no output of its own."""
+    drawing = _Drawing(column, ties)
+    drawing.draw(gives_output=gives_output)
+    return drawing.result
+
+
+class _Drawing:
+    """A column while it grows upwards. `start` is where the next arrow begins, `floor` from where
+    on the next thing may stand."""
+
+    def __init__(self, column: Column, ties: Ties) -> None:
+        self.column = column
+        self.ties = ties
+        self.shapes: list[Shape] = []
+        self.width = max([150.0, *(box_width(box, ties) for box in _boxes_of(column))])
+        half = self.width / 2
+        pills = [
+            box_width(box, ties) + PILL
+            for run in runs_of(column)
+            for step in run.layer.steps
+            if isinstance(step, Branch)
+            for box in step.positions
+        ]
+        self.pill_reach = max(pills, default=0.0)
+        self.result = DrawnColumn(column, self.shapes, -half, half, 0.0)
+        self.start = self.floor = 0.0
+
+    def draw(self, *, gives_output: bool) -> None:
+        column = self.column
+        self.shapes.append(Text(0, 0, column.name, 13, bold=True))
+        if column.entry:
+            self.shapes.append(Text(0, 17, column.entry, 11, colour=GREY))
+        self.start = self.floor = 30.0
+        if column.embedding:
+            self.place(column.embedding)
+        if column.added:
+            self.add_positions(column.added)
+        for box in column.before:
+            self.place(box)
+        for part in column.layers:
+            if isinstance(part, Cycle):
+                self.draw_cycle(part)
+            else:
+                self.draw_run(part)
+        for box in column.after:
+            self.place(box)
+        if gives_output:
+            end = self.floor + 24
+            self.line("flow", (0, self.start), (0, end))
+            self.shapes.append(Text(0, end + 7, "output", 11, colour=GREY))
+            self.start = end + 18
+        self.result.end, self.result.top = self.start, max(self.start, self.floor)
+
+    # --- lines and boxes ------------------------------------------------------------------------
+
+    def line(self, role: str, *points: Point, arrow: bool = True) -> None:
+        self.shapes.append(Line(points, role, arrow))
+
+    def reach(self, left: float, right: float) -> None:
+        """Note how far something reaches to both sides."""
+        self.result.left = min(self.result.left, left)
+        self.result.right = max(self.result.right, right)
+
+    def place(self, box: Box, *, gap: float = GAP, height: float | None = None) -> None:
+        """A box above what is there, with an arrow into it."""
+        bottom = self.floor + gap
+        height = box_height(box) if height is None else height
+        self.line("flow", (0, self.start), (0, bottom))
+        self.shapes.append(draw_box(box, -self.width / 2, bottom, self.width, height, self.ties))
+        self.start = self.floor = bottom + height
+
+    def add_positions(self, added: tuple[Box, ...]) -> None:
+        """A sum with what is added to the embeddings: the first from the left, others from the
+        right."""
+        heights = [box_height(box) for box in added]
+        y = self.floor + max(GAP + SUM, max(heights) / 2 + 6)
+        self.line("flow", (0, self.start), (0, y - SUM))
+        self.shapes.append(Plus(0, y))
+        reach = {-1: SUM + 22, 1: SUM + 22}
+        for index, (box, height) in enumerate(zip(added, heights, strict=True)):
+            side = 1 if index else -1
+            width = box_width(box, self.ties)
+            near = reach[side]
+            x = near if side > 0 else -near - width
+            self.shapes.append(draw_box(box, x, y - height / 2, width, height, self.ties))
+            self.line("position", (side * near, y), (side * SUM, y))
+            reach[side] = near + width + 22
+        self.reach(-reach[-1] + 22, reach[1] - 22 if len(added) > 1 else 0)
+        self.start, self.floor = y + SUM, y + max(SUM, max(heights) / 2)
+
+    # --- layers ---------------------------------------------------------------------------------
+
+    def draw_cycle(self, cycle: Cycle) -> None:
+        frame_at = len(self.shapes)
+        bottom = self.floor + GAP / 2
+        self.floor = bottom + 4
+        before = self.result.left, self.result.right
+        self.result.left = self.result.right = 0.0
+        for run in cycle.runs:
+            self.draw_run(run)
+        top = self.floor + EDGE
+        left, right = self.result.left - 8, self.result.right + 8
+        frame = Rect(left, bottom, right - left, top - bottom, "none", "#8c959f", 10, dashed=True)
+        self.shapes.insert(frame_at, Group((frame,), "", "cycle", f"{cycle.times} times"))
+        self.times(cycle.times, [], left, right, (bottom + top) / 2)
+        self.reach(*before)
+        self.reach(left, right)
+        self.floor = top
+
+    def draw_run(self, run: Run) -> None:
+        layer = run.layer
+        frame_at = len(self.shapes)
+        bottom = self.floor + GAP / 2
+        self.floor = bottom
+        left, right = self.parallel(layer) if layer.parallel else self.sequence(layer)
+        top = self.floor + CAPTION + 4
+        left, right = left - EDGE, max(right, left + 60) + EDGE
+        title = cut(layer.title, int((-left - 16) / text_width("n", SMALL)))  # short of the middle
+        frame: list[Shape] = [
+            Rect(left, bottom, right - left, top - bottom, *FILLS["block"], 10),
+            Text(left + 9, top - 14, title, SMALL, colour=GREY, anchor="start"),
+            *dots(layer.path, right - 10, top - 10, self.ties),
+        ]
+        hint = f"{layer.path}\n{run.times} times"
+        self.shapes.insert(frame_at, Group(tuple(frame), layer.path, "block", hint))
+        which = f"layer{'' if run.numbers.isdecimal() else 's'} {run.numbers}".replace(",", ", ")
+        notes = [*(wrap(which, 16) if run.numbers else []), *wrap(self.column.note, 16)]
+        self.times(run.times, notes, left, right, (bottom + top) / 2)
+        self.reach(left, right)
+        self.floor = top
+
+    def times(
+        self, times: int, notes: Sequence[str], left: float, right: float, middle: float
+    ) -> None:
+        """How often what is in a frame comes, beside the frame: on the left, or on the right where
+        memory comes in from the left."""
+        big = f"{times} ×"
+        width = max([text_width(big, BIG, bold=True), *(text_width(n, SMALL) for n in notes)])
+        side = 1 if self.column.memory else -1
+        x = right + 8 if side > 0 else left - 8
+        anchor = "start" if side > 0 else "end"
+        y = middle + 6 * len(notes) - 5
+        self.shapes.append(Text(x, y, big, BIG, bold=True, anchor=anchor))
+        for index, note in enumerate(notes):
+            line = y - 15 - 13 * index
+            self.shapes.append(Text(x, line, note, SMALL, colour=GREY, anchor=anchor))
+        self.reach(x - width if side < 0 else 0, x + width if side > 0 else 0)
+
+    def sequence(self, layer: Layer) -> Point:
+        """Branches above each other; how far they reach to both sides."""
+        half = self.width / 2
+        for step in layer.steps:
+            if isinstance(step, Box):
+                self.place(step, gap=GAP + 4)
+                continue
+            tee = self.floor + 9
+            gap = GAP + 6
+            if step.pre:
+                self.place(step.pre, gap=gap)
+                gap = GAP
+            self.body(step, gap)
+            if step.post:
+                self.place(step.post)
+            self.merge(step.out, tee, half + LANE)
+        return -half - self.pill_reach, half + LANE
+
+    def body(self, branch: Branch, gap: float) -> None:
+        """The sublayer, with what comes in from the left."""
+        height = max(box_height(branch.body), _pills_height(branch))
+        self.place(branch.body, gap=gap, height=height)
+        x, middle = -self.width / 2, self.start - height / 2
+        if branch.reads_memory:
+            self.result.entries.append((x, middle))
+        y = middle + _pills_height(branch) / 2
+        for box in branch.positions:
+            width, height = box_width(box, self.ties), box_height(box)
+            y -= height
+            self.shapes.append(draw_box(box, x - PILL - width, y, width, height, self.ties))
+            self.line("position", (x - PILL, y + height / 2), (x, y + height / 2))
+            y -= 6
+
+    def merge(self, out: Box | None, tee: float, lane: float) -> None:
+        """The sum of a branch with what went past it, or the sum and its norm in one box."""
+        if out is None:
+            y, edge = self.floor + GAP + SUM, SUM
+            self.line("flow", (0, self.start), (0, y - SUM))
+            self.shapes.append(Plus(0, y))
+            self.start = self.floor = y + SUM
+        else:
+            self.place(_add_and_norm(out))
+            y, edge = self.start - box_height(out) / 2, self.width / 2
+        self.line("residual", (0, tee), (lane, tee), (lane, y), (edge, y))
+
+    def parallel(self, layer: Layer) -> Point:
+        """Branches side by side, from one input to one sum; how far they reach to both sides."""
+        branches = [Branch(step) if isinstance(step, Box) else step for step in layer.steps]
+        branches.sort(key=lambda branch: not branch.positions)
+        branches[1:] = [_with_positions_inside(branch) for branch in branches[1:]]
+        tee = self.floor + 9
+        gap = GAP + 6
+        shared = branches[0].pre if not any(branch.pre for branch in branches[1:]) else None
+        if shared:
+            self.place(shared, gap=gap)
+            gap = GAP
+        split = self.floor + gap - 6
+        step = self.width + 14
+        middles = [(i - (len(branches) - 1) / 2) * step for i in range(len(branches))]
+        self.line("flow", (0, self.start), (0, split), arrow=False)
+        tops: list[float] = []
+        for branch, x in zip(branches, middles, strict=True):
+            side = _Drawing(self.column, self.ties)
+            side.width, side.start, side.floor = self.width, split, split
+            if branch.pre and not shared:
+                side.place(branch.pre)
+            side.body(branch, GAP)
+            if branch.post:
+                side.place(branch.post)
+            if x:
+                self.line("flow", (0, split), (x, split), arrow=False)
+            self.shapes += [shape.moved(x, 0) for shape in side.shapes]
+            self.result.entries += [(x + a, b) for a, b in side.result.entries]
+            tops.append(side.start)
+        join = max(tops) + 10
+        for x, top in zip(middles, tops, strict=True):
+            self.line("flow", (x, top), (x, join), (0, join), arrow=False)
+        self.start = self.floor = join
+        right = middles[-1] + self.width / 2 + LANE
+        self.merge(next((b.out for b in branches if b.out), None), tee, right)
+        return middles[0] - self.width / 2 - self.pill_reach, right
+
+
+def _with_positions_inside(branch: Branch) -> Branch:
+    """A branch with no room at its side: what works inside its attention is shown inside."""
+    body = replace(branch.body, inner=(*branch.body.inner, *branch.positions))
+    return replace(branch, body=body, positions=())
+
+
+def _add_and_norm(out: Box) -> Box:
+    return Box(out.path, out.role, f"add & {out.title}", out.details, out.hint, out.inner)
+
+
+def _pills_height(branch: Branch) -> float:
+    heights = [box_height(box) + 6 for box in branch.positions]
+    return sum(heights) - 6 if heights else 0.0
+
+
+def _boxes_of(column: Column) -> list[Box]:
+    """The boxes that stand above each other in a column."""
+    found = [*column.before, *column.after, *([column.embedding] if column.embedding else [])]
+    for run in runs_of(column):
+        for step in run.layer.steps:
+            if isinstance(step, Box):
+                found.append(step)
+            else:
+                out = _add_and_norm(step.out) if step.out else None
+                found += [box for box in (step.body, step.pre, step.post, out) if box]
+    return found

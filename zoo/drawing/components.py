@@ -1,0 +1,198 @@
+"""The tree of a spec's components: what is inside one, what it is called, where its tensors are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from zoo.component import GIVEN, Component, Part, fields_of
+from zoo.drawing.figure import Box
+from zoo.layout import LayerList, Layout, Tensor
+from zoo.slots import SLOTS, Plugin
+
+
+class Child(NamedTuple):
+    """A component inside another: the field that holds it, its mark, and its place in the spec."""
+
+    name: str
+    mark: Part
+    component: Component
+    path: str
+
+
+def children(component: Component, path: str) -> Iterator[Child]:
+    """The components directly inside one, in the order of its fields; of a list, each."""
+    for name, mark in fields_of(type(component)).items():
+        value = getattr(component, name) if isinstance(mark, Part) else None
+        inside = f"{path}.{name}" if path else name
+        if isinstance(value, Component) and isinstance(mark, Part):
+            yield Child(name, mark, value, inside)
+        elif isinstance(value, tuple) and isinstance(mark, Part):
+            for index, item in enumerate(value):
+                yield Child(name, mark, item, f"{inside}.{index}")
+
+
+def is_absent(component: Component) -> bool:
+    """Whether a component stands for there being none."""
+    return isinstance(component, Plugin) and component.absent
+
+
+Keys = Mapping[str, Sequence[str]]
+"""Keys of components, by their places, whose values a drawing shows."""
+
+
+def box_of(
+    child: Child, *, without: tuple[str, ...] = (), keys: Keys = MappingProxyType({})
+) -> Box:
+    """The box of a component: its kind, what its layout says of it, its parameters. `without` names
+    fields whose components are drawn elsewhere."""
+    count = child.component.layout().n_parameters
+    return Box(
+        path=child.path,
+        role=role_of(child.component),
+        title=kind_of(child.component),
+        details=(
+            *wrapped(_said(child, keys)),
+            f"{child.name}, {short_number(count)} parameters" if count else child.name,
+        ),
+        hint=_hint(child),
+        inner=tuple(_inner(child, without, keys)),
+    )
+
+
+def _inner(child: Child, without: tuple[str, ...], keys: Keys) -> Iterator[Box]:
+    """What is inside a component, and inside that, as boxes of one line."""
+    for inside in children(child.component, child.path):
+        if inside.name in without or is_absent(inside.component):
+            continue
+        kind = [kind_of(inside.component)] if isinstance(inside.component, Plugin) else []
+        shown = ", ".join(filter(None, [*kind, _said(inside, keys)]))
+        title = cut(f"{inside.name}: {shown}" if shown else inside.name)
+        yield Box(inside.path, role_of(inside.component), title, hint=_hint(inside))
+        yield from _inner(inside, (), keys)
+
+
+def _said(child: Child, keys: Keys) -> str:
+    """What the layout of a component says beside its kind, and the values of the keys to show."""
+    said = child.component.layout().label.removeprefix(kind_of(child.component)).strip(" ,")
+    values = ((key, getattr(child.component, key)) for key in keys.get(child.path, ()))
+    more = [
+        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in values
+        if not _is_told(value, said)
+    ]
+    return ", ".join(filter(None, [said, *more]))
+
+
+def _is_told(value: object, text: str) -> bool:
+    return not isinstance(value, bool) and str(value) in re.findall(r"[\w.]+", text)
+
+
+def varied(layers: Sequence[Sequence[Child]]) -> Keys:
+    """The keys whose values tell layers of one stack apart; each layer is given by its block and
+    its position schemes."""
+    values: dict[tuple[str, str, str], set[str]] = {}
+    places: dict[tuple[str, str, str], set[str]] = {}
+    for layer in layers:
+        for child in layer:
+            for place, path, value in _values(child, child.name):
+                values.setdefault(place, set()).add(value)
+                places.setdefault(place, set()).add(path)
+    found: dict[str, list[str]] = {}
+    for place, different in values.items():
+        for path in sorted(places[place]) if len(different) > 1 else ():
+            found.setdefault(path, []).append(place[-1])
+    return found
+
+
+def _values(child: Child, name: str) -> Iterator[tuple[tuple[str, str, str], str, str]]:
+    """Each value inside a component: where (its place in the layer, its kind, its key), the path of
+    the component, and the value."""
+    component = child.component
+    for key, mark in fields_of(type(component)).items():
+        if not isinstance(mark, Part) and mark is not GIVEN:
+            place = name, kind_of(component), key
+            yield place, child.path, json.dumps(getattr(component, key))
+    for inside in children(component, child.path):
+        yield from _values(inside, f"{name}.{inside.name}")
+
+
+def kind_of(component: Component) -> str:
+    """The kind of a plugin; the class's name of what is none."""
+    return component.kind if isinstance(component, Plugin) else type(component).__name__
+
+
+def role_of(component: Component) -> str:
+    """The slot that a component fills, or "other"."""
+    return next((s for s, interface in SLOTS.items() if isinstance(component, interface)), "other")
+
+
+def _hint(child: Child) -> str:
+    """The place of a component, and those of its values that are not the defaults."""
+    component, lines = child.component, [child.path]
+    known: dict[str, Any] = {}
+    for name, mark in fields_of(type(component)).items():
+        value = known[name] = getattr(component, name)
+        field = type(component).model_fields[name]
+        default = field.get_default(call_default_factory=True, validated_data=known)
+        if not isinstance(mark, Part) and mark is not GIVEN and value not in (default, None):
+            lines.append(f"{name} = {json.dumps(value)}")
+    return "\n".join(lines)
+
+
+# --- where a component's tensors are ------------------------------------------------------------
+
+
+def layout_names(inside: list[Child], layout: Layout) -> dict[str, str]:
+    """What the layout of a component calls each of those inside it, by field: the part of the same
+    name, or else the first that holds the same tensors."""
+    found = {child.name: child.name for child in inside if child.name in layout.parts}
+    for child in inside:
+        own = dict(child.component.layout().parts)
+        for name, part in layout.parts.items():
+            taken = name in found.values() or isinstance(part, Tensor)
+            if child.name not in found and own and not taken and _holds(part, own):
+                found[child.name] = name
+    return found
+
+
+def _holds(
+    part: Tensor | Layout | LayerList, own: Mapping[str, Tensor | Layout | LayerList]
+) -> bool:
+    if isinstance(part, LayerList):
+        return any(dict(layer.parts) == own for _, layer in part.groups)
+    return isinstance(part, Layout) and own.items() <= dict(part.parts).items()
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def short_number(count: int) -> str:
+    """A count in at most four digits: 512, 65.0M, 405B."""
+    if count < 10_000:
+        return f"{count:,}"
+    size = float(count)
+    for unit in ("k", "M", "B"):
+        size /= 1000
+        if size < 999.5:
+            return f"{size:.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}{unit}"
+    return f"{size / 1000:,.1f}T"
+
+
+def wrapped(text: str, width: int = 30) -> list[str]:
+    """A text in lines, broken after commas."""
+    lines: list[str] = []
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        if lines and len(lines[-1]) + 2 + len(piece) <= width:
+            lines[-1] += f", {piece}"
+        else:
+            lines.append(cut(piece))
+    return lines
+
+
+def cut(text: str, width: int = 44) -> str:
+    """A text of at most that many characters."""
+    return text if len(text) <= width else text[: width - 1] + "…"

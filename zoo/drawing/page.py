@@ -1,0 +1,96 @@
+"""The columns of a figure side by side, what goes from one to the other, title and legend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from zoo.drawing.canvas import GREY, Dot, Line, Shape, Text, svg_text, text_width
+from zoo.drawing.columns import DrawnColumn, draw_column
+from zoo.drawing.components import cut
+from zoo.drawing.figure import OUTSIDE, Figure, Tie
+
+MARGIN = 22.0
+BETWEEN = 34.0  # two columns
+CHANNEL = 22.0  # from the path of a memory to the column that reads it
+TITLE, SUBTITLE, SMALL = 17.0, 12.0, 11.0
+
+
+def draw(figure: Figure) -> str:
+    """The figure as SVG text."""
+    ties: dict[str, tuple[int, ...]] = {}
+    for number, tie in enumerate(figure.ties):
+        for path in tie.paths:
+            ties[path] = (*ties.get(path, ()), number)
+    read = {column.memory for column in figure.columns}
+    columns = [
+        draw_column(column, ties, gives_output=column.path not in read) for column in figure.columns
+    ]
+    middles, width = _places(columns)
+    shapes = [
+        shape.moved(x, 0)
+        for column, x in zip(columns, middles, strict=True)
+        for shape in column.shapes
+    ]
+    shapes += _memories(columns, middles)
+    height = max(column.top for column in columns) + 24
+    shapes.append(Text(0, height + 22, figure.title, TITLE, bold=True, anchor="start"))
+    shapes.append(Text(0, height, figure.subtitle, SUBTITLE, colour=GREY, anchor="start"))
+    legend = list(_legend(figure.ties))
+    widths = [
+        width,
+        text_width(figure.title, TITLE, bold=True),
+        text_width(figure.subtitle, SUBTITLE),
+        *(16 + text_width(shape.text, SMALL) for shape in legend if isinstance(shape, Text)),
+    ]
+    bottom = -MARGIN - 17 * len(figure.ties)
+    top = height + 22 + TITLE + MARGIN / 2
+    return svg_text(
+        [*shapes, *legend],
+        left=-MARGIN,
+        top=top,
+        size=(max(widths) + 2 * MARGIN, top - bottom),
+        title=figure.title,
+    )
+
+
+def _places(columns: Sequence[DrawnColumn]) -> tuple[list[float], float]:
+    """The middle of each column, and the width of all."""
+    middles: list[float] = []
+    end = -BETWEEN
+    for column in columns:
+        end += BETWEEN
+        if column.entries:
+            end += CHANNEL
+        if column.column.memory == OUTSIDE:
+            end += text_width(OUTSIDE, SMALL) / 2
+        middles.append(end - column.left)
+        end = middles[-1] + column.right
+    return middles, end
+
+
+def _memories(columns: Sequence[DrawnColumn], middles: Sequence[float]) -> Iterator[Shape]:
+    """The ways from what is remembered to each cross-attention."""
+    paths = [column.column.path for column in columns]
+    for index, (column, middle) in enumerate(zip(columns, middles, strict=True)):
+        if not column.entries:
+            continue
+        channel = middle + column.left - CHANNEL
+        if column.column.memory in paths:
+            source = paths.index(column.column.memory)
+            between = columns[min(source, index) + 1 : max(source, index)]
+            top = max([columns[source].top, *(other.top for other in between)]) + 18
+            start = [(middles[source], columns[source].end), (middles[source], top)]
+        else:
+            top = 30.0
+            start = []
+            yield Text(channel, 17, OUTSIDE, SMALL, colour=GREY)
+        for x, y in column.entries:
+            points = (*start, (channel, top), (channel, y), (middle + x, y))
+            yield Line(points, "memory")
+
+
+def _legend(ties: Sequence[Tie]) -> Iterator[Shape]:
+    for number, tie in enumerate(ties):
+        y = -24.0 - 17 * number
+        yield Dot(5, y + 4, number)
+        yield Text(16, y, cut(f"shared: {tie.label}", 70), SMALL, colour=GREY, anchor="start")

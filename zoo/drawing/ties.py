@@ -1,0 +1,47 @@
+"""Which parts of a model have tensors in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zoo.component import Component
+from zoo.drawing.components import children, layout_names
+from zoo.drawing.figure import Tie
+from zoo.layout import LayerList, Layout, Tensor
+from zoo.spec import ModelSpec
+
+
+def ties_of(spec: ModelSpec) -> tuple[Tie, ...]:
+    """The ties of a spec, those between the same parts told as one."""
+    if not spec.ties:
+        return ()
+    modules = dict(_modules(spec.model, "", "", spec.layout))
+    names: dict[str, set[str]] = {}
+    for alias, target in spec.ties.items():
+        names.setdefault(target, {target}).add(alias)
+    found: dict[tuple[str, ...], list[str]] = {}
+    for target, group in names.items():
+        paths = {_owner(name, modules) for name in group}
+        found.setdefault(tuple(sorted(paths)), []).append(target)
+    return tuple(
+        Tie(targets[0] if len(targets) == 1 else f"{len(targets):,} tensors", paths)
+        for paths, targets in found.items()
+    )
+
+
+def _modules(
+    component: Component, path: str, prefix: str, part: Tensor | Layout | LayerList
+) -> Iterator[tuple[str, str]]:
+    """How the names of a component's tensors start, and where it stands in the spec."""
+    yield prefix, path
+    if isinstance(part, Layout):
+        inside = list(children(component, path))
+        names: Mapping[str, str] = layout_names(inside, part)
+        for child in inside:
+            if name := names.get(child.name):
+                inner = part.parts[name]
+                yield from _modules(child.component, child.path, f"{prefix}{name}.", inner)
+
+
+def _owner(name: str, modules: Mapping[str, str]) -> str:
+    return modules[max((prefix for prefix in modules if name.startswith(prefix)), key=len)]

@@ -1,0 +1,119 @@
+"""What all drivers share: small random inputs, the models of hosts, and what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from zoo.plugin_hosts import SIZES
+from zoo.spec import ModelSpec
+from zoo.transformer import Transformer
+
+Tensors = tuple[torch.Tensor, ...]
+BATCH, LENGTH, MEMORY_LENGTH = 2, 6, 5
+WIDTH, VOCAB = SIZES["d_model"], SIZES["vocab"]
+
+
+class PromiseError(Exception):
+    """What a plugin promises and does not keep."""
+
+
+class Hosted(Transformer):
+    """A model that holds one component's module, and of an attention that reads a position scheme
+    that scheme's."""
+
+    def __init__(self, part: nn.Module, scheme: nn.Module | None = None) -> None:
+        super().__init__()
+        self.part = part
+        self.scheme = scheme
+
+
+class Bare(Transformer):
+    """A model of parameters and nothing else."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__()
+        for name, shape in shapes.items():
+            owner, _, attribute = name.rpartition(".")
+            if owner not in dict(self.named_children()):
+                self.add_module(owner, nn.Module())
+            self.get_submodule(owner).register_parameter(
+                attribute, nn.Parameter(torch.empty(shape))
+            )
+
+
+class Driver:
+    """Calls the module of one slot: `model.part`, or the model itself where a builder made it."""
+
+    names: ClassVar[Sequence[str]] = ("x",)
+    """What the inputs are called in messages."""
+
+    def __init__(self, spec: ModelSpec, model: Any) -> None:
+        self.spec = spec
+        self.model = model
+
+    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
+        """What the module is called with, for each dtype the same up to rounding."""
+        return (vectors(dtype, seed),)
+
+    def __call__(self, *inputs: torch.Tensor) -> Tensors:
+        """What the module computes from the inputs."""
+        return (self.model.part(*inputs),)
+
+    def check(self, inputs: Tensors) -> None:
+        """Raises PromiseError unless the module returns what the slot says."""
+        expect("the output", self(*inputs)[0], BATCH, LENGTH, WIDTH)
+
+    def leaks(self) -> Iterator[str]:
+        """What a mask hides and the output depends on nevertheless. The model is in float64."""
+        return iter(())
+
+
+def vectors(
+    dtype: torch.dtype, seed: int, length: int = LENGTH, width: int = WIDTH
+) -> torch.Tensor:
+    """Standard normal vectors, (batch, length, width)."""
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(BATCH, length, width, generator=random, dtype=torch.float32).to(dtype)
+
+
+def ids(seed: int, length: int = LENGTH) -> torch.Tensor:
+    """Ids of tokens, (batch, length), none of them 0, which may mean padding."""
+    return torch.randint(1, VOCAB, (BATCH, length), generator=torch.Generator().manual_seed(seed))
+
+
+def with_another(x: torch.Tensor, position: int) -> torch.Tensor:
+    """`x` with other values at a position."""
+    changed, old = x.clone(), x[:, position]
+    changed[:, position] = -old if x.is_floating_point() else old % (VOCAB - 1) + 1
+    return changed
+
+
+def close(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
+    """Whether the largest difference is below this share of the largest value."""
+    scale = max(float(b.detach().abs().max()), 1e-30) if b.numel() else 1.0
+    return a.shape == b.shape and float((a - b).detach().abs().max()) <= tolerance * scale
+
+
+def expect(what: str, found: object, *shape: int | None) -> None:
+    """Raises PromiseError unless `found` is a tensor of that shape; None stands for any size."""
+    sizes = ", ".join("any" if size is None else str(size) for size in shape)
+    if not isinstance(found, torch.Tensor):
+        raise PromiseError(f"{what} must be a tensor ({sizes}), not {type(found).__name__}")
+    fits = len(shape) == found.dim() and all(
+        want in (None, size) for want, size in zip(shape, found.shape, strict=True)
+    )
+    if not fits:
+        raise PromiseError(f"{what} must be ({sizes}), not {tuple(found.shape)}")
+
+
+def expect_branch(module: nn.Module) -> None:
+    """Raises PromiseError if a block could not register norms inside."""
+    if isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+        raise PromiseError(
+            f"`build` returns a bare {type(module).__name__}, which would run the norms that the "
+            "block registers inside; return a module of a class of your own"
+        )

@@ -1,0 +1,85 @@
+"""All that is wrong with the syntax of a TOML text, in one pass; tomllib stops at the first."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from zoo.document import Document
+from zoo.errors import Problem, SpecError, in_order, quoted
+from zoo.toml_places import Duplicate, find_places
+
+MAX_SYNTAX_ERRORS = 20
+_TWICE = re.compile("Cannot|Duplicate")  # how tomllib's messages of keys written twice begin
+_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def read_around_errors(document: Document) -> None:
+    """Read a text with syntax errors. Keys that are written twice become its problems.
+
+    Raises:
+        SpecError: there is more than that; everything is told.
+    """
+    text = document.text or ""
+    broken: list[Problem] = []
+    while len(broken) < MAX_SYNTAX_ERRORS:
+        try:
+            document.data = tomllib.loads(text)
+            break
+        except tomllib.TOMLDecodeError as error:
+            if _TWICE.match(str(error)) and (found := find_places(text)).duplicates:
+                document.problems += [_duplicate_problem(document, d) for d in found.duplicates]
+                text = found.text_without_duplicates
+                continue
+            problem, line = _syntax_problem(document, str(error))
+            broken.append(problem)
+            lines = text.split("\n")
+            # Without its line, the next error can be told; but not without the head of a table,
+            # whose keys would then be another's.
+            if line is None or not lines[line - 1] or lines[line - 1].lstrip().startswith("["):
+                break
+            lines[line - 1] = ""
+            text = "\n".join(lines)
+        except ValueError:  # an integer that is too long, told when the rest is right
+            break
+    if broken:
+        raise SpecError(in_order([*document.problems, *broken]))
+
+
+def _duplicate_problem(document: Document, duplicate: Duplicate) -> Problem:
+    name = quoted(".".join(map(str, duplicate.path)))
+    message, hint = f"{name} is written twice", "keep one of the two"
+    if duplicate.outer:
+        outer = quoted(".".join(map(str, duplicate.outer)))
+        message = f"{name} adds to {outer}, which is complete"
+        hint = "write it where the other keys are"
+    first = ("first written here", document.at(*duplicate.first))
+    return Problem(message, document.at(*duplicate.span), hint, (first,))
+
+
+def _syntax_problem(document: Document, message: str) -> tuple[Problem, int | None]:
+    """tomllib's message as a problem, with the line to leave out."""
+    found = _AT.search(message)
+    what = _AT.sub("", message)
+    what = what[:1].lower() + what[1:]
+    if found is None or found[1] is None:
+        place = document.at_offset(len((document.text or "").rstrip()))
+        return Problem(f"not TOML: {what}", place), None
+    line, column = int(found[1]), int(found[2])
+    place = document.at(line, column)
+    rest = (place.quote or "")[column - 1 :]
+    hint = None
+    if what == "invalid value":
+        hint = _value_hint(rest)
+    elif what == "illegal character '\\n'":
+        what = "the string is not closed on its line"
+    return Problem(f"not TOML: {what}", place, hint), line
+
+
+def _value_hint(rest: str) -> str | None:
+    word = re.match(r"[A-Za-z_][\w./-]*|\.\d+", rest)
+    if word is None:
+        return None
+    if word[0].lower() in ("true", "false"):
+        return f"write `{word[0].lower()}`"
+    return f"write `0{word[0]}`" if word[0][0] == "." else f'text is quoted: `"{word[0]}"`'
