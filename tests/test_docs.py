@@ -8,6 +8,7 @@ must end with status 2, the zoo's status for a user's mistake.
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -66,3 +67,16 @@ def test_every_page_is_run_or_generated() -> None:
     elsewhere = {"docs/plugins.md", "docs/editor.md", "docs/decisions.md", "docs/models.md"}
     pages = {str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")} | {"README.md"}
     assert pages - elsewhere == set(PAGES)
+
+
+def test_component_pages_are_current() -> None:
+    """The reference pages are those that the descriptions give now."""
+    made = runpy.run_path(str(ROOT / "tools/component_pages.py"))["pages"]()
+    found = {path.name: path.read_text() for path in (ROOT / "docs/components").glob("*.md")}
+    assert found == made
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page}: {target}"

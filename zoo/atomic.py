@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +15,7 @@ from zoo.errors import Problem, ZooError
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[BinaryIO]:
+def new_file(path: Path) -> Generator[BinaryIO]:
     """A file to write to, which takes the name `path` when the block ends without an error.
 
     Until then what was at `path` stays whole, and after an error nothing is left of the new file.

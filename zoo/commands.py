@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ def _device(name: str) -> torch.device:
 
 
 @contextmanager
-def _progress(name: str, total: int) -> Iterator[Callable[[int], None] | None]:
+def _progress(name: str, total: int) -> Generator[Callable[[int], None] | None]:
     """A bar on stderr over the bytes that are filled and written, when that is a terminal."""
     import sys
 

@@ -109,13 +109,14 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
 
 def _records(tensors: Mapping[str, torch.Tensor]) -> dict[str, Record]:
     """The record of each tensor; digests run on all cores, the largest tensors first."""
+
+    def record(name: str) -> Record:
+        tensor = tensors[name]
+        return Record(DTYPES[tensor.dtype], tuple(tensor.shape), sha256_of(tensor))
+
     largest_first = sorted(tensors, key=lambda name: tensors[name].nbytes, reverse=True)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        digests = pool.map(lambda name: sha256_of(tensors[name]), largest_first)
-        return {
-            name: Record(DTYPES[tensors[name].dtype], tuple(tensors[name].shape), digest)
-            for name, digest in zip(largest_first, digests, strict=True)
-        }
+        return dict(zip(largest_first, pool.map(record, largest_first), strict=True))
 
 
 def sha256_of(tensor: torch.Tensor) -> str:
@@ -140,8 +141,9 @@ def _plugins(component: Component) -> Iterator[tuple[str, type[Plugin]]]:
         slot = next(slot for slot, base in SLOTS.items() if isinstance(component, base))
         yield f"{slot}.{component.kind}", type(component)
     for name in fields_of(type(component)):
-        value: Any = getattr(component, name)
-        for part in value if isinstance(value, tuple) else (value,):
+        value = getattr(component, name)
+        parts: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        for part in parts:
             if isinstance(part, Component):
                 yield from _plugins(part)
 

@@ -194,6 +194,7 @@ class Builder(Plugin):
     """A whole Transformer. Its table is the spec's top level, its kind the key `builder`."""
 
     init: Annotated[Init, Slot("init")]
+    """Where the weights start."""
 
     def ties(self) -> dict[str, str]:
         """Tensors that are one and the same, each pair as alias and target."""

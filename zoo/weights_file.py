@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -118,7 +118,7 @@ def read_header(path: Path) -> Header:
 
 
 @contextmanager
-def open_weights(path: Path, framework: Literal["numpy", "pt"]) -> Iterator[tuple[Any, Header]]:
+def open_weights(path: Path, framework: Literal["numpy", "pt"]) -> Generator[tuple[Any, Header]]:
     """The open file, a `safetensors.safe_open`, and its header, held against each other.
 
     Raises:
@@ -189,14 +189,15 @@ def _string(value: Any) -> str:
 
 
 def _record(value: Any) -> Record:
-    dtype, shape, sha256 = value["dtype"], value["shape"], value["sha256"]
+    dtype, sha256 = value["dtype"], value["sha256"]
+    shape: tuple[Any, ...] = tuple(value["shape"])
     if dtype not in ITEM_BYTES:
         raise ValueError(f"the dtype {dtype!r} is not known")
-    if not isinstance(shape, list) or any(type(size) is not int for size in shape):
+    if any(type(size) is not int for size in shape):
         raise TypeError("a shape is a list of integers")
     if not _SHA256.fullmatch(sha256):
         raise ValueError("a record has no SHA-256")
-    return Record(dtype, tuple(shape), sha256)
+    return Record(dtype, shape, sha256)
 
 
 def _differences(

@@ -8,7 +8,7 @@ from itertools import groupby
 from zoo.drawing.figure import Cycle, Layer, Run
 from zoo.show import ranges
 
-MAX_FRAMES = 8
+MAX_FRAMES = 4
 """With more frames than that, each kind of layer is drawn once, and told by its numbers."""
 
 Span = tuple[int, tuple[int, ...]]

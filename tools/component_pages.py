@@ -1,0 +1,141 @@
+"""Write docs/components/: a page for each registered component, from its description.
+
+    python tools/component_pages.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import zoo
+from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
+from zoo.field_docs import class_doc, field_docs
+from zoo.schema_values import plain_value
+from zoo.slots import Plugin
+
+FOLDER = Path(__file__).parent.parent / "docs" / "components"
+MADE = "Made by `python tools/component_pages.py` from the component's description."
+
+
+def pages() -> dict[str, str]:
+    """Every page by its file name."""
+    registry = zoo.load_registry()
+    found: dict[str, str] = {}
+    index = [
+        "# Components",
+        "",
+        "What ships with the zoo, by slot. A key marked *shared* may be stated on any table around the",
+        "component, and the nearest statement counts ([how](../build.md)).",
+    ]
+    for slot, entries in registry.plugins.items():
+        index += ["", f"## {slot}", ""]
+        for kind in sorted(entries):
+            cls = registry.plugin(slot, kind)
+            name = f"{slot}.{kind}.md"
+            found[name] = page(slot, kind, cls)
+            first = re.split(r" \(|: |\. |\.$", " ".join(class_doc(cls).split()))[0]
+            index.append(f"- [`{kind}`]({name}): {first}")
+    found["README.md"] = "\n".join(index) + "\n"
+    return found
+
+
+def page(slot: str, kind: str, cls: type[Plugin]) -> str:
+    """One component's page."""
+    lines = [f"# {slot} `{kind}`", "", class_doc(cls), "", "```toml", in_a_spec(slot, kind, cls)]
+    lines += ["```", "", *fields(cls), "", *parts(cls), MADE, ""]
+    return "\n".join(lines)
+
+
+def parts(cls: type[Component], prefix: str = "") -> list[str]:
+    """The tables of the components that are parts of this one, whatever the spec says."""
+    lines: list[str] = []
+    for name, mark in fields_of(cls).items():
+        if not isinstance(mark, Part) or isinstance(mark, Slot):
+            continue
+        rules = isinstance(mark, LayerRules)
+        inner: type[Component] = mark.group if rules else cls.model_fields[name].annotation
+        path = f"{prefix}{name}"
+        lines += [f"## `[[{path}]]`" if rules else f"## `[{path}]`", "", class_doc(inner), ""]
+        lines += [*fields(inner), "", *parts(inner, f"{path}.")]
+    return lines
+
+
+def in_a_spec(slot: str, kind: str, cls: type[Plugin]) -> str:
+    """The line of a spec that asks for the component."""
+    stated = {name: value for name, value in cls.example.items() if name in cls.model_fields}
+    if slot == "builder" or not stated:
+        return f'{slot} = "{kind}"'
+    inside = ", ".join(f"{name} = {json.dumps(value)}" for name, value in stated.items())
+    return f'{slot} = {{ kind = "{kind}", {inside} }}'
+
+
+def fields(cls: type[Component]) -> list[str]:
+    """The table of the keys that a spec can state."""
+    docs = field_docs(cls)
+    rows = [
+        f"| `{name}` | {value_of(cls, name, mark)} | {default_of(cls, name, mark)} | "
+        f"{' '.join(docs.get(name, '').split()).replace('|', chr(92) + '|')} |"
+        for name, mark in fields_of(cls).items()
+        if name != "kind" and mark is not GIVEN
+    ]
+    if not rows:
+        return ["It has no keys."]
+    return ["| key | value | default | meaning |", "|---|---|---|---|", *rows]
+
+
+def value_of(cls: type[Component], name: str, mark: object) -> str:
+    """What may be written for a key."""
+    if isinstance(mark, Slot):
+        return f"{mark.slot}"
+    if isinstance(mark, LayerRules):
+        return "rules"
+    if isinstance(mark, Part):
+        return "table"
+    schema, _ = plain_value(cls, name)
+    return described(schema) + (" (shared)" if mark is SHARED else "")
+
+
+def described(schema: dict[str, Any]) -> str:
+    """A JSON Schema in a few words."""
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        return ", ".join(f"`{json.dumps(value)}`" for value in values)
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            return " or ".join(dict.fromkeys(described(choice) for choice in schema[key]))
+    if schema.get("type") == "array":
+        return f"list of {described(schema.get('items', {}))}"
+    bounds = {
+        "minimum": "at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
+    told = [f"{word} {schema[key]:g}" for key, word in bounds.items() if key in schema]
+    return " ".join([str(schema.get("type", "as in the meaning")), *told])
+
+
+def default_of(cls: type[Component], name: str, mark: object) -> str:
+    """What a key is when nothing states it."""
+    field = cls.model_fields[name]
+    if isinstance(mark, Slot):
+        return f'`"{mark.default}"`' if mark.default else "the registry's"
+    if isinstance(mark, Part) or field.default is None:
+        return ""
+    if field.default_factory is not None:
+        return "derived"
+    if field.is_required():
+        return "**required**"
+    default = list(field.default) if isinstance(field.default, tuple) else field.default
+    return f"`{json.dumps(default)}`"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.glob("*.md"):
+        old.unlink()
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)
