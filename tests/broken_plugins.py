@@ -74,6 +74,13 @@ BROKEN: Mapping[str, Broken] = {
     "imports_torch": Broken("ffn", {}, ("imports",), "do it inside `build`", "import torch"),
     "no_python": Broken("ffn", {"class NoPython": "clas NoPython"}, ("imports",), "SyntaxError"),
     "leaves": Broken("ffn", {"@cache": "raise SystemExit(3)"}, ("imports",), "SystemExit: 3"),
+    "ends_the_process": Broken(
+        "ffn",
+        {"@cache": "os._exit(7)"},
+        ("imports",),
+        "ends the process, with status 7",
+        "import os",
+    ),
     "other_slot": Broken(
         "ffn", {"(FeedForward)": "(Init)"}, ("imports",), "slot", "from zoo.slots import Init"
     ),

@@ -87,5 +87,8 @@ def test_cache_of_deepseek_v2() -> None:
     assert (other.cache, other.memory_cache) == (0, 576)
 
 
-def test_the_position_scheme_gets_the_rotated_width() -> None:
-    assert described_latent(qk_rope_head_dim=6, qk_nope_head_dim=20).head_dim == 6
+def test_what_follows_from_the_widths() -> None:
+    """The position scheme gets the rotated width; the scale goes by the whole width."""
+    description = described_latent(qk_rope_head_dim=6, qk_nope_head_dim=19)
+    assert description.head_dim == 6
+    assert description.scale == 1 / 5

@@ -56,6 +56,12 @@ def new_file(path: Path) -> Generator[BinaryIO]:
         _sync(folder)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8, whole or not at all. Raises `ZooError` as `new_file`."""
+    with new_file(path) as file:
+        file.write(text.encode())
+
+
 def _refuse_what_is_no_file(path: Path) -> None:
     """A rename would put a file in the place of a device, such as /dev/null."""
     if path.is_dir():

@@ -207,6 +207,8 @@ def place(
             tensor = nn.Parameter(tensor, requires_grad=meta.requires_grad)
         for module, attribute in owners[id(meta)]:
             setattr(module, attribute, tensor)
+    if torch.device(device).type == "meta":
+        return model
     for module in model.modules():
         tables = getattr(module, "reset_buffers", None)
         if tables is not None:

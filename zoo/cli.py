@@ -1,4 +1,4 @@
-"""The command line: `zoo build`, `validate`, `show`, `list`."""
+"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`."""
 
 from __future__ import annotations
 
@@ -48,14 +48,21 @@ def run(arguments: Sequence[str]) -> int:
     type=click.Path(path_type=Path),
     help="A further registry.toml, over those of the user and the working directory.",
 )
+@click.option(
+    "--budget",
+    metavar="NAME=NUMBER",
+    multiple=True,
+    help="Raise or lower a limit: parameters, layers, bytes, file_size, key_depth.",
+)
 @click.pass_context
-def cli(context: click.Context, registry: Path | None) -> None:
+def cli(context: click.Context, registry: Path | None, budget: tuple[str, ...]) -> None:
     """Transformers from declarative specs: build, inspect and share them."""
 
     def layers() -> Registry:
+        from zoo.budget import Budget
         from zoo.registry import load_registry
 
-        return load_registry(registry)
+        return load_registry(registry, budget=Budget.from_options(budget))
 
     context.obj = layers
 
@@ -187,15 +194,15 @@ def show(
 
     found, _ = read_source(spec, layers())
     if svg is not None:
+        from zoo.atomic import write_text
         from zoo.drawing import to_svg
-        from zoo.text_file import write_text
 
         write_text(svg, to_svg(found))
-    elif resolved:
+    if resolved:
         _print(as_json, found.to_dict(), lambda _: views.resolved_text(found))
     elif tensors:
         _print(as_json, views.tensors_data(found), views.tensors_text)
-    else:
+    elif svg is None or as_json:
         _print(as_json, views.summary_data(found), lambda data: views.summary_text(found, data))
 
 
@@ -220,8 +227,8 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
 @click.pass_obj
 def schema(layers: Layers, output: Path | None) -> None:
     """Print the JSON Schema of specs with the installed plugins, for editors."""
+    from zoo.atomic import write_text
     from zoo.schema import schema_text, spec_schema
-    from zoo.text_file import write_text
 
     made, problems = spec_schema(layers())
     for problem in problems:

@@ -14,7 +14,7 @@ from zoo.building import build
 from zoo.errors import Problem, ZooError
 from zoo.saving import write
 from zoo.spec import ModelSpec
-from zoo.weights_file import weights_path
+from zoo.weights_file import saved_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ def build_and_save(
     if target.type == "meta":
         build(spec, device=target, dtype=torch_dtype)
         return report
-    path = weights_path(output if output is not None else Path(spec.name))
+    path = saved_path(output if output is not None else Path(spec.name))
     n_bytes = sum(
         t.size * (8 if t.dtype == "int64" else torch_dtype.itemsize) for t in spec.tensors.values()
     )

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo.budget import Budget, raising
 from zoo.errors import Place, Problem, SpecError, nearest, quoted
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 
-MAX_BYTES = 1 << 18
-MAX_DEPTH = 32
+DEFAULT = Budget()
+
 MAX_INTEGER = 2**53 - 1  # the largest that JSON readers agree on (RFC 8785, section 3.2.2.3)
 INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that every JSON reader keeps"
 
@@ -47,13 +48,21 @@ class Document:
     """Named data, with the text that it was read from when there is one.
 
     `problems` are those that do not keep the rest from being read: keys that are written twice, of
-    which the first counts. What reads a document reports them.
+    which the first counts. What reads a document reports them. `max_depth` is how deep its keys
+    may nest.
     """
 
-    def __init__(self, name: str, data: dict[str, Any], text: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        data: dict[str, Any],
+        text: str | None = None,
+        max_depth: int = DEFAULT.key_depth,
+    ) -> None:
         self.name = name
         self.data = data
         self.text = text
+        self.max_depth = max_depth
         self.problems: list[Problem] = []
 
     @cached_property
@@ -100,7 +109,9 @@ class Document:
         return self.at(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
 
-def read_document(path: Path, named: Callable[[], Place] | None = None) -> Document:
+def read_document(
+    path: Path, named: Callable[[], Place] | None = None, *, budget: Budget = DEFAULT
+) -> Document:
     """Read a TOML file; `named` says where another file names this one, if one does.
 
     Raises:
@@ -110,12 +121,13 @@ def read_document(path: Path, named: Callable[[], Place] | None = None) -> Docum
     name = str(path)
     try:
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(budget.file_size + 1)
     except (OSError, ValueError) as error:
         message, hint = _why_unreadable(path, error)
         raise SpecError(Problem(message, named() if named else None, hint)) from None
-    if len(raw) > MAX_BYTES:
-        raise SpecError(Problem(f"larger than {MAX_BYTES:,} bytes", Place(name)))
+    if len(raw) > budget.file_size:
+        message = f"larger than {budget.file_size:,} bytes"
+        raise SpecError(Problem(message, Place(name), raising("file_size")))
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -123,11 +135,11 @@ def read_document(path: Path, named: Callable[[], Place] | None = None) -> Docum
         place = Document(name, {}, raw.decode("utf-8", "replace")).at_offset(len(before))
         message = f"not UTF-8: the byte 0x{raw[error.start]:02x}"
         raise SpecError(Problem(message, place, help="save the file as UTF-8")) from None
-    return parse(text.removeprefix("\ufeff"), name)
+    return parse(text.removeprefix("\ufeff"), name, budget=budget)
 
 
 def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str | None]:
-    name = quoted(path)
+    name = quoted(path, 500)
     if isinstance(error, FileNotFoundError):
         near = nearest(path.name, (other.name for other in path.parent.glob("*.toml")))
         return f"{name} does not exist", f"did you mean `{near}`?" if near else None
@@ -138,9 +150,9 @@ def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str |
     return f"{name} is not a path", None  # it holds a NUL
 
 
-def parse(text: str, name: str) -> Document:
+def parse(text: str, name: str, *, budget: Budget = DEFAULT) -> Document:
     """Parse TOML text; `name` stands for it in messages. Raises `SpecError` as `read_document`."""
-    document = Document(name, {}, text)
+    document = Document(name, {}, text, max_depth=budget.key_depth)
     if not text.strip():
         hint = "a spec states at least `format`, `name` and `builder`"
         raise SpecError(Problem("the file is empty", document.at(1, 1), hint))
@@ -163,17 +175,18 @@ def _too_deep(document: Document) -> Problem | None:
     """The first place where values nest, or a key has parts, beyond the limit. The parsers take
     quadratic time or overflow the stack on what is far beyond."""
     depth = parts = 0
+    limit = document.max_depth
     for token in _TOKEN.finditer(document.text or ""):
         kind = token.lastgroup
         depth = max(0, depth + (kind == "open") - (kind == "close"))
         parts = parts + 1 if kind == "dot" else parts if kind == "name" else 0
-        if depth > MAX_DEPTH or parts >= MAX_DEPTH:
-            what = "values are nested" if depth > MAX_DEPTH else "keys are nested"
+        if depth > limit or parts >= limit:
+            what = "values are nested" if depth > limit else "keys are nested"
             place = document.at_offset(token.start())
-            return Problem(f"{what} more than {MAX_DEPTH} deep", place)
+            return Problem(f"{what} more than {limit} deep", place, raising("key_depth"))
     return None
 
 
-def from_data(data: dict[str, Any], name: str) -> Document:
+def from_data(data: dict[str, Any], name: str, *, budget: Budget = DEFAULT) -> Document:
     """A document made of data that was not read from text."""
-    return Document(name, data)
+    return Document(name, data, max_depth=budget.key_depth)

@@ -114,6 +114,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._problems: dict[Problem, None] = {}
+        self._places: set[Place | None] = set()
         self._plugin_failed = False
 
     def __len__(self) -> int:
@@ -121,6 +122,7 @@ class Findings:
 
     def add(self, *problems: Problem) -> None:
         self._problems.update(dict.fromkeys(problems))
+        self._places.update(problem.place for problem in problems)
 
     def add_error(self, error: ZooError) -> None:
         self.add(*error.problems)
@@ -129,7 +131,7 @@ class Findings:
     def add_unless_told(self, problem: Problem) -> None:
         """Add a problem of a value, unless one of that very value is known: one wrong value is
         often read by many components."""
-        if not any(known.place == problem.place for known in self._problems):
+        if problem.place not in self._places:
             self.add(problem)
 
     def error(self) -> ZooError:
@@ -182,7 +184,7 @@ def allowed(known: Iterable[str]) -> str:
     return "allowed here: " + ", ".join(f"`{known}`" for known in names[:40]) + more
 
 
-def quoted(name: object) -> str:
-    """`name` for a message, cut when it is long."""
-    text = printable(str(name))
-    return f"`{text if len(text) <= 80 else text[:77] + '...'}`"
+def quoted(name: object, most: int = 80) -> str:
+    """`name` for a message, cut when it is longer than `most`."""
+    text = printable(str(name)[: most + 1])
+    return f"`{text if len(text) <= most else text[: most - 3] + '...'}`"

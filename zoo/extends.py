@@ -43,7 +43,7 @@ def _with_parents(
     elif len(chain) > MAX_PARENTS:
         message = f"`extends` leads through more than {MAX_PARENTS} specs"
     else:
-        above = read_document(path, named)
+        above = read_document(path, named, budget=registry.budget)
         return merge(_with_parents(above, registry, findings, chain), table)
     findings.add(Problem(message, parent.place(value=True)))
     raise findings.error()

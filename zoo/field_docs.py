@@ -27,6 +27,7 @@ def class_doc(cls: type[Component]) -> str:
     return inspect.cleandoc(cls.__doc__ or "")
 
 
+@cache
 def _own_docs(cls: type[Component]) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))

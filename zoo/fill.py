@@ -152,7 +152,8 @@ def _key(seed: int, name: str) -> int:
 def _table() -> NDArray[np.float32]:
     """Returns the shipped quantiles t, ascending, shape (65537,)."""
     with files("zoo").joinpath("init_v1_normal.npy").open("rb") as file:
-        return np.load(file, allow_pickle=False)
+        table: NDArray[np.float32] = np.load(file, allow_pickle=False)
+    return table
 
 
 @cache
@@ -176,7 +177,7 @@ def _cells() -> NDArray[np.int64]:
 def _quantile(word: int) -> np.float32:
     """Returns z(word), for one word in [-2**31, 2**31)."""
     cell = (word >> 16) + (1 << 15)
-    return np.float32(word & 0xFFFF) * _slopes()[cell] + _table()[cell]
+    return np.float32(np.float32(word & 0xFFFF) * _slopes()[cell] + _table()[cell])
 
 
 @cache

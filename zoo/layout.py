@@ -60,6 +60,16 @@ class _Counted:
         return self._total(lambda tensor: tensor.size if tensor.dtype == "float" else 0)
 
     @cached_property
+    def n_computed(self) -> int:
+        """Elements of tables that are computed and not stored."""
+        raise TypeError(f"{type(self).__name__} cannot be counted")
+
+    @property
+    def size(self) -> int:
+        """Stored tensors and computed elements; 0 for what holds nothing."""
+        return self.n_tensors + self.n_computed
+
+    @cached_property
     def n_tensors(self) -> int:
         """Stored tensors."""
         return self._total(lambda _: 1)
@@ -75,6 +85,7 @@ class Layout(_Counted):
         cache: elements that generation keeps per token of the sequence itself (k and v).
         memory_cache: elements that generation keeps per token of the attended memory.
         generates: whether generation extends what is inside; an encoder keeps no cache.
+        computed: elements of tables that are computed when the model is built and not stored.
     """
 
     parts: Mapping[str, Tensor | Layout | LayerList] = field(
@@ -84,6 +95,7 @@ class Layout(_Counted):
     cache: int = 0
     memory_cache: int = 0
     generates: bool = True
+    computed: int = 0
 
     def __post_init__(self) -> None:
         for name, part in self.parts.items():
@@ -101,6 +113,11 @@ class Layout(_Counted):
         """Elements that a key-value cache keeps for each token of the attended memory."""
         inside = sum(part.cache_per_memory_token for part in self._containers())
         return self.memory_cache + inside if self.generates else 0
+
+    @cached_property
+    def n_computed(self) -> int:
+        """Elements of tables that are computed and not stored."""
+        return self.computed + sum(part.n_computed for part in self._containers())
 
     def _containers(self) -> Iterator[Layout | LayerList]:
         return (part for part in self.parts.values() if not isinstance(part, Tensor))
@@ -147,6 +164,11 @@ class LayerList(_Counted):
     def cache_per_memory_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the attended memory."""
         return self.passes * sum(len(at) * layer.cache_per_memory_token for at, layer in self.groups)
+
+    @cached_property
+    def n_computed(self) -> int:
+        """Elements of tables that are computed and not stored."""
+        return sum(len(at) * layer.n_computed for at, layer in self.groups)
 
     def _total(self, count: Callable[[Tensor], int]) -> int:
         return sum(len(at) * layer._total(count) for at, layer in self.groups)

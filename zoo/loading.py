@@ -14,12 +14,11 @@ from zoo.building import build_on_meta, place
 from zoo.document import from_data
 from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
 from zoo.layout import Tensor
+from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
-from zoo.resolve import resolve
 from zoo.saving import DTYPES, sha256_of
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.validate import validate
 from zoo.weights_file import Header, Record, open_weights, weights_path
 
 _TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
@@ -53,7 +52,7 @@ def load(
     path = _find(path_or_name, registry)
     with open_weights(path, "pt") as (file, header):
         where = Place(str(path))
-        spec = validate(resolve(from_data(header.spec, f"{path} (its spec)"), registry))
+        spec = spec_of(from_data(header.spec, f"{path} (its spec)"), registry)
         _check_against_spec(header, spec, where)
         model = build_on_meta(spec, dtype or _dtype_of(header))
         tensors = _read(file, header.records, device, dtype, where if verify else None)

@@ -18,7 +18,7 @@ from zoo.errors import (
 from zoo.plugin_driver import PromiseError
 from zoo.plugin_errors import describe_failure
 from zoo.plugin_hosts import complete, host_data, with_hosts
-from zoo.plugin_promises import PROMISES, interface, layout, meta, schema
+from zoo.plugin_promises import PROMISES, interface, layout, meta, schema, threads
 from zoo.plugin_report import Check, Report
 from zoo.registry import Entry, Registry
 from zoo.spec import ModelSpec
@@ -53,7 +53,9 @@ def check_plugins(
     registry = with_hosts(registry)
     reports: list[Report] = []
     for entry, failure in zip(entries, failures, strict=True):
-        reports.append(_Subject(entry, registry, values, failure).report())
+        # On tensors as small as these, a second thread only costs.
+        with threads(1):
+            reports.append(_Subject(entry, registry, values, failure).report())
         if on_done is not None:
             on_done(reports[-1])
     return reports
@@ -105,10 +107,10 @@ class _Subject:
         return Report(f"{self.slot}.{self.kind}", self.target, tuple(checks))
 
     def imports(self) -> None:
-        """The description can be imported, here and where there is no torch."""
-        self.registry.plugin(self.slot, self.kind)
+        """The description can be imported, where there is no torch and here."""
         if self.import_failure is not None:
             raise PromiseError(self.import_failure)
+        self.registry.plugin(self.slot, self.kind)
 
     def schema(self) -> None:
         """Each field says what it takes, so that editors can be told."""

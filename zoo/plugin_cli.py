@@ -44,13 +44,8 @@ def new(context: click.Context, slot: str, name: str) -> None:
     registry: Path | None = context.find_root().params["registry"]
     registry = nearest_registry() if registry is None else registry
     for path in new_plugin(slot, name, registry):
-        click.echo(_from_here(path))
-    click.echo(f"registered in {_from_here(registry)}")
-
-
-def _from_here(path: Path) -> Path:
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+        click.echo(path)
+    click.echo(f"registered in {registry}")
 
 
 @plugin.command()

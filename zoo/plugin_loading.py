@@ -58,7 +58,7 @@ class PluginEntryPoint(EntryPoint):
         if not path.is_file():
             near = nearest(path.name, (other.name for other in path.parent.glob("*.py")))
             hint = f"did you mean `{near}`?" if near else None
-            raise PluginError(Problem(f"there is no file {quoted(path)}", help=hint))
+            raise PluginError(Problem(f"there is no file {quoted(path, 500)}", help=hint))
         # Named by its whole path: it can shadow no other module, and is imported once.
         name = f"{FILE_MODULE}{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
         if name not in sys.modules:

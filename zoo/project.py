@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
+from zoo.atomic import write_text
 from zoo.document import read_document
 from zoo.errors import Problem, RegistryError, ZooError, did_you_mean, quoted
 from zoo.registry import FILE_NAME, NAME, NAME_RULE, load_registry
 from zoo.slots import SLOTS
-from zoo.text_file import write_text
 
 
 def new_project(folder: Path) -> list[Path]:
@@ -82,7 +82,7 @@ def nearest_registry() -> Path:
         RegistryError: there is none.
     """
     here = Path.cwd()
-    for folder in (here, *here.parents):
+    for folder in (Path(), *here.parents):
         if (folder / FILE_NAME).is_file():
             return folder / FILE_NAME
     raise RegistryError(
@@ -113,15 +113,16 @@ def _with_entry(registry: Path, slot: str, name: str, target: str) -> str:
     """The registry's text with one more line, below those of its slot; every other line is kept."""
     document = read_document(registry)
     text = document.text or ""
+    end = "\r\n" if "\r\n" in text else "\n"
     entries = document.data.get(slot)
     line = f'{name} = "{target}"'
-    lines = text.splitlines()
     if isinstance(entries, dict):
         places = [document.place((slot, key)) for key in entries] or [document.place((slot,))]
-        lines.insert(max(place.line or 0 for place in places), line)
+        lines = text.split("\n")
+        lines.insert(max(place.line or 0 for place in places), line + end[:-1])
+        changed = "\n".join(lines)
     else:
-        lines += ["", f"[{slot}]", line]
-    changed = "\n".join(lines) + "\n"
+        changed = f"{text.rstrip()}{end}{end}[{slot}]{end}{line}{end}"
     wanted = {**document.data, slot: {**(entries or {}), name: target}}
     with contextlib.suppress(tomllib.TOMLDecodeError):
         if tomllib.loads(changed) == wanted:
@@ -146,11 +147,9 @@ def _write_new(files: Mapping[Path, str]) -> None:
     written: list[Path] = []
     try:
         for path, text in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8", newline="\n") as file:
-                written.append(path)
-                file.write(text)
-    except OSError as error:
+            write_text(path, text)
+            written.append(path)
+    except ZooError:
         for path in written:
-            path.unlink(missing_ok=True)
-        raise ZooError(f"cannot write {str(error.filename)!r}: {error.strerror}") from None
+            path.unlink()
+        raise

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from zoo.budget import check_budget
 from zoo.document import Document, from_data, parse, read_document
-from zoo.errors import Problem, SpecError, nearest, quoted
+from zoo.errors import Place, Problem, SpecError, nearest, quoted
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import ModelSpec
@@ -31,7 +32,14 @@ def read_spec(
         PluginError: a plugin that the spec names cannot be loaded.
     """
     registry = load_registry() if registry is None else registry
-    return validate(resolve(_document(source, registry), registry))
+    return spec_of(_document(source, registry), registry)
+
+
+def spec_of(document: Document, registry: Registry) -> ModelSpec:
+    """The spec of a document, within the registry's budget. Raises as `read_spec`."""
+    spec = validate(resolve(document, registry))
+    check_budget(spec, registry.budget, Place(document.name))
+    return spec
 
 
 def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | None]:
@@ -46,16 +54,16 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
         return read_spec(source, registry=registry), None
     path = weights_path(path)
     header = read_header(path)
-    return validate(resolve(from_data(header.spec, str(path)), registry)), header
+    return spec_of(from_data(header.spec, str(path)), registry), header
 
 
 def _document(source: str | Path | Mapping[str, Any], registry: Registry) -> Document:
     if isinstance(source, Mapping):
-        return from_data(dict(source), "<data>")
+        return from_data(dict(source), "<data>", budget=registry.budget)
     if isinstance(source, str) and "\n" in source:
-        return parse(source, "<text>")
+        return parse(source, "<text>", budget=registry.budget)
     if isinstance(source, str) and (entry := registry.models.get(source)):
-        return read_document(entry.folder / entry.target, lambda: entry.place)
+        return read_document(entry.folder / entry.target, lambda: entry.place, budget=registry.budget)
     path = Path(source)
     if path.suffix != ".toml" and not _exists(path):
         known = [*registry.models, *(other.name for other in Path().glob("*.toml"))]
@@ -63,7 +71,7 @@ def _document(source: str | Path | Mapping[str, Any], registry: Registry) -> Doc
         hint = f"did you mean `{near}`?" if near else "`zoo list models` lists the models"
         message = f"there is no file and no model {quoted(source)}"
         raise SpecError(Problem(message, help=hint))
-    return read_document(path)
+    return read_document(path, budget=registry.budget)
 
 
 def _exists(path: Path) -> bool:

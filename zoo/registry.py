@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib.resources
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from zoo.budget import Budget
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import (
     Place,
@@ -51,13 +52,15 @@ class Entry:
 
 @dataclass
 class Registry:
-    """All layers merged. `plugins[slot][name]` and `models[name]` hold the entries."""
+    """All layers merged. `plugins[slot][name]` and `models[name]` hold the entries; `budget` is what
+    the one who loads it allows."""
 
     plugins: dict[str, dict[str, Entry]] = field(
         default_factory=lambda: {slot: {} for slot in SLOTS}
     )
     models: dict[str, Entry] = field(default_factory=dict[str, Entry])
     defaults: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    budget: Budget = field(default_factory=Budget)
     _loaded: dict[tuple[str, str], type[Plugin]] = field(
         default_factory=dict[tuple[str, str], type[Plugin]], repr=False
     )
@@ -146,13 +149,17 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def load_registry(extra: Path | None = None) -> Registry:
+def load_registry(extra: Path | None = None, *, budget: Budget | None = None) -> Registry:
     """Read and merge the layers of `find_registries`.
+
+    Args:
+        extra: a further registry, over the others.
+        budget: how large specs may be; the default limits unless given.
 
     Raises:
         RegistryError: every problem of every layer: a malformed line, a name defined twice.
     """
-    return read_layers(find_registries(extra))
+    return replace(read_layers(find_registries(extra)), budget=budget or Budget())
 
 
 def read_layers(paths: Iterable[Path]) -> Registry:

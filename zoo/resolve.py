@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from zoo.budget import raising
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
-from zoo.document import MAX_DEPTH, Document, KeyPath
+from zoo.document import Document, KeyPath
 from zoo.errors import (
     Findings,
     PluginError,
@@ -197,11 +198,12 @@ class _Resolver:
         table = self.slot_table(name, slot, scope)
         kind = table.entries.get("kind") or self.default_kind(slot, table)
         cls = None
-        if len(path) > MAX_DEPTH:
+        limit = self.registry.budget.key_depth
+        if len(path) > limit:
             where = ".".join(map(str, path[:6]))
-            message = f"components are nested more than {MAX_DEPTH} deep: `{where}...`"
-            outer = scope[-1].entries.get("kind") or scope[-1]
-            self.findings.add(Problem(message, outer.place(value=True)))
+            message = f"components are nested more than {limit} deep: `{where}...`"
+            outer = (scope[-1].entries.get("kind") or scope[-1]).place(value=True)
+            self.findings.add(Problem(message, outer, raising("key_depth")))
             return None
         if kind is None:
             message = f"`{'.'.join(map(str, path))}` needs a `kind`"
@@ -293,6 +295,14 @@ class _Resolver:
         self.usage.remember(own, name)
         entry = own.entries.get(name)
         count = node.values.get(mark.count)
+        limit = self.registry.budget.layers
+        n_layers = count.value if isinstance(count, Leaf) else None
+        if isinstance(count, Leaf) and isinstance(n_layers, int) and n_layers > limit:
+            message = f"the stack has {n_layers:,} layers, more than {limit:,}"
+            self.findings.add(Problem(message, count.place(), raising("layers")))
+            if entry is not None:
+                self.usage.use(entry)
+            return []
         if entry is None:
             return []
         self.usage.use(entry)

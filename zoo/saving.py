@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +23,7 @@ from zoo.registry import shipped_registry
 from zoo.slots import SLOTS, Plugin
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, Record, weights_path
+from zoo.weights_file import Header, Record, saved_path
 
 DTYPES = {
     torch.float64: "F64",
@@ -52,7 +53,7 @@ def save(model: Transformer, path: str | Path) -> str:
         WeightsError: the model has no values, or its tensors are not those of its spec.
         ZooError: the file cannot be written.
     """
-    with new_file(weights_path(Path(path))) as file:
+    with new_file(saved_path(Path(path))) as file:
         return write(model, file)
 
 
@@ -87,6 +88,8 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
     spec = getattr(model, "spec", None)
     if not isinstance(spec, ModelSpec):
         raise WeightsError("only a model that the zoo built knows the spec that a file needs")
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise WeightsError(f"{spec.name} is on the meta device: it has no values to save")
     if differences := differences_from_spec(model):
         shown = "\n  ".join(differences[:8])
         raise WeightsError(
@@ -97,8 +100,6 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
         )
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in stored(model).items():
-        if tensor.is_meta:
-            raise WeightsError(f"{spec.name} is on the meta device: it has no values to save")
         if tensor.dtype not in DTYPES or tensor.layout != torch.strided:
             raise WeightsError(
                 f"the tensor `{name}` is {tensor.dtype} ({tensor.layout}), which is not stored"
@@ -153,13 +154,21 @@ def _shipped_packages() -> set[str]:
     return {target.partition(".")[0] for slot in SLOTS for target in tables.get(slot, {}).values()}
 
 
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    """The installed distributions by their packages; looking costs a tenth of a second."""
+    from importlib.metadata import packages_distributions
+
+    return packages_distributions()
+
+
 def _origin(cls: type[Plugin], shipped: set[str]) -> str:
-    from importlib.metadata import packages_distributions, version
+    from importlib.metadata import version
 
     package = cls.__module__.partition(".")[0]
     if package in shipped:
         return f"zoo {zoo.__version__}"
-    if owners := packages_distributions().get(package):
+    if owners := _distributions().get(package):
         return f"{owners[0]} {version(owners[0])}"
     file = Path(sys.modules[cls.__module__].__file__ or "")
     return "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()

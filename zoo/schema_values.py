@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, TypeAdapter, WrapValidator
@@ -24,6 +25,7 @@ class Reading(NamedTuple):
 Readings = dict[str, list[Reading]]
 
 
+@cache
 def plain_value(cls: type[Component], name: str) -> tuple[Schema, dict[str, Schema]]:
     """What a component expects of a key that holds a value, and definitions that this refers to.
     Nothing is said where a validator of the plugin's own decides."""
@@ -40,8 +42,10 @@ def plain_value(cls: type[Component], name: str) -> tuple[Schema, dict[str, Sche
         return {}, {}
     definitions = {f"{prefix}.{key}": value for key, value in schema.pop("$defs", {}).items()}
     schema = _without_null(schema)
-    if isinstance(field.default, bool | int | float | str | tuple):
+    if isinstance(field.default, bool | int | float | str):
         schema["default"] = field.default
+    elif isinstance(field.default, tuple):
+        schema["default"] = list(field.default)
     return schema, definitions
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.document import INTEGER_MESSAGE, MAX_DEPTH, MAX_INTEGER, Document, KeyPath
+from zoo.document import INTEGER_MESSAGE, MAX_INTEGER, Document, KeyPath
 from zoo.errors import Findings, Place, Problem, quoted
 
 
@@ -59,7 +59,7 @@ def as_table(
     entries: dict[str, Leaf | Table] = {}
     for key, value in data.items():
         here = (*path, key)
-        if message := _key_message(key, here):
+        if message := _key_message(key, here, document.max_depth):
             findings.add(Problem(message, document.place(path)))
         elif isinstance(value, dict):
             entries[key] = as_table(value, document, here, findings)
@@ -69,10 +69,10 @@ def as_table(
     return Table(entries, document, path)
 
 
-def _key_message(key: object, path: KeyPath) -> str | None:
+def _key_message(key: object, path: KeyPath, limit: int) -> str | None:
     if not isinstance(key, str):
         return f"the key {quoted(key)} is not a string"
-    return f"keys are nested more than {MAX_DEPTH} deep" if len(path) > MAX_DEPTH else None
+    return f"keys are nested more than {limit} deep" if len(path) > limit else None
 
 
 def _check_value(value: Any, document: Document, path: KeyPath, findings: Findings) -> bool:
@@ -81,13 +81,13 @@ def _check_value(value: Any, document: Document, path: KeyPath, findings: Findin
     if isinstance(value, dict):  # in an array
         as_table(value, document, path, findings)
         return True
-    if isinstance(value, list) and len(path) <= MAX_DEPTH:
+    if isinstance(value, list) and len(path) <= document.max_depth:
         for index, item in enumerate(value):
             _check_value(item, document, (*path, index), findings)
         return True
     message = None
     if isinstance(value, list):
-        message = f"values are nested more than {MAX_DEPTH} deep"
+        message = f"values are nested more than {document.max_depth} deep"
     elif not isinstance(value, bool | str | int | float):
         message = f"{described(value)} has no place in a spec"
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:

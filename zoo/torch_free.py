@@ -21,18 +21,20 @@ from zoo.registry import Entry, Registry
 def import_failures(entries: Iterable[Entry]) -> list[str | None]:
     """Why each plugin cannot be imported without torch, or None."""
     told = [[e.group, e.name, e.target, str(e.folder.resolve())] for e in entries]
-    done = subprocess.run(
-        [sys.executable, "-m", __name__],
-        input=json.dumps(told),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    # One line for each plugin: one that ends the process has no line, nor has any after it.
-    answers: list[str | None] = [json.loads(line) for line in done.stdout.splitlines()]
-    missing = len(told) - len(answers)
-    return answers + [f"importing it ends the process\n{done.stderr.strip()[-500:]}"] * missing
+    answers: list[str | None] = []
+    while len(answers) < len(told):
+        done = subprocess.run(
+            [sys.executable, "-m", __name__],
+            input=json.dumps(told[len(answers) :]),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        answers += [json.loads(line) for line in done.stdout.splitlines()]
+        if len(answers) < len(told):  # a plugin that ends the process has no line
+            answers.append(f"importing it ends the process, with status {done.returncode}")
+    return answers
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from zoo.component import FAILED, SHARED, Component, fields_of, given_of
 from zoo.document import KeyPath
-from zoo.errors import Place, PluginError, Problem, nearest
+from zoo.errors import MAX_SHOWN, Place, PluginError, Problem, nearest
 from zoo.plugin_errors import describe_failure, plugin_code
 from zoo.resolve import Node, Resolved, nodes
 from zoo.slots import Builder
@@ -125,9 +125,9 @@ class _Validation:
         for name, found in fields.items():
             # Of a value that could be several things, the nearest miss counts: the deepest.
             depth = max(map(len, found))
-            for path, same in found.items():
-                if len(path) == depth:
-                    self.add_of_field(node, name, path, same)
+            deepest = [item for item in found.items() if len(item[0]) == depth]
+            for path, same in deepest[:MAX_SHOWN]:
+                self.add_of_field(node, name, path, same)
 
     def add_of_component(self, node: Node, details: ErrorDetails) -> None:
         context: Mapping[str, Any] = details.get("ctx", {})

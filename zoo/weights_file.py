@@ -107,6 +107,12 @@ def weights_path(path: Path) -> Path:
     return path if path.suffix == ".safetensors" or path.is_file() else path / FILE_NAME
 
 
+def saved_path(path: Path) -> Path:
+    """The file that a model is saved as: `path` if it is named `.safetensors`, else
+    `model.safetensors` in the folder `path`. A file of another name is somebody else's."""
+    return path if path.suffix == ".safetensors" else path / FILE_NAME
+
+
 def read_header(path: Path) -> Header:
     """Read what a weights file says of itself. Imports no torch.
 
@@ -168,6 +174,8 @@ def _parse(metadata: Mapping[str, str] | None, place: Place) -> Header:
             ties={name: _string(first) for name, first in _object(data["ties"]).items()},
             records={name: _record(r) for name, r in _object(data["tensors"]).items()},
         )
+        if "extends" in header.spec:
+            raise ValueError("its spec extends another one")
         if json.loads(header.to_json()) != data:
             raise ValueError("it is not what was written")
     except (KeyError, TypeError, ValueError, RecursionError) as error:

@@ -43,7 +43,11 @@ class MultiHead(Attention):
     d_out: Size = Field(default_factory=lambda data: data["d_model"])
     """The width of the output; in a block it is d_model."""
     bias: Shared[
-        Annotated[tuple[Projection, ...], Field(strict=False), BeforeValidator(_all_or_none)]
+        Annotated[
+            tuple[Projection, ...],
+            Field(strict=False),
+            BeforeValidator(_all_or_none, json_schema_input_type=bool | tuple[Projection, ...]),
+        ]
     ] = ("q", "k", "v", "o")
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
     values: Literal["projected", "keys"] = "projected"
@@ -137,7 +141,7 @@ class MultiHead(Attention):
                 "n_heads",
             )
         self._check_values()
-        self._check_reach()
+        self._check_masks()
         self._check_norm_of_each_head()
         return self
 
@@ -156,7 +160,7 @@ class MultiHead(Attention):
                 "v_head_dim",
             )
 
-    def _check_reach(self) -> None:
+    def _check_masks(self) -> None:
         stated = [name for name in ("window", "chunk") if getattr(self, name) != "none"]
         if len(stated) == 2:
             raise contradiction(
@@ -172,8 +176,7 @@ class MultiHead(Attention):
             )
         if self.sinks and self.masked_rows == "uniform":
             raise contradiction(
-                "with `sinks`, a query that may attend to nothing attends to its sink: its weights "
-                "are zero, not uniform",
+                "with `sinks`, a query that may attend to nothing attends to its sink, not to all",
                 "masked_rows",
                 "sinks",
             )

@@ -37,7 +37,13 @@ class Disentangled(Attention):
     )
     """The width of a head; d_model / n_heads by default."""
     bias: Shared[
-        Annotated[tuple[Projection, ...], Field(strict=False), BeforeValidator(_all_or_none)]
+        Annotated[
+            tuple[Projection, ...],
+            Field(strict=False),
+            BeforeValidator(
+                _all_or_none, json_schema_input_type=bool | tuple[Projection, ...]
+            ),
+        ]
     ] = ("q", "k", "v", "o")
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
     terms: Annotated[tuple[Term, ...], Field(strict=False, min_length=1)] = (

@@ -56,6 +56,12 @@ class Sinusoidal(Position):
             )
         return self
 
+    def layout(self) -> Layout:
+        return Layout(
+            label=f"sinusoidal, {self.max_length} x {self.width}, computed",
+            computed=(self.max_length + self.offset) * self.width,
+        )
+
     def build(self) -> nn.Module:
         from zoo_components.modules.position import SinusoidalPositions
 

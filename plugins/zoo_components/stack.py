@@ -167,7 +167,7 @@ class Stack(Component):
 
     def layout(self) -> Layout:
         embed = self.embedding.layout()
-        if self.position.embedded and (table := self.position.layout()).parts:
+        if self.position.embedded and (table := self.position.layout()).size:
             embed = replace(embed, parts={**embed.parts, "positions": table})
         layers = tuple((at, replace(b.layout(), label=b.kind)) for at, b, _ in self.groups)
         parts: dict[str, Layout | LayerList] = {
@@ -179,7 +179,7 @@ class Stack(Component):
             parts["norm"] = self.norm.layout()
         if self.output_width != self.d_model:
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
-        return Layout({name: p for name, p in parts.items() if p.n_tensors}, generates=self.causal)
+        return Layout({name: p for name, p in parts.items() if p.size}, generates=self.causal)
 
     def build(self) -> nn.Module:
         from zoo_components.modules.stack import LayerSchemes

@@ -34,7 +34,7 @@ def box_height(box: Box) -> float:
 
 def draw_box(box: Box, x: float, y: float, width: float, height: float, ties: Ties) -> Group:
     """A box by its lower left corner."""
-    fill, outline = FILLS[box.role]
+    fill, outline = FILLS.get(box.role, FILLS["other"])
     shapes: list[Shape] = [Rect(x, y, width, height, fill, outline)]
     spare = height - box_height(box)
     line = y + height - spare / 2 - PADDING - 11
@@ -52,7 +52,7 @@ def draw_box(box: Box, x: float, y: float, width: float, height: float, ties: Ti
 
 
 def _draw_inner(box: Box, x: float, y: float, width: float, ties: Ties) -> Group:
-    fill, outline = FILLS[box.role]
+    fill, outline = FILLS.get(box.role, FILLS["other"])
     shapes: list[Shape] = [
         Rect(x, y, width, INNER_LINE, fill, outline, radius=4),
         Text(x + width / 2, y + 5, box.title, DETAIL),

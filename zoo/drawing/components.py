@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from zoo.component import GIVEN, Component, Part, fields_of
 from zoo.drawing.figure import Box
 from zoo.layout import LayerList, Layout, Tensor
-from zoo.slots import SLOTS, Plugin
+from zoo.slots import SLOTS, Init, Plugin
 
 
 class Child(NamedTuple):
@@ -67,6 +67,8 @@ def _inner(child: Child, without: tuple[str, ...], keys: Keys) -> Iterator[Box]:
     """What is inside a component, and inside that, as boxes of one line."""
     for inside in children(child.component, child.path):
         if inside.name in without or is_absent(inside.component):
+            continue
+        if isinstance(inside.component, Init):
             continue
         kind = [kind_of(inside.component)] if isinstance(inside.component, Plugin) else []
         shown = ", ".join(filter(None, [*kind, _said(inside, keys)]))

@@ -42,27 +42,26 @@ from zoo.spec import ModelSpec
 
 def figure_of(spec: ModelSpec) -> Figure:
     """What a drawing of a model shows."""
-    root = Child("", Part(), spec.model, "")
+    root = Child("builder", Part(), spec.model, "")
     stacks = _stacks(root)
     columns = {stack.path: _column(stack, stacks) for stack in stacks}
+    if not stacks:
+        columns[""] = Column("", root.name, "", None, (), (), (), "", (), None)
     facts = [spec.model.kind, f"{short_number(spec.n_parameters)} parameters"]
     for child in children(spec.model, ""):
         if isinstance(child.component, Init):
             facts.append(f"init {kind_of(child.component)}")
         elif root not in stacks and not _stacks(child) and not is_absent(child.component):
-            below = _source_of(child, list(columns)) or next(reversed(columns), None)
-            box = box_of(child)
-            if below is None:
-                columns[child.path] = _lone(child, box)
-            else:
-                columns[below] = replace(columns[below], after=(*columns[below].after, box))
+            below = _source_of(child, list(columns)) or next(reversed(columns))
+            columns[below] = _with(columns[below], box_of(child))
+    if not stacks and not columns[""].after:
+        columns[""] = _with(columns[""], box_of(root))
     sources_first = sorted(columns.values(), key=lambda column: column.memory is not None)
     return Figure(spec.name, " · ".join(facts), tuple(sources_first), ties_of(spec))
 
 
-def _lone(child: Child, box: Box) -> Column:
-    """A column for a component of a builder without stacks."""
-    return Column(child.path, child.name, "", None, (), (), (), "", (box,), None)
+def _with(column: Column, box: Box) -> Column:
+    return replace(column, after=(*column.after, box))
 
 
 def _stacks(child: Child) -> list[Child]:
@@ -97,7 +96,7 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
     ]
     column = Column(
         path=stack.path,
-        name=stack.name or kind_of(stack.component),
+        name=stack.name,
         entry=_entry(embedding),
         embedding=box_of(embedding, without=norms) if embedding else None,
         added=tuple(box_of(c) for c in inside if _is_embedded(c)),

@@ -1,0 +1,47 @@
+"""The example specs with every size cut down, so that a test can afford all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import zoo
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").rglob("*.toml"))
+
+WIDTH, HEADS, LAYERS, VOCAB = 32, 2, 2, 23
+SIZES = {
+    "d_model": WIDTH,
+    "d_embed": WIDTH,
+    "output_width": WIDTH,
+    "memory_width": WIDTH,
+    "d_out": WIDTH,
+    "n_heads": HEADS,
+    "head_dim": WIDTH // HEADS,
+    "v_head_dim": WIDTH // HEADS,
+    "d_ff": 24,
+    "n_layers": LAYERS,
+    "vocab": VOCAB,
+    "source_vocab": VOCAB,
+    "target_vocab": VOCAB,
+    "max_length": 12,
+}
+
+
+def small(path: Path) -> dict[str, Any]:
+    """The resolved spec of a file, with the same components in small sizes."""
+    spec: dict[str, Any] = _shrunk(zoo.read_spec(path).to_dict())
+    return spec
+
+
+def _shrunk(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_shrunk(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    cut = {key: SIZES.get(key, _shrunk(item)) for key, item in value.items()}
+    if "n_kv_heads" in value:
+        cut["n_kv_heads"] = HEADS if value["n_kv_heads"] == value["n_heads"] else 1
+    if "at" in value:  # the layers that a rule speaks of
+        cut["at"] = [at for at in value["at"] if at < LAYERS] or [LAYERS - 1]
+    return cut

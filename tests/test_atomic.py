@@ -1,0 +1,200 @@
+"""What is written is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zoo
+from zoo.atomic import new_file
+
+SPEC = """
+format = 1
+name = "t"
+builder = "encoder"
+vocab = 9
+n_layers = 1
+d_model = 8
+n_heads = 2
+d_ff = 8
+"""
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    return path
+
+
+def test_a_new_file_takes_the_place_of_the_old_one(old: Path) -> None:
+    with new_file(old) as file:
+        file.write(b"n")
+        file.flush()
+        assert old.read_bytes() == b"old"
+        file.write(b"ew")
+    assert old.read_bytes() == b"new"
+    assert [*old.parent.iterdir()] == [old]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, zoo.ZooError])
+def test_after_an_error_the_old_file_is_whole(error: type[BaseException], old: Path) -> None:
+    def write_half() -> None:
+        with new_file(old) as file:
+            file.write(b"half")
+            raise error("stop")
+
+    with pytest.raises(error, match="stop"):
+        write_half()
+    assert old.read_bytes() == b"old"
+    assert [*old.parent.iterdir()] == [old]
+
+
+def test_missing_folders_are_made_and_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    with pytest.raises(zoo.ZooError, match="no space"), new_file(path):
+        raise OSError(28, "no space")
+    assert [*tmp_path.iterdir()] == []
+    with new_file(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_the_mode_is_what_the_umask_leaves(mask: int, mode: int, old: Path) -> None:
+    before = os.umask(mask)
+    try:
+        with new_file(old):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(old.stat().st_mode) == mode
+
+
+def test_the_file_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a crash could leave the name with half of the bytes."""
+    done: list[tuple[str, int]] = []
+    sync, rename = os.fsync, Path.replace
+    path = tmp_path / "made" / "file"
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        done.append(("sync", found.st_ino))
+        assert path.parent.is_dir()
+        if stat.S_ISREG(found.st_mode):
+            assert found.st_size == 100_000  # nothing is left in a buffer
+        sync(descriptor)
+
+    def replace(self: Path, target: Path) -> Any:
+        done.append(("rename", self.stat().st_ino))
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    with new_file(path) as file:
+        file.write(bytes(50_000))
+        file.write(bytes(50_000))
+    inode = path.stat().st_ino
+    assert done[:2] == [("sync", inode), ("rename", inode)]
+    folders = {("sync", folder.stat().st_ino) for folder in (path.parent, tmp_path)}
+    assert set(done[2:]) == folders
+
+
+FULL = """
+import resource, zoo
+from pathlib import Path
+
+path = Path("model.safetensors")
+zoo.save(zoo.build("spec.toml", seed=0), path)
+before, model = path.read_bytes(), zoo.build("spec.toml", seed=1)
+for limit in (0, 1, 4096, len(before) - 1):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, -1))
+    try:
+        zoo.save(model, path)
+    except zoo.ZooError as error:
+        print(str(error).split("\\n")[0])
+    assert path.read_bytes() == before
+    assert {file.name for file in Path().iterdir()} == {"spec.toml", "model.safetensors"}
+resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), -1))
+zoo.save(model, path)
+assert path.read_bytes() != before
+"""
+
+
+def test_on_a_full_disk_the_old_model_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(SPEC)
+    command = [sys.executable, "-c", FULL]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == 4 * "error: cannot write 'model.safetensors': File too large\n"
+
+
+def test_a_folder_is_not_overwritten(tmp_path: Path) -> None:
+    with pytest.raises(zoo.ZooError, match=r"cannot write .*: Is a directory"), new_file(tmp_path):
+        pytest.fail("the block must not run")
+
+
+def test_a_file_is_no_folder(old: Path) -> None:
+    with pytest.raises(zoo.ZooError, match="cannot write"), new_file(old / "below" / "file"):
+        pytest.fail("the block must not run")
+    assert old.read_bytes() == b"old"
+
+
+def test_what_is_no_regular_file_stays(tmp_path: Path) -> None:
+    """As root, a rename over /dev/null would succeed."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(zoo.ZooError, match="not a regular file"), new_file(pipe):
+        pytest.fail("the block must not run")
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_a_link(there: bool, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    target, link = tmp_path / "store" / "file", tmp_path / "link"
+    if there:
+        target.write_bytes(b"old")
+    link.symlink_to(target)
+    with new_file(link) as file:
+        file.write(b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+
+
+def test_names_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
+    with new_file(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+    with pytest.raises(zoo.ZooError, match="File name too long"), new_file(tmp_path / ("n" * 256)):
+        pytest.fail("the block must not run")
+
+
+def test_of_several_writers_one_wins_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    contents = [bytes([n]) * 300_000 for n in range(8)]
+    start = threading.Barrier(len(contents))
+
+    def write(content: bytes) -> None:
+        start.wait()
+        with new_file(path) as file:
+            for part in range(0, len(content), 1000):
+                file.write(content[part : part + 1000])
+
+    threads = [threading.Thread(target=write, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_bytes() in contents
+    assert [*tmp_path.iterdir()] == [path]

@@ -1,0 +1,120 @@
+"""Budgets: what is too large is refused by arithmetic, at once, and allowed by an option."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import zoo
+from zoo.budget import Budget
+from zoo.cli import run
+from zoo.errors import SpecError, ZooError
+
+SPEC = """\
+format = 1
+name = "sized"
+builder = "decoder"
+vocab = {vocab}
+d_model = {d_model}
+n_heads = 1
+n_layers = {n_layers}
+d_ff = {d_ff}
+max_length = {max_length}
+"""
+
+
+def spec(
+    vocab: int = 10, d_model: int = 8, n_layers: int = 2, d_ff: int = 16, max_length: int = 32
+) -> str:
+    return SPEC.format(
+        vocab=vocab, d_model=d_model, n_layers=n_layers, d_ff=d_ff, max_length=max_length
+    )
+
+
+def refusal(text: str, budget: Budget | None = None) -> str:
+    registry = zoo.load_registry(budget=budget)
+    start = time.perf_counter()
+    with pytest.raises(SpecError) as caught:
+        zoo.read_spec(text, registry=registry)
+    assert time.perf_counter() - start < 1
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (spec(d_ff=9 * 10**10), "parameters"),  # about 10^12
+        (spec(vocab=9 * 10**15, d_model=9 * 10**15, d_ff=9 * 10**15, n_layers=9999), "about 10^3"),
+        (spec(n_layers=10_001), "10,001 layers, more than 10,000"),
+        (spec(max_length=9 * 10**15), "bytes"),
+    ],
+    ids=["10^12 parameters", "10^35 parameters", "layers", "a table"],
+)
+def test_too_large(text: str, told: str) -> None:
+    message = refusal(text)
+    assert told in message
+    assert "zoo --budget" in message
+
+
+def test_numbers_of_300_digits_are_refused() -> None:
+    assert "integer" in refusal(spec(d_ff=10**300))
+
+
+def test_each_limit_is_the_largest_that_passes() -> None:
+    found = zoo.read_spec(spec())
+    n_bytes = 4 * (found.layout.n_elements + found.layout.n_computed)
+    exact = Budget(parameters=found.n_parameters, layers=2, bytes=n_bytes)
+    zoo.read_spec(spec(), registry=zoo.load_registry(budget=exact))
+    for name, limit in [("parameters", found.n_parameters), ("layers", 2), ("bytes", n_bytes)]:
+        assert f"--budget {name}" in refusal(spec(), Budget(**{name: limit - 1}))
+
+
+def test_the_option_raises_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "deep.toml"
+    path.write_text(spec(n_layers=10_001))
+    assert run(["validate", str(path)]) == 2
+    assert run(["--budget", "layers=10001", "validate", str(path)]) == 0
+    capsys.readouterr()
+
+
+def test_a_spec_cannot_raise_it() -> None:
+    assert "unknown key" in refusal(spec() + "budget = 1\n")
+
+
+@pytest.mark.parametrize("option", ["layers", "layers=", "layers=-1", "layers=x", "leyers=5"])
+def test_options_that_are_none(option: str) -> None:
+    with pytest.raises(ZooError):
+        Budget.from_options([option])
+
+
+def test_scientific_numbers_are_taken() -> None:
+    assert Budget.from_options(["parameters=2e12"]).parameters == 2_000_000_000_000
+
+
+def test_loading_is_budgeted(tmp_path: Path) -> None:
+    zoo.save(zoo.build(spec()), tmp_path)
+    small = zoo.load_registry(budget=Budget(parameters=10))
+    with pytest.raises(SpecError, match="parameters"):
+        zoo.load(tmp_path, registry=small)
+
+
+def test_405_billion_parameters_are_shown_fast_and_small() -> None:
+    """Under 3 s and 500 MB, in a process of its own."""
+    script = (
+        "import resource, sys, time\n"
+        "start = time.perf_counter()\n"
+        "from zoo.cli import run\n"
+        "assert run(['show', 'llama-3.1-405b']) == 0\n"
+        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
+        "assert time.perf_counter() - start < 3, 'slow'\n"
+        "assert peak < 500e6, peak\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "405,853,388,800" in done.stdout

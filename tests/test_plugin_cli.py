@@ -1,0 +1,251 @@
+"""`zoo init`, `zoo plugin new` and `zoo plugin check` on the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from broken_plugins import BROKEN
+
+PROJECT = ["my_model.toml", "plugins/my_ffn.py", "registry.toml", "tests/test_my_ffn.py"]
+LINE = 'mine = "plugins/mine.py:Mine"'
+
+PRINTS = '''
+from zoo.slots import FeedForward
+
+print("imported")
+
+
+class Prints(FeedForward):
+    """x."""
+
+    def build(self):
+        from torch import nn
+
+        print("built")
+
+        class Module(nn.Module):
+            def forward(self, x):
+                return x
+
+        return Module()
+'''
+
+
+def zoo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "zoo", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def refused(*arguments: str, cwd: Path) -> str:
+    """What a command says that ends with the status of a user's mistake and changes no file."""
+    before = contents(cwd)
+    done = zoo(*arguments, cwd=cwd)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert contents(cwd) == before
+    return done.stderr
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {str(path.relative_to(folder)): path.read_bytes().decode() for path in files}
+
+
+def project(folder: Path, text: str = "format = 1\n\n[ffn]\n") -> Path:
+    (folder / "registry.toml").write_bytes(text.encode())
+    return folder
+
+
+# --- init ---------------------------------------------------------------------------------------
+
+
+def test_init_makes_a_project_that_works(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "project"
+    assert zoo("init", str(folder), cwd=tmp_path).returncode == 0
+    assert sorted(contents(folder)) == PROJECT
+    assert zoo("validate", "my_model.toml", cwd=folder).returncode == 0
+    shown = json.loads(zoo("build", "my-model", "--device", "meta", "--json", cwd=folder).stdout)
+    # embedding 1000 * 64; per layer 4 * (64 * 64 + 64), 2 * 64 * 256 + 256 + 64 and two norms;
+    # final norm; head
+    layer = 4 * (64 * 64 + 64) + (2 * 64 * 256 + 256 + 64) + 2 * 128
+    assert shown["parameters"] == 1000 * 64 + 2 * layer + 128 + 64 * 1000
+
+
+@pytest.mark.parametrize("name", PROJECT)
+def test_init_overwrites_nothing(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    message = refused("init", cwd=tmp_path)
+    assert f"'{name}' is there already" in message
+
+
+def test_init_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot write 'file/registry.toml'" in refused("init", "file", cwd=tmp_path)
+
+
+# --- plugin new ---------------------------------------------------------------------------------
+
+KEPT = {
+    "comments": (
+        "# one\nformat = 1\n\n[ffn] # two\n# three\na = 'x.py:A' # four\n",
+        "\n# five\n[norm]\nb = 'x.py:B'\n",
+    ),
+    "a table for a line": (
+        "format = 1\n[ffn]\na = 'x.py:A'\n\nb = { target = 'x.py:B' }\n",
+        "\n\n",
+    ),
+    "no lines": ("format = 1\n[ffn]\n", "[norm]\nb = 'x.py:B'\n"),
+    "no table": ("format = 1\n\n[norm]\nb = 'x.py:B'\n", ""),
+    "no end": ("format = 1\n[ffn]\na = 'x.py:A'", ""),
+    "Windows": ("format = 1\r\n[ffn]\r\na = 'x.py:A'\r\n", "\r\n# five\r\n"),
+}
+"""What stands in a registry before the new line and after it."""
+ADDED = {"no table": f"\n[ffn]\n{LINE}\n", "no end": f"\n{LINE}", "Windows": f"{LINE}\r\n"}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_new_adds_a_line_and_keeps_the_others(name: str, tmp_path: Path) -> None:
+    before, after = KEPT[name]
+    project(tmp_path, before + after)
+    assert zoo("plugin", "new", "ffn", "mine", cwd=tmp_path).returncode == 0
+    found = contents(tmp_path)
+    assert found["registry.toml"] == before + ADDED.get(name, f"{LINE}\n") + after
+    assert sorted(found) == ["plugins/mine.py", "registry.toml", "tests/test_mine.py"]
+
+
+@pytest.mark.parametrize(
+    "text", ["format = 1\nffn = { a = 'x.py:A' }\n", "format = 1\nffn.a = 'x.py:A'\n"]
+)
+def test_new_leaves_a_table_alone_that_has_no_lines(text: str, tmp_path: Path) -> None:
+    message = refused("plugin", "new", "ffn", "mine", cwd=project(tmp_path, text))
+    assert "registry.toml:2:1" in message
+    assert f"add it there: {LINE}" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fnn", "mine"), "did you mean `ffn`"),
+        (("ffn", "Mine"), "names are made of lower-case letters"),
+        (("ffn", "../mine"), "`../mine` is no name"),
+        (("ffn", "mlp"), "ffn `mlp` is registered already"),
+        (("ffn", "there"), "'plugins/there.py' is there already"),
+    ],
+)
+def test_new_refuses(arguments: tuple[str, str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "there.py").write_text("mine")
+    assert message in refused("plugin", "new", *arguments, cwd=project(tmp_path))
+
+
+def test_new_tells_of_a_broken_registry(tmp_path: Path) -> None:
+    text = "format = 1\n[ffn]\na = 3\n"
+    assert "registry.toml:3:5" in refused(
+        "plugin", "new", "ffn", "mine", cwd=project(tmp_path, text)
+    )
+
+
+def test_new_needs_a_registry(tmp_path: Path) -> None:
+    assert "`zoo init` makes a project" in refused("plugin", "new", "ffn", "mine", cwd=tmp_path)
+
+
+def test_new_uses_the_registry_above_or_the_one_named(tmp_path: Path) -> None:
+    above, named = tmp_path / "above", tmp_path / "named"
+    inner = above / "inner"
+    inner.mkdir(parents=True)
+    named.mkdir()
+    project(above)
+    project(named)
+    assert zoo("plugin", "new", "ffn", "one", cwd=inner).returncode == 0
+    registry = str(named / "registry.toml")
+    assert zoo("--registry", registry, "plugin", "new", "ffn", "two", cwd=inner).returncode == 0
+    assert "one" in contents(above)["registry.toml"]
+    assert "two" in contents(named)["registry.toml"]
+    assert contents(inner) == {}
+
+
+@pytest.mark.parametrize("name", ["layout", "module", "feed_forward", "none", "size"])
+def test_a_name_that_the_template_uses_gets_another_class(name: str, tmp_path: Path) -> None:
+    project(tmp_path)
+    assert zoo("plugin", "new", "ffn", name, cwd=tmp_path).returncode == 0
+    source = (tmp_path / "plugins" / f"{name}.py").read_text()
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    assert f"class {camel}Ffn(FeedForward):" in source
+    compile(source, name, "exec")
+
+
+# --- plugin check -------------------------------------------------------------------------------
+
+
+def test_check_says_what_holds(tmp_path: Path) -> None:
+    done = zoo("plugin", "check", "norm.rms_norm", "init.normal", cwd=project(tmp_path))
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "norm.rms_norm: ok (imports, schema, example, meta, layout, interface, determinism, saving, "
+        "modes, gradients, precision, compiles)",
+        "init.normal: ok (imports, schema, example, meta, layout, determinism, saving)",
+    ]
+    assert done.stderr == ""
+
+
+def test_check_says_what_fails_and_why(tmp_path: Path) -> None:
+    project(tmp_path)
+    zoo("plugin", "new", "ffn", "half", cwd=tmp_path)
+    path = tmp_path / "plugins" / "half.py"
+    text = path.read_text()
+    for old, new in BROKEN["half"].change.items():
+        text = text.replace(old, new)
+    path.write_text(text)
+    done = zoo("plugin", "check", "norm.none", "ffn.half", cwd=tmp_path)
+    assert done.returncode == 2
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("norm.none: ok")
+    assert lines[1] == "ffn.half: FAILED (plugins/half.py:Half)"
+    assert "    imports     ok" in lines
+    assert any(line.startswith("    precision   FAILED  a model in float64") for line in lines)
+    assert lines[-1] == "1 of 2 plugins failed: ffn.half"
+
+    done = zoo("plugin", "check", "ffn.half", "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    [report] = json.loads(done.stdout)
+    assert (report["ok"], report["plugin"]) == (False, "ffn.half")
+    failed = {c["name"]: c["reason"] for c in report["checks"] if not c["ok"]}
+    assert list(failed) == ["precision"]
+    assert "float64" in failed["precision"]
+
+
+def test_what_a_plugin_prints_leaves_the_report_alone(tmp_path: Path) -> None:
+    project(tmp_path, 'format = 1\n[ffn]\nprints = "prints.py:Prints"\n')
+    (tmp_path / "prints.py").write_text(PRINTS)
+    done = zoo("plugin", "check", "ffn.prints", "--json", cwd=tmp_path)
+    assert [report["ok"] for report in json.loads(done.stdout)] == [True]
+    assert "built" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["ffn.mpl", "ffn", "mlp", "fnn.mlp"])
+def test_check_of_an_unknown_name(name: str, tmp_path: Path) -> None:
+    assert f"unknown plugin `{name}`" in refused("plugin", "check", name, cwd=tmp_path)
+
+
+def test_other_commands_do_not_load_the_kit(tmp_path: Path) -> None:
+    script = (
+        "import sys, zoo.cli\n"
+        "kit = ('torch', 'zoo.project', 'zoo.torch_free', 'zoo.plugin_check', 'zoo.plugin_hosts')\n"
+        "print([name for name in kit if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

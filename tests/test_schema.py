@@ -1,0 +1,343 @@
+"""The JSON Schema of specs: it takes every valid spec, and refuses what an editor can mark."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import zoo
+from zoo.cli import run
+from zoo.field_docs import class_doc, field_docs
+from zoo.registry import load_registry
+from zoo.schema import spec_schema
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
+HEAD = 'format = 1\nname = "small"\nbuilder = "decoder"\nvocab = 100\n'
+SMALL = f"{HEAD}n_layers = 4\nd_model = 32\nn_heads = 4\nd_ff = 64\n"
+
+Validator = jsonschema.Draft202012Validator
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    made, problems = spec_schema(load_registry())
+    assert problems == []
+    Validator.check_schema(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def validator(schema: dict[str, Any]) -> jsonschema.protocols.Validator:
+    return Validator(schema)
+
+
+def told(validator: jsonschema.protocols.Validator, data: object) -> list[str]:
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(data)]
+
+
+# --- what is valid ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_spec_and_its_full_form_are_valid(
+    path: Path, validator: jsonschema.protocols.Validator
+) -> None:
+    assert told(validator, tomllib.loads(path.read_text())) == []
+    full = zoo.read_spec(path).to_toml()
+    assert told(validator, tomllib.loads(full)) == []
+
+
+SCOPED = {
+    "shared values on any table around": "[decoder]\nbias = false\n[decoder.block.ffn]\ndropout = 0.1\n",
+    "a slot filled from the top": 'norm = "rms_norm"\n',
+    "a slot by its field's name": 'self_attn = { bias = false }\nffn = { kind = "glu" }\n',
+    "a table without its kind": "attention = { bias = false }\n[decoder.block]\nffn = {}\n",
+    "a kind in one table, its keys in another": 'ffn = "glu"\n[decoder]\nffn = { bias = false }\n',
+    "a number without a fraction": "embedding = { scale = 2 }\n",
+    "rules": (
+        "[[decoder.layers]]\nevery = 2\nstart = 1\nd_ff = 128\n"
+        '[[decoder.layers]]\nlast = 1\nffn = { kind = "moe", n_experts = 4, top_k = 2 }\n'
+        "[[decoder.layers]]\nat = [0, 2]\n[decoder.layers.block.self_attn]\nbias = []\n"
+    ),
+    "a list or a word for it": 'bias = ["q", "k"]\nffn = { bias = false }\n',
+}
+
+
+@pytest.mark.parametrize("text", SCOPED.values(), ids=SCOPED)
+def test_what_the_zoo_reads_is_valid(
+    text: str, validator: jsonschema.protocols.Validator
+) -> None:
+    spec = zoo.read_spec(SMALL + text)
+    assert told(validator, tomllib.loads(SMALL + text)) == []
+    assert told(validator, tomllib.loads(spec.to_toml())) == []
+
+
+def test_a_child_spec_may_leave_out_what_its_parent_says(
+    validator: jsonschema.protocols.Validator,
+) -> None:
+    assert told(validator, {"extends": "vaswani-base", "encoder": {"n_layers": 12}}) == []
+
+
+# --- what is not --------------------------------------------------------------------------------
+
+WRONG = {
+    "no builder": ({"builder": None}, "$: 'builder' is a required property"),
+    "an unknown builder": ({"builder": "decodr"}, "$.builder: 'decodr' is not one of"),
+    "another format": ({"format": 2}, "$.format: 1 was expected"),
+    "a name with a space": ({"name": "a b"}, "$.name: 'a b' does not match"),
+    "a parent in a folder": ({"extends": "../x"}, "$.extends: '../x' does not match"),
+    "an unknown key": ({"n_head": 4}, "$: Additional properties are not allowed ('n_head'"),
+    "a key of another builder": ({"source_vocab": 4}, "$: Additional properties are not allowed"),
+    "an unknown kind": ({"ffn": "mpl"}, "$.ffn: 'mpl' is not one of"),
+    "an unknown kind in a table": (
+        {"decoder": {"block": {"ffn": {"kind": "mpl"}}}},
+        "$.decoder.block.ffn.kind: 'mpl' is not one of",
+    ),
+    "an unknown key of a kind": (
+        {"ffn": {"kind": "mlp", "kernel_size": 3}},
+        "$.ffn: Additional properties are not allowed ('kernel_size'",
+    ),
+    "an unknown key without a kind": (
+        {"attention": {"biass": False}},
+        "$.attention: Additional properties are not allowed ('biass'",
+    ),
+    "an unknown key of a part": (
+        {"decoder": {"n_layer": 3}},
+        "$.decoder: Additional properties are not allowed ('n_layer'",
+    ),
+    "a key that stands too far out": (
+        {"activation": "relu"},
+        "$: Additional properties are not allowed ('activation'",
+    ),
+    "a string for an integer": ({"d_model": "512"}, "$.d_model: '512' is not of type 'integer'"),
+    "a boolean for an integer": ({"n_layers": True}, "$.n_layers: True is not of type 'integer'"),
+    "a number that is too small": ({"n_heads": 0}, "$.n_heads: 0 is less than the minimum of 1"),
+    "a share that is too large": ({"dropout": 1.0}, "$.dropout: 1.0 is greater than or equal"),
+    "another word": ({"norm_placement": "last"}, "$.norm_placement: 'last' is not one of"),
+    "a number for a slot": ({"norm": 1e-5}, "$.norm: 1e-05 is not of type 'object'"),
+    "a word for a part": ({"decoder": "stack"}, "$.decoder: 'stack' is not of type 'object'"),
+    "a rule without layers": (
+        {"decoder": {"layers": [{"d_ff": 3}]}},
+        "$.decoder.layers[0]: {'d_ff': 3} is not valid under any of the given schemas",
+    ),
+    "a rule with two selectors": (
+        {"decoder": {"layers": [{"first": 1, "last": 1}]}},
+        "$.decoder.layers[0]: {'first': 1, 'last': 1} is valid under each of",
+    ),
+    "a start without every": (
+        {"decoder": {"layers": [{"first": 1, "start": 1}]}},
+        "$.decoder.layers[0]: 'every' is a dependency of 'start'",
+    ),
+    "an unknown key of a rule": (
+        {"decoder": {"layers": [{"first": 1, "d_f": 3}]}},
+        "$.decoder.layers[0]: Additional properties are not allowed ('d_f'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG)
+def test_each_mistake_is_marked_where_it_is(
+    change: dict[str, Any], message: str, validator: jsonschema.protocols.Validator
+) -> None:
+    data = {**tomllib.loads(SMALL), **change}
+    data = {key: value for key, value in data.items() if value is not None}
+    found = told(validator, data)
+    assert any(one.startswith(message) for one in found), found
+    place = message.partition(": ")[0]
+    assert {one.partition(": ")[0] for one in found} == {place}
+
+
+def places(value: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Every table of plain data with each of its keys."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield value, key
+            yield from places(inner)
+    elif isinstance(value, list):
+        for item in value:
+            yield from places(item)
+
+
+@pytest.mark.parametrize("name", ["vaswani-base", "mixtral-8x7b"])
+def test_a_typo_in_any_key_is_refused(
+    name: str, validator: jsonschema.protocols.Validator
+) -> None:
+    full = tomllib.loads(zoo.read_spec(name).to_toml())
+    missed: list[str] = []
+    for index, (_, key) in enumerate(list(places(full))):
+        damaged = copy.deepcopy(full)
+        table, _ = list(places(damaged))[index]
+        table[f"{key}_"] = table.pop(key)
+        if validator.is_valid(damaged):
+            missed.append(key)
+    assert missed == []
+
+
+@pytest.mark.parametrize("name", ["vaswani-base", "mixtral-8x7b"])
+def test_a_value_of_a_wrong_type_is_refused(
+    name: str, validator: jsonschema.protocols.Validator
+) -> None:
+    full = tomllib.loads(zoo.read_spec(name).to_toml())
+    missed: list[str] = []
+    for index, (_, key) in enumerate(list(places(full))):
+        damaged = copy.deepcopy(full)
+        table, _ = list(places(damaged))[index]
+        table[key] = [[]]
+        if validator.is_valid(damaged):
+            missed.append(key)
+    assert missed == []
+
+
+# --- what an editor shows -----------------------------------------------------------------------
+
+
+def test_keys_and_kinds_are_described(schema: dict[str, Any]) -> None:
+    definitions = schema["$defs"]
+    registry = load_registry()
+    for slot, entries in registry.plugins.items():
+        for kind in entries:
+            cls = registry.plugin(slot, kind)
+            table = definitions[f"{slot}.{kind}"]
+            assert table["description"] == class_doc(cls)
+            assert cls.__doc__ is not None
+            for name, doc in field_docs(cls).items():
+                if name in table["properties"] and "$ref" not in table["properties"][name]:
+                    assert table["properties"][name]["description"] == doc
+    mlp = definitions["ffn.mlp"]["properties"]
+    assert mlp["d_ff"] == {"type": "integer", "minimum": 1, "description": "The inner width."}
+    assert mlp["kind"]["const"] == "mlp"
+    assert mlp["activation"]["default"] == "relu"
+    assert "relu" in mlp["activation"]["enum"]
+
+
+def test_editors_find_each_kind_and_each_key_in_any_of(schema: dict[str, Any]) -> None:
+    """taplo looks for completions in `anyOf`, and not behind `then` and `else`."""
+    definitions = schema["$defs"]
+    for slot, entries in load_registry().plugins.items():
+        if slot == "builder":
+            choices = schema["anyOf"]
+        else:
+            choices = definitions[slot]["anyOf"]
+            assert choices[0]["enum"] == list(entries)
+            assert len(choices[0]["x-taplo"]["docs"]["enumValues"]) == len(entries)
+        table = definitions[f"any-{slot}"]
+        assert {"$ref": f"#/$defs/any-{slot}"} in choices
+        for kind in entries:
+            known = definitions[f"{slot}.{kind}"]["properties"]
+            assert known.keys() <= table["properties"].keys()
+
+
+# --- other people's plugins ---------------------------------------------------------------------
+
+PARTS = '''
+from enum import Enum
+from typing import Annotated
+
+from pydantic import BeforeValidator, field_validator
+
+from zoo.component import Shared
+from zoo.slots import FeedForward
+
+
+class Colour(str, Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Mine(FeedForward):
+    """A network of mine."""
+
+    rank: int
+    """How many."""
+    shade: Shared[float] = 0.5
+    """How dark."""
+    colour: Colour = Colour.RED
+    """Which colour."""
+    shape: Annotated[tuple[int, ...], BeforeValidator(lambda v: (v,))] = ()
+    """A number or several."""
+    length: int = 1
+
+    @field_validator("length", mode="before")
+    @classmethod
+    def _metres(cls, value):
+        return int(value.removesuffix("m")) if isinstance(value, str) else value
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "registry.toml").write_text(
+        'format = 1\n[ffn]\nmine = "parts.py:Mine"\nlost = "lost.py:Lost"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_plugin_of_ones_own_is_in_the_schema() -> None:
+    made, _ = spec_schema(load_registry())
+    Validator.check_schema(made)
+    validator = Validator(made)
+    table = made["$defs"]["ffn.mine"]
+    assert table["description"] == "A network of mine."
+    assert table["properties"]["rank"] == {"type": "integer", "description": "How many."}
+    valid = {"kind": "mine", "rank": 3, "shade": 1, "colour": "red", "shape": 7, "length": "3m"}
+    small = tomllib.loads(SMALL)
+    assert told(validator, {**small, "ffn": valid}) == []
+    assert told(validator, {**small, "shade": 0.25, "ffn": valid}) == []
+    for wrong in ({"rank": "3"}, {"colour": "green"}, {"shade": "dark"}, {"rnk": 3}):
+        assert not validator.is_valid({**small, "ffn": {**valid, **wrong}})
+    assert not validator.is_valid({**small, "rank": 3, "ffn": "mine"})
+
+
+def test_a_plugin_that_cannot_be_loaded_hurts_no_other(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, problems = spec_schema(load_registry())
+    assert len(problems) == 1
+    assert "lost" in problems[0].message
+    validator = Validator(made)
+    small = tomllib.loads(SMALL)
+    assert told(validator, {**small, "ffn": {"kind": "lost", "anything": 1}}) == []
+    assert not validator.is_valid({**small, "ffn": {"kind": "mlp", "anything": 1}})
+    assert run(["schema"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == made
+    assert "registry.toml:4" in shown.err
+    assert "Traceback" not in shown.err
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_prints_or_writes_the_schema(
+    schema: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["schema"]) == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == json.loads(json.dumps(schema))
+    file = tmp_path / "zoo.schema.json"
+    assert run(["schema", "-o", str(file)]) == 0
+    assert file.read_text() == printed
+    assert run(["schema", "-o", str(file / "below")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    assert file.read_text() == printed
+
+
+def test_the_schema_needs_no_torch() -> None:
+    code = (
+        "import sys; from zoo.registry import load_registry; from zoo.schema import spec_schema\n"
+        "spec_schema(load_registry()); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,84 @@
+"""How large a spec may be. Checked by arithmetic before anything is built; raised only by the one who
+runs the command (`zoo --budget parameters=2e12 ...`) or calls the library, never by a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from zoo.errors import Place, Problem, SpecError, ZooError, allowed, quoted
+
+if TYPE_CHECKING:
+    from zoo.spec import ModelSpec
+
+MAX_KEY_DEPTH = 100  # what the parser's own recursion allows
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The limits. `bytes` counts all tensors in float32, computed tables included; `file_size` is
+    that of a spec or registry in bytes; `key_depth` how deep its keys may nest."""
+
+    parameters: int = 999_999_999_999
+    layers: int = 10_000
+    bytes: int = 4_000_000_000_000
+    file_size: int = 1 << 18
+    key_depth: int = 32
+
+    @classmethod
+    def from_options(cls, options: Iterable[str]) -> Budget:
+        """The budget with some limits replaced, each written `name=number`.
+
+        Raises:
+            ZooError: there is no such limit, or the number is not a positive integer (`2e12` is).
+        """
+        names = [field.name for field in fields(cls)]
+        limits: dict[str, int] = {}
+        for option in options:
+            name, _, text = option.partition("=")
+            if name not in names:
+                raise ZooError(Problem(f"there is no budget {quoted(name)}", help=allowed(names)))
+            try:
+                number = float(text)
+            except ValueError:
+                number = 0.0
+            if not 1 <= number < 1e300 or number != int(number):
+                message = f"the budget of {name} must be a positive integer, not {quoted(text)}"
+                raise ZooError(Problem(message, help=f"for example --budget {name}=1000000"))
+            if name == "key_depth" and number > MAX_KEY_DEPTH:
+                raise ZooError(f"keys cannot nest more than {MAX_KEY_DEPTH} deep")
+            limits[name] = int(number)
+        return cls(**limits)
+
+
+def check_budget(spec: ModelSpec, budget: Budget, place: Place) -> None:
+    """Refuse a spec that is larger than the budget. `place` is the spec's file.
+
+    Raises:
+        SpecError: it has too many parameters or bytes; the message says how to allow it.
+    """
+    sizes = {
+        "parameters": spec.n_parameters,
+        "bytes": 4 * (spec.layout.n_elements + spec.layout.n_computed),
+    }
+    problems = [
+        Problem(
+            f"the model has {_grouped(size)} {name}, more than {getattr(budget, name):,}",
+            place,
+            help=raising(name),
+        )
+        for name, size in sizes.items()
+        if size > getattr(budget, name)
+    ]
+    if problems:
+        raise SpecError(problems)
+
+
+def raising(name: str) -> str:
+    """The help for what is beyond the limit `name`."""
+    return f"if it is meant, `zoo --budget {name}=NUMBER` raises the limit"
+
+
+def _grouped(number: int) -> str:
+    return f"{number:,}" if number < 10**30 else f"about 10^{len(str(number)) - 1}"
