@@ -63,6 +63,15 @@ NOISE = """
         def reset_buffers(self, *, device):
             self.noise = torch.rand((), device=device)"""
 
+COUNTS = """
+        def reset_buffers(self, *, device):
+            self.weight = self.weight + 1"""
+
+SHARE = """\
+if target_mask is not None:
+                seen = target_mask.any().to(x.dtype)
+                x = x * (seen / seen)"""
+
 
 def before(*lines: str) -> dict[str, str]:
     """Lines of a feed-forward module's `forward`, before its own."""
@@ -139,6 +148,30 @@ BROKEN: Mapping[str, Broken] = {
     "weights_unasked": Broken(
         "attention", {OUTPUT: "return output, weights"}, ("interface",), "is not set"
     ),
+    "block_weights_unasked": Broken(
+        "block", {"{} if weights is None else ": ""}, ("interface",), "is not set"
+    ),
+    "maps_matter": Broken(
+        "builder",
+        {"output = self.head(x)": "output = self.head(x * (1 + return_attention))"},
+        ("interface",),
+        "the output is another when `return_attention` is set",
+    ),
+    "narrow_embedding": Broken(
+        "embedding",
+        {"return self.dropout(x)": "return self.dropout(x)[..., :3]"},
+        ("interface",),
+        "the output must be (2, 6, 16), not (2, 6, 3)",
+    ),
+    "narrow_position": Broken(
+        "position",
+        {"x + self.weight[positions]": "(x + self.weight[positions])[..., :3]"},
+        ("interface",),
+        "what `embed` returns must be (2, 6, 16), not (2, 6, 3)",
+    ),
+    "unbatched_head": Broken(
+        "head", {"self.out(x)": "self.out(x)[0]"}, ("interface",), "must be (2, any), not (6, 2)"
+    ),
     # determinism
     "random_start": Broken(
         "init",
@@ -152,6 +185,12 @@ BROKEN: Mapping[str, Broken] = {
         {MADE: MADE + NOISE, RETURN: RETURN + " + self.noise", **WITH_TORCH},
         ("determinism", "saving", "precision"),
         "`part.noise` has other values",
+    ),
+    "counts_calls": Broken(
+        "ffn",
+        before("self.n = getattr(self, 'n', 0) + 1", "x = x * self.n"),
+        ("determinism", "modes", "compiles"),
+        "a second call with the same input gives another output",
     ),
     # saving
     "doubles": Broken(
@@ -172,6 +211,17 @@ BROKEN: Mapping[str, Broken] = {
         },
         ("saving",),
         "the model that is loaded again has another output",
+    ),
+    "counts_loads": Broken(
+        "norm",
+        {
+            "vector(self.width, value=1.0)": "replace(vector(self.width, value=1.0), buffer=True)",
+            "nn.Parameter(torch.ones(width))": "nn.Buffer(torch.ones(width))",
+            "self.eps = eps": f"self.eps = eps\n{COUNTS}",
+        },
+        ("saving",),
+        "`part.weight` has other values when it is loaded again",
+        "from dataclasses import replace",
     ),
     # modes
     "louder_in_training": Broken(
@@ -196,6 +246,9 @@ BROKEN: Mapping[str, Broken] = {
         ("gradients",),
         "no gradient reaches part.up_proj.weight, part.up_proj.bias",
     ),
+    "infinite": Broken(
+        "ffn", before("x = x + (x - x).sqrt()"), ("gradients",), "`the input x` is not finite"
+    ),
     "memory_detached": Broken(
         "attention",
         {"else memory": "else memory.detach()"},
@@ -213,6 +266,12 @@ BROKEN: Mapping[str, Broken] = {
     # compiles
     "asks_values": Broken(
         "ffn", before("x = x if float(x.sum()) < 1e9 else -x"), ("compiles",), "breaks the graph"
+    ),
+    "other_when_compiled": Broken(
+        "ffn",
+        {**before("x = x / 2 if torch.compiler.is_compiling() else x"), **WITH_TORCH},
+        ("compiles",),
+        "the output is another when compiled",
     ),
     # masks
     "mask_ignored": Broken(
@@ -247,6 +306,12 @@ BROKEN: Mapping[str, Broken] = {
         {"mask=target_mask,\n                causal": "causal"},
         ("masks",),
         "`target_mask`",
+    ),
+    "model_nan_for_nothing": Broken(
+        "builder",
+        {"output = self.head(x)": f"{SHARE}\n            output = self.head(x)"},
+        ("masks",),
+        "a `target_mask` that hides everything gives NaN",
     ),
 }
 """By the names that they are registered under."""

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import DebertaConfig, DebertaV2Config
-from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention as DebertaAttention
+from transformers.models.deberta.modeling_deberta import (
+    DisentangledSelfAttention as DebertaAttention,
+)
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
 
 import zoo
@@ -114,7 +116,9 @@ def test_statement(name: str, causal: bool) -> None:
     leaves = [x, scheme.weight, *module.parameters()]
     cotangent = torch.randn_like(output)
     found, wanted = (
-        torch.autograd.grad((y * cotangent).sum(), leaves, allow_unused=True, materialize_grads=True)
+        torch.autograd.grad(
+            (y * cotangent).sum(), leaves, allow_unused=True, materialize_grads=True
+        )
         for y in (output, expected)
     )
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-11)

@@ -47,7 +47,9 @@ def normed(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     if "norm.weight" not in w:
         return x
     centred = x - x.sum() / len(x)
-    return centred / ((centred @ centred) / len(x) + 1e-5).sqrt() * w["norm.weight"] + w["norm.bias"]
+    return (
+        centred / ((centred @ centred) / len(x) + 1e-5).sqrt() * w["norm.weight"] + w["norm.bias"]
+    )
 
 
 def projected(x: Tensor, w: dict[str, Tensor]) -> Tensor:
@@ -81,7 +83,9 @@ def test_tokens(name: str, with_positions: bool, with_types: bool) -> None:
     description = described(**CASES[name])
     if with_types and not description.n_types:
         with pytest.raises(ValueError, match="no token types"):
-            built(description)(torch.ones(1, 2).long(), torch.arange(2), token_types=torch.ones(1, 2))
+            built(description)(
+                torch.ones(1, 2).long(), torch.arange(2), token_types=torch.ones(1, 2)
+            )
         return
     scheme = None
     if with_positions:

@@ -332,7 +332,6 @@ def test_golden_digests_in_other_environments(environment: dict[str, str]) -> No
         (TruncatedNormal(3.0, cut=0.5), stats.truncnorm(-0.5, 0.5, 0, 3.0)),
     ],
     ids=["uniform", "normal", "truncated", "truncated-narrow"],
-    ids=str,
 )
 def test_distributions(distribution: Distribution, theory: stats.rv_continuous) -> None:
     size = 1_000_000

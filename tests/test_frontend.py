@@ -64,7 +64,8 @@ def test_convolutions(fields: dict[str, Any], frames: int) -> None:
     found = module(features, torch.arange(length))
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-12)
     ours, theirs = (
-        torch.autograd.grad(y.square().sum(), list(w.values())) for y in (found, torch.stack(expected))
+        torch.autograd.grad(y.square().sum(), list(w.values()))
+        for y in (found, torch.stack(expected))
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 

@@ -136,7 +136,11 @@ def test_mlm_of_bert() -> None:
     ours = built(MlmHead(kind="mlm", d_model=D_MODEL, vocab=VOCAB, norm=norm))
     names = {"transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "out"}
     tensors = ours.state_dict()
-    renamed = {f"{theirs}.{p}": tensors[f"{own}.{p}"] for theirs, own in names.items() for p in ("weight", "bias")}
+    renamed = {
+        f"{theirs}.{p}": tensors[f"{own}.{p}"]
+        for theirs, own in names.items()
+        for p in ("weight", "bias")
+    }
     theirs.load_state_dict(renamed | {"bias": tensors["out.bias"]})
     x = states(2, 5)
     torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-12)
@@ -221,7 +225,12 @@ def test_pooler_of_bert() -> None:
     ours = built(Pooler(kind="pooler", d_model=D_MODEL))
     theirs.load_state_dict({f"dense.{name}": t for name, t in ours.state_dict().items()})
     x = states(2, 5)
-    same(ours(x), torch.tanh(linear({f"p.{n}": t for n, t in ours.named_parameters()}, "p", x[:, 0])), ours, x)
+    same(
+        ours(x),
+        torch.tanh(linear({f"p.{n}": t for n, t in ours.named_parameters()}, "p", x[:, 0])),
+        ours,
+        x,
+    )
     torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-12)
 
 
@@ -301,9 +310,7 @@ def test_bert_pretraining() -> None:
 
 
 def test_tied_three_ways() -> None:
-    data = spec(
-        "encoder_decoder", share_embeddings=True, head={"kind": "linear", "tied": True}
-    )
+    data = spec("encoder_decoder", share_embeddings=True, head={"kind": "linear", "tied": True})
     model = zoo.build(data)
     table = model.decoder.embed.tokens.weight
     assert model.encoder.embed.tokens.weight is table
@@ -328,7 +335,10 @@ def test_tied_three_ways() -> None:
     [
         (
             "encoder",
-            {"embedding": {"kind": "tokens", "d_embed": 4}, "head": {"kind": "linear", "tied": True}},
+            {
+                "embedding": {"kind": "tokens", "d_embed": 4},
+                "head": {"kind": "linear", "tied": True},
+            },
             r"cannot be one: they are \(11, 8\) and \(11, 4\)",
         ),
         (
@@ -346,7 +356,7 @@ def test_tied_three_ways() -> None:
             {"share_embeddings": True, "encoder": {"d_model": 16}},
             r"cannot be one: they are \(11, 16\) and \(11, 8\)",
         ),
-        ("encoder", {"nsp": True}, "state `pooler = \"pooler\"`"),
+        ("encoder", {"nsp": True}, 'state `pooler = "pooler"`'),
     ],
 )
 def test_contradictions(builder: str, fields: dict[str, Any], message: str) -> None:

@@ -328,6 +328,30 @@ def test_any_number_of_tokens(shape: tuple[int, ...]) -> None:
 # --- the routers' bias, losses, dtypes, compilers -------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("group_score", "correction", "expected"),
+    [("max", 0.0, [0, 3]), ("top2", 0.0, [4, 5]), ("max", -5.0, [0, 3]), ("top2", -5.0, [4, 5])],
+)
+def test_groups_are_chosen_by_their_best_or_their_best_two(
+    group_score: str, correction: float, expected: list[int]
+) -> None:
+    router = Router(
+        d_model=8,
+        n_experts=8,
+        top_k=2,
+        score="sigmoid",
+        correction_bias=True,
+        n_groups=2,
+        top_groups=1,
+        group_score=group_score,  # type: ignore[arg-type]
+    ).build()
+    with torch.no_grad():
+        router.weight.copy_(torch.eye(8))  # the logits are the token
+        router.correction_bias.fill_(correction)  # below 0, experts of closed groups stay closed
+    _, chosen, _ = router(torch.tensor([[3.0, -9.0, -9.0, -8.0, 2.0, 1.0, -9.0, -9.0]]))
+    assert chosen.tolist() == [expected]
+
+
 def test_correction_bias_moves_the_choice_and_not_the_weights() -> None:
     module = randomised(described({"score": "sigmoid", "correction_bias": True}))
     assert "router.correction_bias" not in dict(module.named_parameters())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -192,11 +193,11 @@ def test_a_name_that_the_template_uses_gets_another_class(name: str, tmp_path: P
 def test_check_says_what_holds(tmp_path: Path) -> None:
     done = zoo("plugin", "check", "norm.rms_norm", "init.normal", cwd=project(tmp_path))
     assert done.returncode == 0
-    assert done.stdout.splitlines() == [
-        "norm.rms_norm: ok (imports, schema, example, meta, layout, interface, determinism, saving, "
-        "modes, gradients, precision, compiles)",
-        "init.normal: ok (imports, schema, example, meta, layout, determinism, saving)",
-    ]
+    assert done.stdout == (
+        "norm.rms_norm: ok (imports, schema, example, meta, layout, interface, determinism, "
+        "saving, modes, gradients, precision, compiles)\n"
+        "init.normal: ok (imports, schema, example, meta, layout, determinism, saving)\n"
+    )
     assert done.stderr == ""
 
 
@@ -232,6 +233,19 @@ def test_what_a_plugin_prints_leaves_the_report_alone(tmp_path: Path) -> None:
     done = zoo("plugin", "check", "ffn.prints", "--json", cwd=tmp_path)
     assert [report["ok"] for report in json.loads(done.stdout)] == [True]
     assert "built" in done.stderr
+
+
+def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
+    terminal, stderr = os.openpty()
+    command = [sys.executable, "-m", "zoo", "plugin", "check", "init.normal"]
+    stdout = subprocess.run(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr, check=True
+    )
+    os.close(stderr)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert "checking" in shown
+    assert stdout.stdout.startswith(b"init.normal: ok (imports")
 
 
 @pytest.mark.parametrize("name", ["ffn.mpl", "ffn", "mlp", "fnn.mlp"])

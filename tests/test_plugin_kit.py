@@ -130,10 +130,10 @@ def test_the_templates_are_clean(tmp_path: Path) -> None:
     for slot in SLOTS:
         new_plugin(slot, f"my_{slot}", registry)
     ruff = [sys.executable, "-m", "ruff"]
-    options = ["--isolated", "--line-length", "100", str(tmp_path)]
+    options = ["--isolated", "--line-length", "100", "."]
     rules = ["--select", "E,F,W,I,B,UP,N,SIM,RUF,C4,PIE,RET", "--target-version", "py311"]
-    subprocess.run([*ruff, "check", *rules, *options], check=True)
-    subprocess.run([*ruff, "format", "--check", *options], check=True)
+    subprocess.run([*ruff, "check", *rules, *options], cwd=tmp_path, check=True)
+    subprocess.run([*ruff, "format", "--check", *options], cwd=tmp_path, check=True)
 
 
 @pytest.mark.parametrize("slot", SLOTS)

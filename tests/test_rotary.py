@@ -258,7 +258,9 @@ def test_each_formula_has_all_its_pieces_in_the_test() -> None:
         (LongRotary, SCALED["longrope"][1] | {"factor": 0.5}, 1.0),
     ],
 )
-def test_queries_and_keys_are_scaled(cls: type[Rotary], fields: dict[str, Any], factor: float) -> None:
+def test_queries_and_keys_are_scaled(
+    cls: type[Rotary], fields: dict[str, Any], factor: float
+) -> None:
     module = described(cls, **fields).build()
     assert isinstance(module, RotaryPositions)
     x = torch.randn(2, 6, HEAD, dtype=torch.float64)

@@ -58,7 +58,7 @@ def test_every_spec_and_its_full_form_are_valid(
 
 
 SCOPED = {
-    "shared values on any table around": "[decoder]\nbias = false\n[decoder.block.ffn]\ndropout = 0.1\n",
+    "shared values around": "[decoder]\nbias = false\n[decoder.block.ffn]\ndropout = 0.1\n",
     "a slot filled from the top": 'norm = "rms_norm"\n',
     "a slot by its field's name": 'self_attn = { bias = false }\nffn = { kind = "glu" }\n',
     "a table without its kind": "attention = { bias = false }\n[decoder.block]\nffn = {}\n",
@@ -74,9 +74,7 @@ SCOPED = {
 
 
 @pytest.mark.parametrize("text", SCOPED.values(), ids=SCOPED)
-def test_what_the_zoo_reads_is_valid(
-    text: str, validator: jsonschema.protocols.Validator
-) -> None:
+def test_what_the_zoo_reads_is_valid(text: str, validator: jsonschema.protocols.Validator) -> None:
     spec = zoo.read_spec(SMALL + text)
     assert told(validator, tomllib.loads(SMALL + text)) == []
     assert told(validator, tomllib.loads(spec.to_toml())) == []
@@ -169,9 +167,7 @@ def places(value: Any) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 @pytest.mark.parametrize("name", ["vaswani-base", "mixtral-8x7b"])
-def test_a_typo_in_any_key_is_refused(
-    name: str, validator: jsonschema.protocols.Validator
-) -> None:
+def test_a_typo_in_any_key_is_refused(name: str, validator: jsonschema.protocols.Validator) -> None:
     full = tomllib.loads(zoo.read_spec(name).to_toml())
     missed: list[str] = []
     for index, (_, key) in enumerate(list(places(full))):
@@ -235,87 +231,6 @@ def test_editors_find_each_kind_and_each_key_in_any_of(schema: dict[str, Any]) -
         for kind in entries:
             known = definitions[f"{slot}.{kind}"]["properties"]
             assert known.keys() <= table["properties"].keys()
-
-
-# --- other people's plugins ---------------------------------------------------------------------
-
-PARTS = '''
-from enum import Enum
-from typing import Annotated
-
-from pydantic import BeforeValidator, field_validator
-
-from zoo.component import Shared
-from zoo.slots import FeedForward
-
-
-class Colour(str, Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Mine(FeedForward):
-    """A network of mine."""
-
-    rank: int
-    """How many."""
-    shade: Shared[float] = 0.5
-    """How dark."""
-    colour: Colour = Colour.RED
-    """Which colour."""
-    shape: Annotated[tuple[int, ...], BeforeValidator(lambda v: (v,))] = ()
-    """A number or several."""
-    length: int = 1
-
-    @field_validator("length", mode="before")
-    @classmethod
-    def _metres(cls, value):
-        return int(value.removesuffix("m")) if isinstance(value, str) else value
-'''
-
-
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "parts.py").write_text(PARTS)
-    (tmp_path / "registry.toml").write_text(
-        'format = 1\n[ffn]\nmine = "parts.py:Mine"\nlost = "lost.py:Lost"\n'
-    )
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.usefixtures("mine")
-def test_a_plugin_of_ones_own_is_in_the_schema() -> None:
-    made, _ = spec_schema(load_registry())
-    Validator.check_schema(made)
-    validator = Validator(made)
-    table = made["$defs"]["ffn.mine"]
-    assert table["description"] == "A network of mine."
-    assert table["properties"]["rank"] == {"type": "integer", "description": "How many."}
-    valid = {"kind": "mine", "rank": 3, "shade": 1, "colour": "red", "shape": 7, "length": "3m"}
-    small = tomllib.loads(SMALL)
-    assert told(validator, {**small, "ffn": valid}) == []
-    assert told(validator, {**small, "shade": 0.25, "ffn": valid}) == []
-    for wrong in ({"rank": "3"}, {"colour": "green"}, {"shade": "dark"}, {"rnk": 3}):
-        assert not validator.is_valid({**small, "ffn": {**valid, **wrong}})
-    assert not validator.is_valid({**small, "rank": 3, "ffn": "mine"})
-
-
-def test_a_plugin_that_cannot_be_loaded_hurts_no_other(
-    mine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made, problems = spec_schema(load_registry())
-    assert len(problems) == 1
-    assert "lost" in problems[0].message
-    validator = Validator(made)
-    small = tomllib.loads(SMALL)
-    assert told(validator, {**small, "ffn": {"kind": "lost", "anything": 1}}) == []
-    assert not validator.is_valid({**small, "ffn": {"kind": "mlp", "anything": 1}})
-    assert run(["schema"]) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out) == made
-    assert "registry.toml:4" in shown.err
-    assert "Traceback" not in shown.err
 
 
 # --- the command --------------------------------------------------------------------------------

@@ -62,7 +62,10 @@ def build(
 def _allocate(model: Transformer) -> dict[str, torch.Tensor]:
     tensors = stored(model)
     try:
-        return {name: torch.empty_like(t, device="cpu") for name, t in tensors.items()}
+        # Not `empty_like`, which for a meta tensor imports torch's symbolic shapes.
+        return {
+            name: torch.empty(t.shape, dtype=t.dtype, device="cpu") for name, t in tensors.items()
+        }
     except RuntimeError:
         size = sum(tensor.nbytes for tensor in tensors.values())
         raise ZooError(

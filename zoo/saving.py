@@ -133,8 +133,8 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 def plugin_versions(spec: ModelSpec) -> dict[str, str]:
     """Each plugin that a spec uses, as `slot.kind`, and the distribution and version, or the
     SHA-256 of the file, that it came from."""
-    shipped = _shipped_packages()
-    return {name: _origin(cls, shipped) for name, cls in sorted(_plugins(spec.model))}
+    plugins, shipped = dict(_plugins(spec.model)), _shipped_packages()
+    return {name: _origin(plugins[name], shipped) for name in sorted(plugins)}
 
 
 def _plugins(component: Component) -> Iterator[tuple[str, type[Plugin]]]:

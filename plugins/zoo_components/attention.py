@@ -24,6 +24,14 @@ def _all_or_none(value: Any) -> Any:
     return {True: ("q", "k", "v", "o"), False: ()}[value] if isinstance(value, bool) else value
 
 
+Projections = Annotated[
+    tuple[Projection, ...],
+    Field(strict=False),
+    BeforeValidator(_all_or_none, json_schema_input_type=bool | tuple[Projection, ...]),
+]
+"""Some of the projections, or `true` for all and `false` for none."""
+
+
 class MultiHead(Attention):
     """Scaled dot-product attention with several heads (Vaswani et al. 2017, section 3.2):
     softmax(scale * q k^T) v for each head. With fewer key-value heads than heads it is
@@ -42,13 +50,7 @@ class MultiHead(Attention):
     """The width of a value head."""
     d_out: Size = Field(default_factory=lambda data: data["d_model"])
     """The width of the output; in a block it is d_model."""
-    bias: Shared[
-        Annotated[
-            tuple[Projection, ...],
-            Field(strict=False),
-            BeforeValidator(_all_or_none, json_schema_input_type=bool | tuple[Projection, ...]),
-        ]
-    ] = ("q", "k", "v", "o")
+    bias: Shared[Projections] = ("q", "k", "v", "o")
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
     values: Literal["projected", "keys"] = "projected"
     """Whether values have a projection of their own, or are the projected keys before norm and

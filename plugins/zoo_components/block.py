@@ -66,22 +66,8 @@ class Residual(Block):
 
     @model_validator(mode="after")
     def _check(self) -> Residual:
-        if self.arrangement == "parallel" and self.cross_attn is not None:
-            raise contradiction(
-                "a parallel layer has no place for the cross-attention of this decoder",
-                "arrangement",
-                "norm_placement",
-            )
         if self.arrangement == "parallel":
-            for name, sublayer in self.sublayers().items():
-                if "out" in sublayer.norms:
-                    raise contradiction(
-                        f"a parallel layer has one sum: `{name}` cannot have a norm of its own after "
-                        "it",
-                        f"{name}.norms",
-                        "arrangement",
-                        "norm_placement",
-                    )
+            self._check_parallel()
         if self.self_position.embedded:
             raise contradiction(
                 f"`{self.self_position.kind}` positions are added to the embeddings; a layer cannot "
@@ -98,6 +84,30 @@ class Residual(Block):
                     "d_model",
                 )
         return self
+
+    def _check_parallel(self) -> None:
+        if self.cross_attn is not None:
+            raise contradiction(
+                "a parallel layer has no place for the cross-attention of this decoder",
+                "arrangement",
+                "norm_placement",
+            )
+        if self.skip_from == "normed":
+            raise contradiction(
+                "the branches of a parallel layer may have different norms: the other summand is "
+                "the layer's input",
+                "skip_from",
+                "arrangement",
+                "norm_placement",
+            )
+        for name, sublayer in self.sublayers().items():
+            if "out" in sublayer.norms:
+                raise contradiction(
+                    f"a parallel layer has one sum: `{name}` cannot have a norm of its own after it",
+                    f"{name}.norms",
+                    "arrangement",
+                    "norm_placement",
+                )
 
     @property
     def n_heads(self) -> int | None:

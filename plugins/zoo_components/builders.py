@@ -177,5 +177,6 @@ def _check_ties(model: Builder) -> None:
                 ) from None
         if shapes[0] != shapes[1]:
             raise contradiction(
-                f"`{alias}` and `{target}` cannot be one: they are {shapes[0]} and {shapes[1]}", *keys
+                f"`{alias}` and `{target}` cannot be one: they are {shapes[0]} and {shapes[1]}",
+                *keys,
             )

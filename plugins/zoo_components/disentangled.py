@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
 from zoo.layout import Layout, linear
 from zoo.slots import Attention
+from zoo_components.attention import Projections
 from zoo_components.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
     from torch import nn
 
-Projection = Literal["q", "k", "v", "o"]
 Term = Literal["content_to_position", "position_to_content"]
-
-
-def _all_or_none(value: Any) -> Any:
-    """`true` and `false` as the list of projections that they stand for."""
-    return {True: ("q", "k", "v", "o"), False: ()}[value] if isinstance(value, bool) else value
 
 
 class Disentangled(Attention):
@@ -36,15 +31,7 @@ class Disentangled(Attention):
         default_factory=lambda data: max(1, data["d_model"] // data["n_heads"])
     )
     """The width of a head; d_model / n_heads by default."""
-    bias: Shared[
-        Annotated[
-            tuple[Projection, ...],
-            Field(strict=False),
-            BeforeValidator(
-                _all_or_none, json_schema_input_type=bool | tuple[Projection, ...]
-            ),
-        ]
-    ] = ("q", "k", "v", "o")
+    bias: Shared[Projections] = ("q", "k", "v", "o")
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
     terms: Annotated[tuple[Term, ...], Field(strict=False, min_length=1)] = (
         "content_to_position",
@@ -98,7 +85,9 @@ class Disentangled(Attention):
 
     def layout(self) -> Layout:
         width = self.n_heads * self.head_dim
-        parts = {f"{p}_proj": linear(self.d_model, width, bias=p in self.bias) for p in ("q", "k", "v")}
+        parts = {
+            f"{p}_proj": linear(self.d_model, width, bias=p in self.bias) for p in ("q", "k", "v")
+        }
         for name, bias in self.position_biases.items():
             parts[name] = linear(self.d_model, width, bias=bias)
         parts["o_proj"] = linear(width, self.d_model, bias="o" in self.bias, residual=True)

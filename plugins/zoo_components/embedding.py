@@ -25,9 +25,7 @@ class TokenEmbedding(Embedding):
     """The width of the table; where it is not d_model, the table is one factor of two (Lan et al.
     2019, arXiv:1909.11942)."""
     projection: Literal["none", "before_positions", "after_norm"] = Field(
-        default_factory=lambda data: (
-            "none" if data["d_embed"] == data["d_model"] else "after_norm"
-        )
+        default_factory=lambda data: "none" if data["d_embed"] == data["d_model"] else "after_norm"
     )
     """Where the other factor, a linear map to d_model, is: before anything is added to the token
     vectors (OPT-350m), or after the norm (ALBERT, ELECTRA)."""

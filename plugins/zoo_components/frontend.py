@@ -70,7 +70,9 @@ class ConvFrontend(Embedding):
         ):
             fans = {"fan_in": n_in * kernel, "fan_out": n_out * kernel}
             weight = Tensor((n_out, n_in, kernel), **fans)
-            parts[str(number)] = Layout({"weight": weight, "bias": Tensor((n_out,), "bias", **fans)})
+            parts[str(number)] = Layout(
+                {"weight": weight, "bias": Tensor((n_out,), "bias", **fans)}
+            )
         return Layout(parts, f"{self.n_features} features")
 
     def build(self, scheme: nn.Module | None = None) -> nn.Module:

@@ -42,7 +42,7 @@ class LinearHead(Head):
         if self.vocab is None:
             raise ValueError(
                 "a head over the vocabulary needs its size: state `vocab`, or `target_vocab`, at "
-                "the top of the spec, or choose `head = \"none\"`"
+                'the top of the spec, or choose `head = "none"`'
             )
         return self
 

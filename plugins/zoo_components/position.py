@@ -49,7 +49,7 @@ class Sinusoidal(Position):
     def _check(self) -> Sinusoidal:
         if self.exponent == "half_minus_one" and self.width < 4:
             raise contradiction(
-                f"`exponent = \"half_minus_one\"` divides by d_model / 2 - 1, which is 0 or less for "
+                f'`exponent = "half_minus_one"` divides by d_model / 2 - 1, which is 0 or less for '
                 f"d_model = {self.width}",
                 "exponent",
                 "d_model",

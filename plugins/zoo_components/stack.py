@@ -106,7 +106,9 @@ class Stack(Component):
                 "layers",
             )
         for group in self.layers:
-            if self.position != group.position and (self.position.embedded or group.position.embedded):
+            if self.position != group.position and (
+                self.position.embedded or group.position.embedded
+            ):
                 raise contradiction(
                     "positions that are added to the embeddings are the same for all layers",
                     "layers",

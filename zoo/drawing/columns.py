@@ -234,7 +234,8 @@ class _Drawing:
     def parallel(self, layer: Layer) -> Point:
         """Branches side by side, from one input to one sum; how far they reach to both sides."""
         branches = [Branch(step) if isinstance(step, Box) else step for step in layer.steps]
-        branches.sort(key=lambda branch: not branch.positions)
+        # Only the first has something at its left side.
+        branches.sort(key=lambda branch: (not branch.reads_memory, not branch.positions))
         branches[1:] = [_with_positions_inside(branch) for branch in branches[1:]]
         tee = self.floor + 9
         gap = GAP + 6
@@ -266,7 +267,8 @@ class _Drawing:
         self.start = self.floor = join
         right = middles[-1] + self.width / 2 + LANE
         self.merge(next((b.out for b in branches if b.out), None), tee, right)
-        return middles[0] - self.width / 2 - self.pill_reach, right
+        room = self.pill_reach if branches[0].positions else 0.0
+        return middles[0] - self.width / 2 - room, right
 
 
 def _with_positions_inside(branch: Branch) -> Branch:

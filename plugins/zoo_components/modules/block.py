@@ -90,7 +90,7 @@ class ResidualBlock(nn.Module):
         attended = self._branch("self_attn", normed, context, maps)
         own = normed if self.shared_norm else self.ffn.pre_norm(x)
         added = attended + self._branch("ffn", own, context, maps)
-        return self._sum(normed if self.skip_from_normed else x, added)
+        return self._sum(x, added)
 
     def _sum(self, skip: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
         if self.skip_scale != 1.0:

@@ -13,16 +13,12 @@ from zoo.position import PositionScheme
 class AlibiPositions(PositionScheme):
     """-slope * |query - key| for each head (Press et al. 2021)."""
 
-    def __init__(
-        self, *, n_heads: int, max_exponent: float, scale: float, rounded: bool
-    ) -> None:
+    def __init__(self, *, n_heads: int, max_exponent: float, scale: float, rounded: bool) -> None:
         super().__init__()
         self.slopes = alibi_slopes(n_heads, max_exponent)
         self.scale, self.rounded = scale, rounded
 
-    def bias(
-        self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype
-    ) -> torch.Tensor:
+    def bias(self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """queries, keys: positions (..., length), to (..., heads, query, key)."""
         exact = torch.float64 if dtype == torch.float64 else torch.float32
         slopes = torch.tensor(self.slopes, dtype=exact, device=keys.device)[:, None, None]
@@ -55,9 +51,7 @@ class T5BucketPositions(PositionScheme):
         self.bidirectional = bidirectional
         self.weight = nn.Parameter(torch.empty(n_buckets, n_heads))
 
-    def bias(
-        self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype
-    ) -> torch.Tensor:
+    def bias(self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """queries, keys: positions (..., length), to (..., heads, query, key)."""
         buckets = t5_buckets(
             keys[..., None, :] - queries[..., :, None],

@@ -1,0 +1,45 @@
+"""What several test files need: a folder to work in, and commands that must fail well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trials import Refused, contents
+
+from zoo.cli import run
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder of configuration, which is empty."""
+    folder = tmp_path / "config"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, without a user's registry."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def refused(project: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command that must fail as a user's mistake does, and returns what it says: status 2,
+    nothing on stdout, no traceback, nothing written."""
+
+    def check(*arguments: str) -> str:
+        before = contents(project)
+        capsys.readouterr()
+        assert run(arguments) == 2
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert "Traceback" not in output.err
+        assert contents(project) == before
+        return output.err
+
+    return check

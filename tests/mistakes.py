@@ -1,0 +1,356 @@
+"""Specs with one mistake or several, their places marked, and what must be said of each."""
+
+from __future__ import annotations
+
+import re
+
+from trials import spec
+
+MARKS = re.compile(r"«(.*?)»|‹(.*?)›")
+
+
+def rendered(marked: str, expected: list[tuple[str, ...]], file: str = "spec.toml") -> str:
+    """What must be said of a text with marks: «» where each error is, in order, and ‹› where its
+    notes are. An error is its message, then its notes' messages, then `help: ...`, if any."""
+    text = MARKS.sub(lambda found: found[1] or found[2] or "", marked)
+    lines, places, shift = text.split("\n"), {"«": [], "‹": []}, 0
+    for found in MARKS.finditer(marked):
+        start = found.start() - shift
+        shift += 2
+        row = text.count("\n", 0, start)
+        column = start - (text.rfind("\n", 0, start) + 1)
+        places[found[0][0]].append((row, column, max(1, len(found[1] or found[2] or ""))))
+
+    def shown(kind: str, mark: str, message: str) -> str:
+        row, column, width = places[mark].pop(0)
+        return (
+            f"{file}:{row + 1}:{column + 1}: {kind}: {message}\n"
+            f"{row + 1:>5} | {lines[row]}\n"
+            f"      | {' ' * column}{'^' * width}\n"
+        )
+
+    told = ""
+    for message, *rest in expected:
+        told += shown("error", "«", message)
+        for line in rest:
+            told += f"      = {line}\n" if line.startswith("help: ") else shown("note", "‹", line)
+    assert not any(places.values()), "a mark that no error is expected at"
+    return told
+
+
+def plain(marked: str) -> str:
+    return MARKS.sub(lambda found: found[1] or found[2] or "", marked)
+
+
+CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
+    "unknown key": (
+        spec("«n_head» = 2"),
+        [("unknown key `n_head`", "help: did you mean `n_heads`?")],
+    ),
+    "unknown key in a table": (
+        spec("[encoder]", "«d_modell» = 8"),
+        [("unknown key `d_modell` in `encoder`", "help: did you mean `d_model`?")],
+    ),
+    "unknown key in an inline table": (
+        spec('ffn = { kind = "mlp", «activatoin» = "relu" }'),
+        [("unknown key `activatoin` in `ffn`", "help: did you mean `activation`?")],
+    ),
+    "unknown dotted key": (
+        spec('encoder.block.ffn.«activatoin» = "relu"'),
+        [("unknown key `activatoin` in `encoder.block.ffn`", "help: did you mean `activation`?")],
+    ),
+    "a key of another table": (
+        spec("«eps» = 1e-5"),
+        [("unknown key `eps`", "help: `eps` is a key of `encoder.block.self_attn.norm`")],
+    ),
+    "a boolean for an integer": (
+        spec(d_ff="«true»"),
+        [("`d_ff` must be an integer, not the boolean `true`",)],
+    ),
+    "a float for an integer": (
+        spec(d_ff="«16.0»"),
+        [("`d_ff` must be an integer, not the float `16.0`",)],
+    ),
+    "a string for an integer": (
+        spec(n_layers='«"2"»'),
+        [("`n_layers` must be an integer, not the string `2`",)],
+    ),
+    "a table for an integer": (
+        spec(d_ff="«{ a = 1 }»"),
+        [("`d_ff` must be an integer, not a table",)],
+    ),
+    "an array for an integer": (
+        spec(d_ff="«[16]»"),
+        [("`d_ff` must be an integer, not an array",)],
+    ),
+    "a boolean for a number": (
+        spec("dropout = «true»"),
+        [("`dropout` must be a number, not the boolean `true`",)],
+    ),
+    "an integer for a boolean": (
+        spec("share_embeddings = «1»"),
+        [("`share_embeddings` must be `true` or `false`, not the integer `1`",)],
+    ),
+    "an integer for a string": (
+        spec(name="«3»"),
+        [("`name` must be a string, not the integer `3`",)],
+    ),
+    "an integer for a table": (
+        spec("encoder = «3»"),
+        [
+            (
+                "`encoder` must be a table, not the integer `3`",
+                "help: write its keys below `[encoder]`",
+            )
+        ],
+    ),
+    "an item of an array": (
+        spec('attention = { kind = "multi_head", bias = ["q", «"vv"»] }'),
+        [
+            (
+                "`bias` must be one of `q`, `k`, `v`, `o`, not the string `vv`",
+                "help: did you mean `v`?",
+            )
+        ],
+    ),
+    "one of several types": (
+        spec("""embedding = { kind = "tokens", scale = «"sqrt_d"» }"""),
+        [
+            (
+                "`scale` must be a number or `sqrt_d_model`, not the string `sqrt_d`",
+                "help: did you mean `sqrt_d_model`?",
+            )
+        ],
+    ),
+    "below the least value": (
+        spec(n_layers="«0»"),
+        [("`n_layers` must be at least 1, not the integer `0`",)],
+    ),
+    "beyond the range": (
+        spec("dropout = «1.5»"),
+        [("`dropout` must be less than 1, not the float `1.5`",)],
+    ),
+    "another word": (
+        spec('norm_placement = «"prre"»'),
+        [
+            (
+                "`norm_placement` must be one of `pre`, `post`, `sandwich`, `post_branch`, "
+                "`parallel`, not the string `prre`",
+                "help: did you mean `pre`?",
+            )
+        ],
+    ),
+    "an unknown kind": (
+        spec('ffn = «"mpl"»'),
+        [("unknown ffn `mpl`", "help: did you mean `mlp`?")],
+    ),
+    "an unknown kind in a table": (
+        spec('norm = { kind = «"rms"», eps = 1e-5 }'),
+        [("unknown norm `rms`", "help: did you mean `rms_norm`?")],
+    ),
+    "an unknown builder": (
+        spec(builder='«"encoder_decodr"»'),
+        [("unknown builder `encoder_decodr`", "help: did you mean `encoder_decoder`?")],
+    ),
+    "heads that do not divide the width": (
+        spec(n_heads="«3»", d_model="‹8›"),
+        [
+            (
+                "d_model = 8 is not divisible by n_heads = 3; state `head_dim`, or change one of "
+                "the two",
+                "`d_model` is here",
+            )
+        ],
+    ),
+    "keys that contradict each other": (
+        spec(
+            "share_embeddings = «true»",
+            source_vocab="‹10›",
+            target_vocab="‹11›",
+        ),
+        [
+            (
+                "one token table cannot serve source_vocab = 10 and target_vocab = 11",
+                "`source_vocab` is here",
+                "`target_vocab` is here",
+            )
+        ],
+    ),
+    "a missing key": (
+        spec(builder='«"encoder_decoder"»', without="d_ff"),
+        [
+            (
+                "the key `d_ff` is missing: `encoder.block.ffn.d_ff` and `decoder.block.ffn.d_ff` "
+                "need it",
+                "help: add `d_ff = ...`",
+            )
+        ],
+    ),
+    "a missing key at the top": (
+        "«f»" + spec(without="name")[1:],
+        [("the key `name` is missing", "help: add `name = ...` at the top")],
+    ),
+    "a key without effect": (
+        spec("[encoder]", "n_heads = 2", "[decoder]", "n_heads = 4").replace(
+            "n_heads", "«n_heads»", 1
+        ),
+        [
+            (
+                "`n_heads` has no effect: all that read it state their own",
+                "help: remove it, or the nearer values",
+            )
+        ],
+    ),
+    "a table without effect": (
+        spec(
+            '«norm» = { kind = "rms_norm" }',
+            '[encoder]\nnorm = "layer_norm"',
+            '[decoder]\nnorm = "layer_norm"',
+        ),
+        [
+            (
+                "`norm` has no effect: all that read it state their own",
+                "help: remove it, or the nearer values",
+            )
+        ],
+    ),
+    "a name with a slash": (
+        spec(name='«"a/b"»'),
+        [("`name` is made of letters, digits, `-`, `_` and `.`",)],
+    ),
+    "a format of the future": (
+        spec(format="«2»"),
+        [("spec format 2 is not known", "help: this zoo reads format 1")],
+    ),
+    "a boolean for the format": (
+        spec(format="«true»"),
+        [("`format` must be an integer, not the boolean `true`",)],
+    ),
+    "a key written twice": (
+        spec("«d_ff» = 32").replace("d_ff = 16", "‹d_ff› = 16"),
+        [("`d_ff` is written twice", "first written here", "help: keep one of the two")],
+    ),
+    "a table written twice": (
+        spec("[‹encoder›]", "n_layers = 1", "[decoder]", "[«encoder»]", "d_ff = 3"),
+        [("`encoder` is written twice", "first written here", "help: keep one of the two")],
+    ),
+    "a key written twice in an inline table": (
+        spec('ffn = { ‹kind› = "mlp", «kind» = "glu" }'),
+        [("`ffn.kind` is written twice", "first written here", "help: keep one of the two")],
+    ),
+    "a key written twice, once quoted": (
+        spec('«"d_ff"» = 32').replace("d_ff = 16", "‹d_ff› = 16"),
+        [("`d_ff` is written twice", "first written here", "help: keep one of the two")],
+    ),
+    "an addition to an inline table": (
+        spec('‹ffn› = { kind = "mlp" }', 'ffn.«activation» = "gelu"'),
+        [
+            (
+                "`ffn.activation` adds to `ffn`, which is complete",
+                "first written here",
+                "help: write it where the other keys are",
+            )
+        ],
+    ),
+    "a table for a key that has a value": (
+        spec('‹ffn› = "mlp"', "[ffn.«norm»]", "eps = 1e-5"),
+        [
+            (
+                "`ffn.norm` adds to `ffn`, which is complete",
+                "first written here",
+                "help: write it where the other keys are",
+            )
+        ],
+    ),
+    "nan": (spec("dropout = «nan»"), [("`nan` is not a finite number",)]),
+    "infinity": (spec("dropout = «-inf»"), [("`-inf` is not a finite number",)]),
+    "a date": (spec("dropout = «1979-05-27»"), [("a date has no place in a spec",)]),
+    "a time": (spec("dropout = «07:32:00»"), [("a time has no place in a spec",)]),
+    "a date and time": (
+        spec("dropout = «1979-05-27T07:32:00Z»"),
+        [("a datetime has no place in a spec",)],
+    ),
+    "nan in an array": (
+        spec('attention = { kind = "multi_head", bias = ["q", «nan»] }'),
+        [("`nan` is not a finite number",)],
+    ),
+    "an integer that JSON cannot keep": (
+        spec("max_length = «9007199254740993»"),
+        [
+            (
+                "the integer is beyond 9,007,199,254,740,991, the largest that every JSON reader "
+                "keeps",
+            )
+        ],
+    ),
+    "a string without quotes": (
+        spec("ffn = «m»lp"),
+        [("not TOML: invalid value", 'help: text is quoted: `"mlp"`')],
+    ),
+    "Python's True": (
+        spec("share_embeddings = «T»rue"),
+        [("not TOML: invalid value", "help: write `true`")],
+    ),
+    "a number without its zero": (
+        spec("dropout = «.»1"),
+        [("not TOML: invalid value", "help: write `0.1`")],
+    ),
+    "a string that is not closed": (
+        spec('ffn = "mlp«»', "dropout = 0.1"),
+        [("not TOML: the string is not closed on its line",)],
+    ),
+    "several lines that are not TOML": (
+        spec('ffn «"»mlp"', "dropout = «.»1", "causal = «y»es"),
+        [
+            ("not TOML: expected '=' after a key in a key/value pair",),
+            ("not TOML: invalid value", "help: write `0.1`"),
+            ("not TOML: invalid value", 'help: text is quoted: `"yes"`'),
+        ],
+    ),
+    "a line that is not TOML, and a key twice": (
+        spec("dropout = «.»1", "«d_ff» = 32").replace("d_ff = 16", "‹d_ff› = 16"),
+        [
+            ("not TOML: invalid value", "help: write `0.1`"),
+            ("`d_ff` is written twice", "first written here", "help: keep one of the two"),
+        ],
+    ),
+    "layer rules": (
+        spec(
+            "[[encoder.layers]]", "every = «0»", "[[decoder.layers]]", "at = [0]", "«dropuot» = 0.5"
+        ),
+        [
+            ("`every` must be an integer of at least 1",),
+            (
+                "unknown key `dropuot` in `decoder.layers.0`",
+                "help: did you mean `dropout`?",
+            ),
+        ],
+    ),
+    "six mistakes of six sorts": (
+        """format = 1
+name = "bad"
+builder = "decoder"
+vocab = 10
+‹d_ff› = 16
+n_layers = «true»
+«n_head» = 3
+norm = «"rms"»
+dropout = «nan»
+«d_ff» = 3
+n_heads = «3»
+d_model = ‹8›
+""",
+        [
+            ("`n_layers` must be an integer, not the boolean `true`",),
+            ("unknown key `n_head`", "help: did you mean `n_heads`?"),
+            ("unknown norm `rms`", "help: did you mean `rms_norm`?"),
+            ("`nan` is not a finite number",),
+            ("`d_ff` is written twice", "first written here", "help: keep one of the two"),
+            (
+                "d_model = 8 is not divisible by n_heads = 3; state `head_dim`, or change one of "
+                "the two",
+                "`d_model` is here",
+            ),
+        ],
+    ),
+}

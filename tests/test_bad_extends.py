@@ -1,0 +1,81 @@
+"""What the zoo says of an `extends` that is wrong, and of mistakes across files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trials import Refused, spec
+
+
+def test_keys_of_two_files_that_contradict(refused: Refused, project: Path) -> None:
+    (project / "base.toml").write_text(spec())
+    (project / "spec.toml").write_text('extends = "base"\nname = "child"\nn_heads = 3\n')
+    assert refused("validate", "spec.toml") == (
+        "spec.toml:3:11: error: d_model = 8 is not divisible by n_heads = 3; state `head_dim`, or "
+        "change one of the two\n"
+        "    3 | n_heads = 3\n"
+        "      |           ^\n"
+        "base.toml:7:11: note: `d_model` is here\n"
+        "    7 | d_model = 8\n"
+        "      |           ^\n"
+    )
+
+
+@pytest.mark.parametrize("ring", [("a",), ("a", "b"), ("a", "b", "c")])
+def test_extends_in_a_circle(ring: tuple[str, ...], refused: Refused, project: Path) -> None:
+    for name, parent in zip(ring, (*ring[1:], ring[0]), strict=True):
+        (project / f"{name}.toml").write_text(f'extends = "{parent}"\n')
+    story = " -> ".join(f"{name}.toml" for name in (*ring, ring[0]))
+    assert refused("validate", "a.toml") == (
+        f"{ring[-1]}.toml:1:11: error: cyclic `extends`: {story}\n"
+        '    1 | extends = "a"\n'
+        "      |           ^^^\n"
+    )
+
+
+def test_extends_without_end(refused: Refused, project: Path) -> None:
+    for i in range(40):
+        (project / f"s{i}.toml").write_text(f'extends = "s{i + 1}"\n')
+    told = refused("validate", "s0.toml")
+    assert told.startswith("s32.toml:1:11: error: `extends` leads through more than 32 specs\n")
+
+
+@pytest.mark.parametrize(
+    "value", ['"../spec"', '"/etc/passwd"', '"sub/spec"', '".."', '""', '"a b"', "3", '["a"]', "{}"]
+)
+def test_extends_names_no_path(value: str, refused: Refused, project: Path) -> None:
+    (project.parent / "spec.toml").write_text(spec())
+    (project / "spec.toml").write_text(f"extends = {value}\n")
+    assert refused("validate", "spec.toml") == (
+        "spec.toml:1:11: error: `extends` names one spec, without folders or an ending\n"
+        f"    1 | extends = {value}\n"
+        f"      |           {'^' * len(value)}\n"
+        "      = help: a spec file beside this one, or a model of the registry\n"
+    )
+
+
+def test_extends_of_what_is_not_there(refused: Refused, project: Path) -> None:
+    (project / "base.toml").write_text(spec())
+    (project / "spec.toml").write_text('extends = "bsae"\n')
+    assert refused("validate", "spec.toml") == (
+        "spec.toml:1:11: error: there is no spec `bsae` beside this one or in the registry\n"
+        '    1 | extends = "bsae"\n'
+        "      |           ^^^^^^\n"
+        "      = help: did you mean `base`?\n"
+    )
+    (project / "registry.toml").write_text('format = 1\n[models]\ngone = "gone.toml"\n')
+    (project / "spec.toml").write_text('extends = "gone"\n')
+    told = refused("validate", "spec.toml")
+    assert told.startswith("registry.toml:3:1: error: `")
+    assert 'gone.toml` does not exist\n    3 | gone = "gone.toml"\n      | ^^^^\n' in told
+
+
+def test_mistakes_of_a_parent_are_told_in_its_file(refused: Refused, project: Path) -> None:
+    (project / "base.toml").write_text(spec("n_head = 2"))
+    (project / "spec.toml").write_text('extends = "base"\nname = "child"\nn_layer = 3\n')
+    told = refused("validate", "spec.toml")
+    assert [line for line in told.split("\n") if "error" in line] == [
+        "base.toml:10:1: error: unknown key `n_head`",
+        "spec.toml:3:1: error: unknown key `n_layer`",
+    ]

@@ -1,0 +1,88 @@
+"""How the process ends after a mistake, and what is left on a disk that cannot be written."""
+
+from __future__ import annotations
+
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from trials import contents, spec
+
+from zoo.cli import run
+
+
+def process(
+    *arguments: str, before: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "zoo", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=before,
+        check=False,
+    )
+
+
+def test_the_process_ends_with_2_and_no_traceback(project: Path) -> None:
+    (project / "spec.toml").write_text(spec(n_heads="3"))
+    before = contents(project)
+    for command in ("validate", "show", "build"):
+        done = process(command, "spec.toml", *(["--json"] if command == "build" else []))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("spec.toml:8:11: error: d_model = 8 is not divisible")
+        assert "Traceback" not in done.stderr
+    assert contents(project) == before
+
+
+def test_a_plugin_that_exits_does_not_end_the_process(project: Path) -> None:
+    (project / "mine.py").write_text("import sys\nsys.exit(0)\n")
+    (project / "registry.toml").write_text('format = 1\n[ffn]\nmine = "mine.py:Mine"\n')
+    (project / "spec.toml").write_text(spec('ffn = "mine"', without="d_ff"))
+    done = process("build", "spec.toml")
+    assert done.returncode == 2
+    assert "SystemExit: 0" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def built(project: Path) -> dict[str, bytes]:
+    """A model on disk, which a build that fails must leave as it is."""
+    (project / "spec.toml").write_text(spec())
+    assert run(["build", "spec.toml", "-o", "out"]) == 0
+    return contents(project)
+
+
+@pytest.mark.parametrize("output", ["spec.toml", "spec.toml/below", "out/model.safetensors/x"])
+def test_an_output_folder_that_cannot_be(
+    output: str, built: dict[str, bytes], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(["build", "spec.toml", "--seed", "1", "-o", output]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert re.match(
+        r"error: cannot write '.*': \w.*\n +.*help: what was there is untouched", told.err
+    )
+    assert contents(project) == built
+
+
+def test_a_disk_that_is_full(built: dict[str, bytes], project: Path) -> None:
+    """The kernel refuses to let a file grow beyond 10 kB."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+    assert len(built["out/model.safetensors"]) > 10_000
+    for output in ("out", "new/folder"):
+        done = process("build", "spec.toml", "--seed", "1", "-o", output, before=limit)
+        assert done.returncode == 2, done.stderr
+        assert "error: cannot write " in done.stderr
+        assert "Traceback" not in done.stderr
+        assert contents(project) == built

@@ -1,0 +1,297 @@
+"""What the zoo says of plugins that fail: when they are loaded, validated, described and built."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from trials import Refused, spec
+
+import zoo
+from zoo.cli import run
+
+HEAD = """from __future__ import annotations
+from typing import Annotated
+from pydantic import Field, field_validator, model_validator
+from zoo.component import Given, Shared, Size, Slot
+from zoo.layout import Layout, Tensor, linear
+from zoo.slots import FeedForward, Init, Norm
+"""
+GOOD = """
+class Mine(FeedForward):
+    def layout(self):
+        return Layout({"up_proj": linear(self.d_model, self.d_model)})
+
+    def build(self):
+        from torch import nn
+
+        class Module(nn.Module):
+            def __init__(self, d_model):
+                super().__init__()
+                self.up_proj = nn.Linear(d_model, d_model)
+
+            def forward(self, x):
+                return self.up_proj(x)
+
+        return Module(self.d_model)
+"""
+CHECK = (
+    GOOD
+    + """
+    @model_validator(mode="after")
+    def _check(self):
+"""
+)
+WITHOUT_D_FF = spec('ffn = "mine"', without="d_ff")
+
+
+def write_plugin(project: Path, code: str, target: str | None = None) -> None:
+    """A project whose ffn `mine` is this code. The file is named by its content, as modules are
+    imported once."""
+    name = f"p{sha256(code.encode()).hexdigest()[:12]}.py"
+    (project / "plugins").mkdir(exist_ok=True)
+    (project / "plugins" / name).write_text(HEAD + code)
+    target = f"plugins/{name}:Mine" if target is None else target
+    (project / "registry.toml").write_text(f'format = 1\n\n[ffn]\nmine = "{target}"\n')
+    (project / "spec.toml").write_text(WITHOUT_D_FF)
+
+
+def test_the_plugin_that_the_cases_below_break_is_good(project: Path) -> None:
+    write_plugin(project, GOOD)
+    assert run(["build", "spec.toml"]) == 0
+
+
+LOADING: dict[str, tuple[str, str, str]] = {
+    "raises": ("raise RuntimeError('boom')", "RuntimeError: boom", "mend the plugin"),
+    "asserts": ("assert 1 == 2, 'no'", "AssertionError: no", "mend the plugin"),
+    "exits": ("import sys; sys.exit(0)", "SystemExit: 0", "mend the plugin"),
+    "is no Python": ("def f(:", "SyntaxError: invalid syntax", "mend the plugin"),
+    "misses a module": (
+        "import not_there",
+        "ModuleNotFoundError: No module named 'not_there'",
+        "mend the plugin",
+    ),
+    "is named otherwise": (GOOD.replace("Mine", "Mime"), "has no `Mine`", "did you mean `Mime`?"),
+    "is no description": (
+        "class Mine: pass",
+        "is no description for the slot `ffn`",
+        "FeedForward",
+    ),
+    "is of another slot": (
+        "class Mine(Norm): pass",
+        "is no description for the slot `ffn`",
+        "FeedForward",
+    ),
+    "is a value": ("Mine = 3", "is no description for the slot `ffn`", "FeedForward"),
+}
+
+
+@pytest.mark.parametrize(("code", "message", "help_"), LOADING.values(), ids=LOADING)
+def test_a_plugin_that_cannot_be_loaded(
+    code: str, message: str, help_: str, refused: Refused, project: Path
+) -> None:
+    write_plugin(project, code)
+    told = refused("validate", "spec.toml")
+    first, *lines = told.split("\n")
+    assert first.startswith("registry.toml:4:1: error: ")
+    assert message in first
+    assert "    4 | mine = " in told
+    assert 'spec.toml:9:7: note: named here\n    9 | ffn = "mine"\n      |       ^^^^^^\n' in told
+    assert re.search(f"= help: .*{re.escape(help_)}", told)
+    if help_ == "mend the plugin":  # its own line, and not one of the zoo's
+        frames = [line for line in lines if re.search(r"\.py:\d+", line) and " | " not in line]
+        assert frames
+        assert all(line.startswith(f"  {project}") for line in frames)
+        assert code in frames[-1]
+    with pytest.raises(zoo.PluginError):
+        zoo.read_spec("spec.toml")
+
+
+@pytest.mark.parametrize(
+    ("target", "message", "help_"),
+    [
+        ("not_there.mod:Mine", "there is no module `not_there`", "install its package"),
+        (
+            "zoo_components.not_there:Mine",
+            "there is no module `zoo_components.not_there`",
+            "install",
+        ),
+        ("zoo_components.ffn:Mpl", "`zoo_components.ffn` has no `Mpl`", "did you mean `Mlp`?"),
+        ("plugins/mime.py:Mine", "there is no file `here/plugins/mime.py`", "`mine.py`?"),
+    ],
+)
+def test_a_plugin_that_is_missing(
+    target: str, message: str, help_: str, refused: Refused, project: Path
+) -> None:
+    write_plugin(project, GOOD, target)
+    (project / "plugins" / "mine.py").write_text(HEAD + GOOD)
+    told = refused("validate", "spec.toml")
+    first = f"registry.toml:4:1: error: ffn `mine` cannot be loaded: {message}\n"
+    assert told.replace(str(project), "here").startswith(first)
+    assert re.search(f"= help: .*{re.escape(help_)}", told)
+
+
+VALIDATING: dict[str, tuple[str, str]] = {
+    "raises": (CHECK + "        return {}['x']\n", "KeyError: 'x'"),
+    "asserts": (
+        CHECK + "        assert self.d_model > 100, 'too small'\n",
+        "AssertionError: too small",
+    ),
+    "exits": (CHECK + "        raise SystemExit(3)\n", "SystemExit: 3"),
+    "asserts of one value": (
+        GOOD
+        + "    a: Shared[Size] = Field(default=3, validate_default=True)\n"
+        + "    @field_validator('a')\n    @classmethod\n    def _a(cls, value):\n"
+        + "        assert value > 5, 'a > 5'\n        return value\n",
+        "AssertionError: a > 5",
+    ),
+    "has a bad default": (
+        GOOD + "    a: int = Field(default_factory=lambda data: data['nope'])\n",
+        "KeyError: 'nope'",
+    ),
+    "has a type that is not there": (GOOD + "    a: Nope\n", "PydanticUserError: `Mine` is not"),
+    "fails in a property that others read": (
+        GOOD.replace("(FeedForward)", "(FeedForward)")
+        + "    inner: Annotated[Norm, Slot('norm', width='d_model')]\n"
+        + "    other: Annotated[Norm, Slot('norm', width='inner.nope')]\n",
+        "AttributeError: 'LayerNorm' object has no attribute 'nope'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "message"), VALIDATING.values(), ids=VALIDATING)
+def test_a_plugin_that_fails_when_it_is_validated(
+    code: str, message: str, refused: Refused, project: Path
+) -> None:
+    write_plugin(project, code)
+    told = refused("validate", "spec.toml")
+    assert told.count("error:") <= 2  # of the encoder's and of the decoder's network
+    assert message in told
+    assert "mend the plugin" in told
+    with pytest.raises(zoo.PluginError, match=re.escape(message)):
+        zoo.read_spec("spec.toml")
+
+
+def test_a_value_error_of_a_plugin_is_an_error_of_the_spec(refused: Refused, project: Path) -> None:
+    write_plugin(project, CHECK + "        raise ValueError('mine needs more')\n")
+    assert refused("validate", "spec.toml") == (
+        'spec.toml:9:7: error: mine needs more\n    9 | ffn = "mine"\n      |       ^^^^^^\n'
+    )
+    with pytest.raises(zoo.SpecError):
+        zoo.read_spec("spec.toml")
+
+
+def test_a_dimension_that_no_parent_gives(refused: Refused, project: Path) -> None:
+    write_plugin(project, GOOD + "    depth: Given[int]\n")
+    assert refused("validate", "spec.toml") == (
+        "spec.toml:9:7: error: `mine` needs the dimension `depth`, which its parent does not give\n"
+        '    9 | ffn = "mine"\n'
+        "      |       ^^^^^^\n"
+        "      = help: the plugin around it has to bind it: `Slot(..., depth=...)`\n"
+    )
+
+
+def test_a_plugin_that_holds_itself(refused: Refused, project: Path) -> None:
+    write_plugin(project, GOOD + "    ffn: Annotated[FeedForward, Slot('ffn')]\n")
+    told = refused("validate", "spec.toml")
+    assert told.startswith("spec.toml:9:7: error: components are nested too deeply: `encoder.")
+
+
+LAYOUT = '        return Layout({"up_proj": linear(self.d_model, self.d_model)})\n'
+DESCRIBING: dict[str, tuple[str, str]] = {
+    "raises": ("        raise KeyError('up')\n", "KeyError: 'up'"),
+    "asserts": ("        assert not self.d_model\n", "AssertionError"),
+    "exits": ("        raise SystemExit(1)\n", "SystemExit: 1"),
+    "returns nothing": ("        pass\n", "AttributeError: 'NoneType'"),
+    "returns another part": (
+        '        return Layout({"up_proj": (8, 8)})\n',
+        "TypeError: the part `up_proj` is (8, 8), not a Tensor or a Layout",
+    ),
+    "returns another shape": (
+        '        return Layout({"up_proj": Tensor((8.5,))})\n',
+        "TypeError: a shape is a tuple of sizes, not (8.5,)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "message"), DESCRIBING.values(), ids=DESCRIBING)
+def test_a_plugin_whose_layout_fails(
+    code: str, message: str, refused: Refused, project: Path
+) -> None:
+    assert LAYOUT in GOOD
+    write_plugin(project, GOOD.replace(LAYOUT, code))
+    for command in (["validate"], ["show"], ["show", "--tensors"], ["build"]):
+        told = refused(*command, "spec.toml")
+        assert f" failed: {message}" in told.split("\n")[0]
+    with pytest.raises(zoo.PluginError):
+        _ = zoo.read_spec("spec.toml").n_parameters
+
+
+BUILDING: dict[str, tuple[str, str]] = {
+    "raises": ("raise RuntimeError('cannot')", "building bad failed: RuntimeError: cannot"),
+    "asserts": ("assert False", "building bad failed: AssertionError"),
+    "exits": ("raise SystemExit(0)", "building bad failed: SystemExit: 0"),
+    "returns nothing": ("return None", "building bad failed: AttributeError"),
+    "builds another width": (
+        "return Module(9)",
+        "up_proj.weight` is a float parameter [9, 9] in the module and a float parameter [8, 8] in",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "message"), BUILDING.values(), ids=BUILDING)
+def test_a_plugin_whose_build_fails(
+    code: str, message: str, refused: Refused, project: Path
+) -> None:
+    write_plugin(project, GOOD.replace("return Module(self.d_model)", code))
+    assert run(["validate", "spec.toml"]) == 0
+    with pytest.raises(zoo.PluginError, match=re.escape(message)):
+        zoo.build("spec.toml")
+    assert list(project.glob("bad*")) == []
+
+
+@pytest.mark.parametrize(
+    ("slot", "code", "message"),
+    [
+        (
+            "init",
+            "class Mine(Init):\n    def distribution(self, tensor):\n        raise SystemExit(1)\n",
+            "the init of bad failed: SystemExit: 1",
+        ),
+        (
+            "init",
+            "class Mine(Init):\n    def distribution(self, tensor):\n        return 0.1\n",
+            "starts from 0.1, which is no distribution",
+        ),
+        (
+            "builder",
+            "from zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def build(self):\n        return None\n",
+            "`build` returned a NoneType, not a zoo.Transformer",
+        ),
+        (
+            "builder",
+            "from zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def ties(self):\n        raise SystemExit(1)\n",
+            "the ties of bad failed: SystemExit: 1",
+        ),
+    ],
+)
+def test_an_init_or_a_builder_that_fails(slot: str, code: str, message: str, project: Path) -> None:
+    write_plugin(project, code)
+    registry = (project / "registry.toml").read_text().replace("[ffn]", f"[{slot}]")
+    (project / "registry.toml").write_text(registry)
+    text = (
+        spec('init = "mine"') if slot == "init" else 'format = 1\nname = "bad"\nbuilder = "mine"\n'
+    )
+    with pytest.raises(zoo.PluginError, match=re.escape(message)):
+        _ = zoo.read_spec(text).n_parameters if "ties" in code else zoo.build(text)
+
+
+def test_a_broken_plugin_hurts_nobody_who_does_not_use_it(project: Path) -> None:
+    write_plugin(project, "raise RuntimeError('boom')")
+    (project / "spec.toml").write_text(spec())
+    assert run(["validate", "spec.toml"]) == 0
+    assert run(["list"]) == 0

@@ -1,0 +1,153 @@
+"""Every registered component inside a small model: what it describes is what it builds, and
+training, evaluation and evaluation without gradients compute the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import zoo
+from zoo.registry import read_layers, shipped_registry
+
+REGISTRY = read_layers([shipped_registry()])
+
+ENCODER_DECODER = {"builder": "encoder_decoder", "source_vocab": 11, "target_vocab": 11}
+ENCODER = {"builder": "encoder", "vocab": 11}
+STRETCHED = {"factor": 4.0, "original_length": 4}
+
+# What a component needs beside the sizes that every model states: keys of its own, and others.
+NEEDS: dict[str, dict[str, Any]] = {
+    "attention.latent": {
+        "kv_lora_rank": 6,
+        "qk_nope_head_dim": 4,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 5,
+    },
+    "ffn.moe": {"n_experts": 4, "top_k": 2},
+    "ffn.residual_stack": {"expansion_factor": 1.5},
+    "position.learned": {"max_length": 9},
+    "position.rotary_linear": {"factor": 4.0},
+    "position.rotary_dynamic": STRETCHED,
+    "position.rotary_yarn": STRETCHED,
+    "position.rotary_llama3": STRETCHED,
+    "position.rotary_longrope": {
+        **STRETCHED,
+        "short_factors": [1.0, 1.5, 2.0, 2.5],
+        "long_factors": [1.0, 2.0, 4.0, 8.0],
+    },
+    "embedding.conv_frontend": {"n_features": 5},
+    "head.token_classifier": {"n_classes": 3},
+    "head.classifier": {"n_classes": 3},
+}
+BESIDE: dict[str, dict[str, Any]] = {
+    "attention.disentangled": {"position": "disentangled"},
+    "position.disentangled": {"attention": "disentangled"},
+}
+
+
+def spec_with(slot: str, kind: str) -> dict[str, Any]:
+    """A small spec, two layers deep, with that component."""
+    name = f"{slot}.{kind}"
+    sizes = {"format": 1, "name": name, "n_layers": 2, "d_model": 16, "n_heads": 2}
+    own = {"d_ff": 24} if name != "ffn.residual_stack" else {}
+    if slot == "builder":
+        host = ENCODER_DECODER if kind == "encoder_decoder" else {"builder": kind, "vocab": 11}
+        return sizes | own | host
+    host = ENCODER if slot in ("embedding", "head") or name in BESIDE else ENCODER_DECODER
+    return sizes | own | host | {slot: {"kind": kind} | NEEDS.get(name, {})} | BESIDE.get(name, {})
+
+
+COMPONENTS = {
+    f"{slot}.{kind}": spec_with(slot, kind)
+    for slot, kinds in REGISTRY.plugins.items()
+    for kind in kinds
+}
+# Choices inside a component that decide which tensors there are.
+CHOICES: dict[str, dict[str, Any]] = {
+    "no biases": ENCODER_DECODER | {"bias": False, "norm": {"kind": "layer_norm", "bias": False}},
+    "tied three ways": ENCODER_DECODER
+    | {"share_embeddings": True, "head": {"kind": "linear", "tied": True, "bias": True}},
+    "shared layers": ENCODER | {"encoder": {"share_layers": True}},
+    "factorised and typed": ENCODER
+    | {"embedding": {"kind": "tokens", "d_embed": 6, "n_types": 2, "norm": "layer_norm"}},
+    "tied to a factor": ENCODER
+    | {
+        "embedding": {"kind": "tokens", "d_embed": 6},
+        "head": {"kind": "mlm", "tied": True, "d_hidden": 6},
+    },
+    "narrower states": ENCODER | {"encoder": {"output_width": 10}},
+    "pooler and next sentence": ENCODER | {"pooler": "pooler", "nsp": True},
+    "an external memory": {"builder": "decoder", "vocab": 11, "memory_width": 7},
+    "stored bias": ENCODER | {"head": {"kind": "linear", "logits_bias": True}},
+    "scaled layers": ENCODER | {"block": {"kind": "residual", "layer_scale": "learned"}},
+    "every second layer": ENCODER
+    | {"encoder": {"layers": [{"every": 2, "ffn": {"kind": "glu", "d_ff": 8}}]}},
+}
+CHOSEN = {
+    name: {"format": 1, "name": "chosen", "n_layers": 2, "d_model": 16, "n_heads": 2, "d_ff": 24}
+    | choice
+    for name, choice in CHOICES.items()
+}
+SPECS = COMPONENTS | CHOSEN
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_layout_is_what_is_built(name: str) -> None:
+    spec = zoo.read_spec(SPECS[name], registry=REGISTRY)
+    model = zoo.build(spec, device="meta")
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    assert {name: tensor.shape for name, tensor in spec.layout.tensors()} == shapes
+    buffers = {name for name, _ in model.named_buffers()} & shapes.keys()
+    assert {name for name, tensor in spec.layout.tensors() if tensor.buffer} == buffers
+    assert spec.n_parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def inputs(spec: dict[str, Any]) -> list[Tensor]:
+    kind = spec.get("embedding", {}).get("kind", "tokens")
+    if kind == "vectors":
+        return [torch.rand(2, 7, 16, dtype=torch.float64)]
+    if kind == "conv_frontend":
+        return [torch.rand(2, 7, 5, dtype=torch.float64)]
+    source, target = torch.randint(11, (2, 7)), torch.randint(11, (2, 5))
+    if "memory_width" in spec:
+        return [target, torch.rand(2, 4, 7, dtype=torch.float64)]
+    return [source, target] if spec["builder"] == "encoder_decoder" else [source]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_training_and_evaluation_compute_the_same(name: str) -> None:
+    model = zoo.build(SPECS[name], registry=REGISTRY, dtype=torch.float64)
+    torch.manual_seed(0)
+    given = inputs(SPECS[name])
+    trained = model.train()(*given)
+    evaluated = model.eval()(*given)
+    with torch.no_grad():
+        bare = model(*given)
+    assert evaluated.isfinite().all()
+    assert (bare - evaluated).abs().max() <= 1e-12
+    if name == "norm.batch_norm":  # evaluation is not to depend on the batch: that is its point
+        assert (trained - evaluated).abs().max() > 1e-3
+    else:
+        assert (trained - evaluated).abs().max() <= 1e-12
+
+
+def test_descriptions_import_no_torch() -> None:
+    modules = {
+        entry.target.partition(":")[0]
+        for kinds in REGISTRY.plugins.values()
+        for entry in kinds.values()
+    }
+    code = f"import sys, {', '.join(sorted(modules))}\nprint('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "False\n"

@@ -1,0 +1,284 @@
+"""`zoo diff`: what differs between two specs or weights files, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import zoo
+from zoo.building import stored
+from zoo.cli import run
+
+SMALL = """format = 1
+name = "small"
+builder = "encoder_decoder"
+source_vocab = 11
+target_vocab = 13
+n_layers = 2
+d_model = 16
+n_heads = 2
+d_ff = 24
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.toml").write_text(SMALL)
+    return tmp_path
+
+
+@pytest.fixture
+def diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs the command on `a.toml` and another text; the status and the data."""
+
+    def told(text: str) -> tuple[int, dict[str, Any]]:
+        (folder / "b.toml").write_text(text)
+        status = run(["diff", "a.toml", "b.toml", "--json"])
+        return status, json.loads(capsys.readouterr().out)
+
+    return told
+
+
+def save(folder: Path, text: str, **build: Any) -> dict[str, torch.Tensor]:
+    """Build and save a spec; the tensors by the names that they are stored under."""
+    model = zoo.build(text, **build)
+    zoo.save(model, folder)
+    return {name: tensor.detach() for name, tensor in stored(model).items()}
+
+
+# --- specs --------------------------------------------------------------------------------------
+
+
+def test_equal_specs_have_status_0(diff: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    status, data = diff(SMALL)
+    n_tensors = len(zoo.read_spec(SMALL).tensors)
+    assert status == 0
+    assert data == {
+        "a": "a.toml",
+        "b": "b.toml",
+        "equal": True,
+        "spec": [],
+        "tensors": {
+            "compared": ["shape"],
+            "added": [],
+            "removed": [],
+            "changed": [],
+            "equal": n_tensors,
+        },
+    }
+    assert run(["diff", "a.toml", "b.toml"]) == 0
+    assert "are equal" in capsys.readouterr().out
+
+
+def test_another_way_to_write_the_same_spec_is_equal(diff: Any) -> None:
+    status, data = diff(zoo.read_spec(SMALL).to_toml())
+    assert (status, data["equal"]) == (0, True)
+
+
+def test_a_shared_value_differs_wherever_it_is_read(diff: Any) -> None:
+    status, data = diff(SMALL.replace("d_ff = 24", "d_ff = 32"))
+    assert status == 1
+    assert data["equal"] is False
+    assert data["spec"] == [
+        {
+            "path": f"{stack}.block.ffn.d_ff",
+            "a": {"value": 24, "origin": "a.toml:9"},
+            "b": {"value": 32, "origin": "b.toml:9"},
+        }
+        for stack in ("encoder", "decoder")
+    ]
+    up, down = ([24, 16], [32, 16]), ([16, 24], [16, 32])
+    changed = {
+        f"{stack}.layers.{i}.ffn.{name}": shapes
+        for stack in ("decoder", "encoder")
+        for i in (0, 1)
+        for name, shapes in {
+            "up_proj.weight": up,
+            "up_proj.bias": ([24], [32]),
+            "down_proj.weight": down,
+        }.items()
+    }
+    found = {t["name"]: (t["a"]["shape"], t["b"]["shape"]) for t in data["tensors"]["changed"]}
+    assert found == changed
+    assert data["tensors"]["added"] == data["tensors"]["removed"] == []
+
+
+def test_text_tells_a_shared_value_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "b.toml").write_text(SMALL.replace("d_ff = 24", "d_ff = 32"))
+    assert run(["diff", "a.toml", "b.toml"]) == 1
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[:6] == [
+        "--- a.toml",
+        "+++ b.toml",
+        "",
+        "d_ff  [encoder.block.ffn], [decoder.block.ffn]",
+        "  - 24    # a.toml:9",
+        "  + 32    # b.toml:9",
+    ]
+    assert "~ encoder.layers.*.ffn.up_proj.weight (2 tensors)  24 x 16 -> 32 x 16" in lines
+
+
+def test_a_default_is_told_as_one(diff: Any) -> None:
+    _, data = diff(SMALL + 'norm = { kind = "layer_norm", eps = 1e-3 }\n')
+    assert {d["path"] for d in data["spec"]} == {
+        f"{stack}.{where}norm.eps"
+        for stack in ("encoder", "decoder")
+        for where in ("block.self_attn.", "block.ffn.", "")
+    } | {"decoder.block.cross_attn.norm.eps"}
+    for one in data["spec"]:
+        assert one["a"] == {"value": 1e-5, "origin": "default"}
+        assert one["b"] == {"value": 1e-3, "origin": "b.toml:10"}
+    assert data["tensors"]["changed"] == []
+
+
+def test_a_part_that_only_one_has_is_one_difference(
+    diff: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SMALL.replace("encoder_decoder", "encoder").replace("source_vocab = 11\n", "")
+    status, data = diff(text.replace("target_vocab", "vocab"))
+    assert status == 1
+    parts = {d["path"]: d for d in data["spec"]}
+    assert parts["decoder"]["b"] is None
+    assert parts["decoder"]["a"]["value"]["block"]["ffn"]["d_ff"] == 24
+    assert not [path for path in parts if path.startswith("decoder.")]
+    assert parts["vocab"]["a"] is None
+    names = {t["name"] for t in data["tensors"]["removed"]}
+    expected = {name for name in zoo.read_spec(SMALL).tensors if name.startswith("decoder.")}
+    assert names == expected
+    run(["diff", "a.toml", "b.toml"])
+    assert "\ndecoder\n  - a table with " in capsys.readouterr().out
+
+
+def test_true_is_not_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "registry.toml").write_text('format = 1\n[ffn]\nmine = "parts.py:Mine"\n')
+    (folder / "parts.py").write_text(
+        "from zoo.slots import FeedForward\n\n\n"
+        'class Mine(FeedForward):\n    """Mine."""\n\n    flag: bool | int = 0\n'
+    )
+    for name, value in (("a", "1"), ("b", "true"), ("c", "1")):
+        mine = f'ffn = {{ kind = "mine", flag = {value} }}\n'
+        (folder / f"{name}.toml").write_text(SMALL.replace("d_ff = 24\n", mine))
+    assert run(["diff", "a.toml", "c.toml"]) == 0
+    assert run(["diff", "a.toml", "b.toml"]) == 1
+
+
+def test_rules_for_layers_are_compared_one_by_one(diff: Any, folder: Path) -> None:
+    rule = "[[decoder.layers]]\nfirst = 1\nffn = { bias = false }\n"
+    (folder / "a.toml").write_text(SMALL + rule)
+    _, data = diff(SMALL + rule.replace("first", "last"))
+    assert [(d["path"], d["a"]["value"], d["b"]["value"]) for d in data["spec"]] == [
+        ("decoder.layers.0.at", [0], [1])
+    ]
+    _, data = diff(SMALL)
+    assert [d["path"] for d in data["spec"]] == ["decoder.layers"]
+
+
+# --- weights ------------------------------------------------------------------------------------
+
+
+def test_weights_are_compared_byte_for_byte(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = save(folder / "one", SMALL, seed=0)
+    second = save(folder / "two", SMALL, seed=1)
+    assert run(["diff", "one", "two", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert data["spec"] == []
+    tensors = data["tensors"]
+    different = {name for name in first if not torch.equal(first[name], second[name])}
+    assert {t["name"] for t in tensors["changed"]} == different
+    assert 0 < len(different) < len(first)
+    assert tensors["equal"] == len(first) - len(different)
+    assert tensors["compared"] == ["shape", "dtype", "sha256"]
+    assert run(["diff", "one", "two"]) == 1
+    assert "F32 24 x 16, other bytes" in capsys.readouterr().out
+    assert run(["diff", "one", "one/model.safetensors"]) == 0
+    assert "byte for byte" in capsys.readouterr().out
+
+
+def test_one_changed_bit_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(folder / "one", SMALL)
+    model = zoo.build(SMALL)
+    weight = model.get_parameter("encoder.layers.1.ffn.up_proj.weight")
+    with torch.no_grad():
+        weight.view(torch.int32)[0, 0] ^= 1
+    zoo.save(model, folder / "two")
+    assert run(["diff", "one", "two", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    (changed,) = data["tensors"]["changed"]
+    assert changed["name"] == "encoder.layers.1.ffn.up_proj.weight"
+    assert changed["a"]["shape"] == changed["b"]["shape"] == [24, 16]
+    assert changed["a"]["sha256"] != changed["b"]["sha256"]
+
+
+def test_another_dtype_changes_every_tensor(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = save(folder / "one", SMALL)
+    save(folder / "two", SMALL, dtype=torch.bfloat16)
+    assert run(["diff", "one", "two", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert {t["name"] for t in data["tensors"]["changed"]} == tensors.keys()
+    assert {(t["a"]["dtype"], t["b"]["dtype"]) for t in data["tensors"]["changed"]} == {
+        ("F32", "BF16")
+    }
+
+
+def test_a_spec_and_its_weights_are_equal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(folder / "one", SMALL)
+    assert run(["diff", "a.toml", "one", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tensors"]["compared"] == ["shape"]
+
+
+def test_a_layer_more_is_told_as_added_tensors(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = save(folder / "two", SMALL)
+    three = save(folder / "three", SMALL.replace("n_layers = 2", "n_layers = 3"))
+    assert run(["diff", "two", "three", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    tensors = data["tensors"]
+    assert {t["name"] for t in tensors["added"]} == three.keys() - two.keys()
+    assert tensors["removed"] == tensors["changed"] == []
+    assert tensors["equal"] == len(two)
+    assert [d["path"] for d in data["spec"]] == ["encoder.n_layers", "decoder.n_layers"]
+
+
+# --- errors and costs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["nowhere", "nowhere.toml", "nowhere.safetensors", "broken.toml", "broken.safetensors"],
+)
+def test_what_cannot_be_read_has_status_2(
+    other: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "broken.toml").write_text(SMALL.replace("d_ff", "d_fff"))
+    (folder / "broken.safetensors").write_bytes(b"\x08" + bytes(30))
+    for names in ((other, "a.toml"), ("a.toml", other)):
+        assert run(["diff", *names]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert "error: " in shown.err
+
+
+def test_the_process_ends_with_the_status_and_needs_no_torch(folder: Path) -> None:
+    (folder / "b.toml").write_text(SMALL.replace("d_ff = 24", "d_ff = 32"))
+    code = (
+        "import sys; from zoo.cli import run\n"
+        "status = run(['diff', *sys.argv[1:]])\n"
+        "sys.exit(9 if 'torch' in sys.modules else status)"
+    )
+    for other, status in (("a.toml", 0), ("b.toml", 1), ("c.toml", 2)):
+        done = subprocess.run([sys.executable, "-c", code, "a.toml", other], check=False)
+        assert done.returncode == status
+        command = [sys.executable, "-m", "zoo", "diff", "a.toml", other]
+        assert subprocess.run(command, check=False, capture_output=True).returncode == status

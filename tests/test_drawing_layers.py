@@ -1,0 +1,75 @@
+"""Layers in a drawing: equal ones folded, a repeated pattern once, exceptions apart."""
+
+from __future__ import annotations
+
+from drawings import SMALL, drawn, within
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zoo.drawing.figure import Cycle, Layer, Run
+from zoo.drawing.folding import MAX_FRAMES, fold
+
+
+def test_a_repeated_pattern_is_folded_to_a_cycle() -> None:
+    drawing = drawn(
+        SMALL.replace("n_layers = 4", "n_layers = 14")
+        + 'position = { kind = "rotary", base = 500.0 }\n'
+        + "[[decoder.layers]]\nevery = 6\nposition = { base = 1e4 }\n"
+    )
+    assert [t for t in drawing.texts if t.endswith("×")] == ["5 ×", "1 ×", "2 ×", "2 ×"]
+    frames = [rect for rect in drawing.rects if rect.role == "block"]
+    (cycle,) = (rect for rect in drawing.rects if rect.role == "cycle")
+    assert [within(frame, cycle) for frame in frames] == [True, True, False]
+    bases = [text for text in drawing.texts if text.startswith("base")]
+    assert bases == ["base 500.0", "base 10000.0", "base 500.0"]
+    assert "layers 12-13" in drawing.texts
+
+
+def test_one_exception_has_a_frame_of_its_own() -> None:
+    drawing = drawn(f"{SMALL}\n[[decoder.layers]]\nfirst = 1\nffn = 'glu'\n")
+    frames = [rect.path for rect in drawing.rects if rect.role == "block"]
+    assert frames == ["decoder.layers.0.block", "decoder.block"]
+    assert [t for t in drawing.texts if t.endswith("×")] == ["1 ×", "3 ×"]
+    assert {"layer 0", "layers 1-3"} <= set(drawing.texts)
+
+
+def test_layers_that_share_their_weights_say_so() -> None:
+    drawing = drawn(f"{SMALL}\ndecoder = {{ share_layers = true }}")
+    assert [t for t in drawing.texts if t.endswith("×")] == ["4 ×"]
+    assert "same weights" in " ".join(drawing.texts)
+
+
+def _unfolded(parts: tuple[Run | Cycle, ...]) -> list[str]:
+    layers: list[str] = []
+    for part in parts:
+        if isinstance(part, Cycle):
+            layers += _unfolded(part.runs) * part.times
+        else:
+            layers += [part.layer.path] * part.times
+    return layers
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
+def test_folded_layers_unfold_to_the_same_layers(kinds: list[int]) -> None:
+    layers = [Layer(str(kind), "", ()) for kind in range(3)]
+    parts = fold(kinds, layers)
+    frames = sum(len(part.runs) if isinstance(part, Cycle) else 1 for part in parts)
+    assert frames <= MAX_FRAMES
+    unfolded = _unfolded(parts)
+    in_order = [str(kind) for kind in kinds]
+    # With too many frames each kind is drawn once, and only the numbers tell the order.
+    assert unfolded in (in_order, sorted(in_order))
+
+
+@given(
+    st.lists(st.sampled_from("abc"), min_size=2, max_size=3, unique=True),
+    st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    st.integers(2, 10),
+)
+def test_what_repeats_is_one_cycle(pattern: list[str], lengths: list[int], times: int) -> None:
+    once = [kind for kind, length in zip(pattern, lengths, strict=False) for _ in range(length)]
+    parts = fold(["abc".index(kind) for kind in once * times], [Layer(k, "", ()) for k in "abc"])
+    assert len(parts) == 1
+    assert isinstance(parts[0], Cycle)
+    assert parts[0].times == times
+    assert _unfolded(parts) == once * times

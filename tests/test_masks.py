@@ -1,0 +1,136 @@
+"""Masks of every shape, padding and causality, against attention weights found key by key."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import zoo
+
+BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 2, 4, 4, 8
+
+
+def model(builder: str = "decoder", **keys: Any) -> nn.Module:
+    """One layer without norms: its attention sees the inputs as they are."""
+    spec = {
+        "format": 1,
+        "name": "masked",
+        "builder": builder,
+        "n_layers": 1,
+        "d_model": WIDTH,
+        "n_heads": HEADS,
+        "d_ff": 4,
+        "norm": "none",
+        "position": "none",
+        "head": "none",
+        "init": "torch",
+    }
+    return zoo.build(spec | keys, dtype=torch.float64)
+
+
+@torch.no_grad()
+def weights(attention: nn.Module, x: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
+    """softmax over the keys that each query may attend to, one after the other; zeros if none."""
+    q, k = attention.q_proj(x), attention.k_proj(memory)
+    found = torch.zeros(allowed.shape, dtype=torch.float64)
+    width = WIDTH // HEADS
+    for b, h, i in torch.cartesian_prod(*map(torch.arange, allowed.shape[:3])).tolist():
+        keys = [j for j in range(allowed.shape[3]) if allowed[b, h, i, j]]
+        head = slice(h * width, (h + 1) * width)
+        scores = [math.exp(q[b, i, head] @ k[b, j, head] / math.sqrt(width)) for j in keys]
+        for j, score in zip(keys, scores, strict=True):
+            found[b, h, i, j] = score / sum(scores)
+    return found
+
+
+SHAPES = {
+    "keys": (BATCH, KEYS),
+    "queries and keys": (BATCH, QUERIES, KEYS),
+    "heads": (BATCH, HEADS, QUERIES, KEYS),
+    "the same keys for all": (1, KEYS),
+    "the same for the batch": (1, QUERIES, KEYS),
+    "the same heads for the batch": (1, HEADS, QUERIES, KEYS),
+    "the same for all heads": (BATCH, 1, QUERIES, KEYS),
+    "the same for all queries": (BATCH, HEADS, 1, KEYS),
+}
+
+
+def random_mask(shape: tuple[int, ...]) -> Tensor:
+    torch.manual_seed(3)
+    return torch.rand(shape) < 0.5
+
+
+def in_full(mask: Tensor, queries: int = QUERIES) -> Tensor:
+    """(batch, heads, query, key), written out."""
+    if mask.dim() == 2:
+        mask = mask.reshape(mask.shape[0], 1, 1, -1)
+    if mask.dim() == 3:
+        mask = mask.reshape(mask.shape[0], 1, *mask.shape[1:])
+    return mask.expand(BATCH, HEADS, queries, mask.shape[-1])
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["two ways", "causal"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_self_attention(shape: tuple[int, ...], causal: bool) -> None:
+    decoder = model(embedding="vectors", decoder={"causal": causal})
+    x, mask = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64), random_mask(shape)
+    allowed = in_full(mask)
+    if causal:
+        earlier = [[key <= query for key in range(KEYS)] for query in range(QUERIES)]
+        allowed = allowed & torch.tensor(earlier)
+    expected = weights(decoder.decoder.layers[0].self_attn, x, x, allowed)
+    output, maps = decoder(x, target_mask=mask, return_attention=True)
+    assert (maps.decoder[0] - expected).abs().max() <= 1e-12
+    assert (decoder(x, target_mask=mask) - output).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 4, 3), (2, 2, 4, 3), (1, 2, 4, 3)], ids=str)
+def test_cross_attention(shape: tuple[int, ...]) -> None:
+    decoder = model(embedding="vectors", memory_width=5)
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    memory, mask = torch.randn(BATCH, 3, 5, dtype=torch.float64), random_mask(shape)
+    states: list[Tensor] = []
+    attention = decoder.decoder.layers[0].cross_attn
+    attention.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+    output, maps = decoder(x, memory, memory_mask=mask, return_attention=True)
+    expected = weights(attention, states[0], memory, in_full(mask))
+    assert (maps.cross[0] - expected).abs().max() <= 1e-12
+    assert (decoder(x, memory, memory_mask=mask) - output).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("shape", [None, (2, 4), (2, 2, 4, 4)], ids=str)
+def test_padding_is_hidden_everywhere(shape: tuple[int, ...] | None) -> None:
+    """From the encoder, from the decoder, and from the decoder's view of the encoder."""
+    both = model("encoder_decoder", source_vocab=9, target_vocab=9, pad_id=3)
+    source = torch.tensor([[1, 2, 3, 3], [5, 3, 4, 1]])
+    target = torch.tensor([[1, 7, 3, 2], [3, 2, 4, 3]])
+    mask = None if shape is None else random_mask(shape)
+    _, maps = both(source, target, source_mask=mask, return_attention=True)
+    allowed = in_full(source != 3) if mask is None else in_full(source != 3) & in_full(mask)
+    x = both.encoder.embed.tokens(source)
+    expected = weights(both.encoder.layers[0].self_attn, x, x, allowed)
+    assert (maps.encoder[0] - expected).abs().max() <= 1e-12
+    assert torch.equal(maps.cross[0] > 0, allowed)
+    causal = torch.tensor([[key <= query for key in range(4)] for query in range(4)])
+    assert torch.equal(maps.decoder[0] > 0, in_full(target != 3) & causal)
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (3, 4), (2, 3, 4), (2, 2, 4, 5), (4,)], ids=str)
+def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    decoder = model(embedding="vectors")
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"batch 2, 4 queries and 4 keys"):
+        decoder(x, target_mask=random_mask(shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64], ids=str)
+def test_a_mask_of_numbers_is_refused(dtype: torch.dtype) -> None:
+    """A mask of -inf and 0 means the opposite of one of 0 and 1: neither is guessed."""
+    decoder = model(embedding="vectors")
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    with pytest.raises(TypeError, match="a mask is boolean, True = attend"):
+        decoder(x, target_mask=torch.ones(BATCH, KEYS, dtype=dtype))

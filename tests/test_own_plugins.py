@@ -1,0 +1,237 @@
+"""The door that every plugin goes through, the zoo's own and a project's."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+import zoo
+from zoo.cli import run
+from zoo.plugin_loading import PluginEntryPoint, PluginManager
+from zoo.registry import read_layers
+
+ROOT = Path(__file__).parent.parent
+PROJECTS = Path(__file__).parent / "projects"
+
+SPEC = """format = 1
+name = "small"
+builder = "decoder"
+vocab = 11
+n_layers = 1
+d_model = 8
+n_heads = 2
+d_ff = 16
+"""
+
+
+def python(code: str, *arguments: str, cwd: Path | None = None) -> str:
+    """Run code in a process of its own and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+# --- what is imported ---------------------------------------------------------------------------
+
+
+def test_only_the_plugins_that_a_spec_names_are_imported(project: Path) -> None:
+    for name in ("used", "unused"):
+        write(
+            project / f"{name}.py",
+            f"""\
+            from zoo.slots import Norm
+            print("imported {name}")
+            class Mine(Norm):
+                "A norm."
+            """,
+        )
+    write(
+        project / "registry.toml",
+        'format = 1\n[norm]\nused = "used.py:Mine"\nunused = "unused.py:Mine"\n',
+    )
+    write(project / "spec.toml", SPEC + 'norm = "used"\n')
+    code = """
+    import sys, zoo
+    spec = zoo.read_spec("spec.toml")
+    shipped = {m.partition(".")[2] for m in sys.modules if m.startswith("zoo_components.")}
+    assert {"builders", "attention", "ffn"} <= shipped, shipped
+    assert not shipped & {"moe", "latent", "rotary", "classifier"}, shipped
+    assert "torch" not in sys.modules
+    """
+    assert python(code, cwd=project) == "imported used\n"
+    listing = (
+        "import zoo.cli, sys; zoo.cli.run(['list']); assert 'zoo_components' not in sys.modules"
+    )
+    assert "imported" not in python(listing, cwd=project)
+
+
+def test_stevedore_loads_every_plugin_from_our_entry_points_alone(project: Path) -> None:
+    """Neither packaging metadata nor stevedore's on-disk cache of it is looked at."""
+    write(project / "spec.toml", SPEC)
+    code = """
+    import importlib.metadata, os
+    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # as the command does
+    import stevedore._cache, stevedore.driver
+    import zoo
+    from zoo.plugin_loading import PluginManager
+
+    def forbidden(*args, **kwargs):
+        raise RuntimeError("packaging metadata")
+
+    importlib.metadata.entry_points = forbidden
+    stevedore._cache.get_group_all = stevedore._cache.get_by_name = forbidden
+    stevedore._cache._c._get_data_for_path = forbidden
+    loaded = []
+    load = stevedore.driver.DriverManager._load_one_plugin
+
+    def watched(manager, point, *args, **kwargs):
+        assert isinstance(manager, PluginManager)
+        loaded.append((manager.namespace, point.name, point.value))
+        return load(manager, point, *args, **kwargs)
+
+    stevedore.driver.DriverManager._load_one_plugin = watched
+    zoo.read_spec("spec.toml")
+    for line in sorted(loaded):
+        print(*line)
+    """
+    told = python(code, cwd=project).split("\n")
+    assert "builder decoder zoo_components.builders:Decoder" in told
+    assert "attention multi_head zoo_components.attention:MultiHead" in told
+    assert "init xavier zoo_components.initial:XavierInit" in told
+    assert len(told) == len(set(told))  # once each, however often a spec names it
+
+
+def test_the_manager_gives_what_the_entry_point_loads(project: Path) -> None:
+    point = PluginEntryPoint.make("norm", "mine", "mine.py:Mine", project)
+    write(project / "mine.py", "class Mine:\n    pass\n")
+    manager = PluginManager(point)
+    assert manager.list_entry_points() == [point]
+    assert manager.driver is point.load()
+
+
+def test_files_of_like_names_are_different_modules(project: Path) -> None:
+    """A module is named by its whole path: `a-b.py` is not `a_b.py`, nor another project's."""
+    found = set()
+    for folder in ("one", "two"):
+        for name in ("a-b", "a_b", "a.b"):
+            write(project / folder / f"{name}.py", f"class Mine:\n    at = '{folder}/{name}'\n")
+            point = PluginEntryPoint.make("norm", "mine", f"{name}.py:Mine", project / folder)
+            found.add(PluginManager(point).driver.at)
+    assert len(found) == 6
+
+
+# --- the same door for everybody ----------------------------------------------------------------
+
+
+def test_a_project_with_a_component_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Validated, shown, built, saved and loaded as what ships is, and it computes its formula."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(PROJECTS / "own_ffn")
+    assert run(["build", "spec.toml", "-o", str(tmp_path / "out"), "--dtype", "float64"]) == 0
+    capsys.readouterr()
+    for source in ("spec.toml", str(tmp_path / "out")):
+        assert run(["show", source]) == 0
+        assert re.search(r"ffn +bilinear, d_ff 12 +304\n", capsys.readouterr().out)  # 3 x 96 + 16
+        assert run(["show", source, "--tensors", "--json"]) == 0
+        shapes = {row["name"]: row["shape"] for row in json.loads(capsys.readouterr().out)}
+        assert shapes["decoder.layers.1.ffn.right_proj.weight"] == [12, 8]
+    assert run(["list", "components", "bilinear"]) == 0
+    assert "plugins/bilinear.py:Bilinear" in capsys.readouterr().out
+
+    model = zoo.load(tmp_path / "out")
+    assert model.spec.digest == zoo.read_spec("spec.toml").digest
+    built = zoo.build("spec.toml", dtype=torch.float64)
+    for name, tensor in built.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name])
+    branch = model.decoder.layers[1].ffn
+    x = torch.randn(3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    left, right, down = (
+        model.state_dict()[f"decoder.layers.1.ffn.{name}_proj.weight"]
+        for name in ("left", "right", "down")
+    )
+    torch.testing.assert_close(branch(x), (x @ left.T * (x @ right.T)) @ down.T)
+    torch.testing.assert_close(branch(x), linear(linear(x, left) * linear(x, right), down))
+    ids = torch.tensor([[1, 2, 3]])
+    assert torch.equal(built(ids), model(ids))
+
+
+def test_a_project_in_a_process_of_its_own(tmp_path: Path) -> None:
+    code = """
+    import sys, zoo.cli
+    assert zoo.cli.run(["build", "spec.toml", "-o", sys.argv[1]]) == 0
+    assert zoo.cli.run(["validate", "spec.toml"]) == 0
+    """
+    told = python(code, str(tmp_path / "out"), cwd=PROJECTS / "own_ffn")
+    assert "own-ffn" in told
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_the_core_works_with_other_plugins_than_its_own(tmp_path: Path) -> None:
+    """A registry of one builder stands in the place of the shipped one."""
+    code = """
+    import sys
+    from pathlib import Path
+    sys.modules["zoo_components"] = None
+    import torch, zoo
+    from zoo.registry import read_layers
+    registry = read_layers([Path("registry.toml")])
+    assert [kind for kinds in registry.plugins.values() for kind in kinds] == ["bigram", "constant"]
+    model = zoo.build("spec.toml", registry=registry)
+    zoo.save(model, sys.argv[1])
+    loaded = zoo.load(sys.argv[1], registry=registry)
+    assert loaded.spec == model.spec
+    assert loaded(torch.tensor([[1, 2]])).tolist() == [[[0.25] * 5] * 2]
+    print(model.spec.n_parameters, *model.spec.tensors)
+    assert not [name for name in sys.modules if name.startswith("zoo_components.")]
+    """
+    told = python(code, str(tmp_path / "m.safetensors"), cwd=PROJECTS / "own_builder")
+    assert told == "25 table.weight\n"
+
+
+def test_layers_that_are_given_are_the_only_ones() -> None:
+    registry = read_layers([PROJECTS / "own_builder" / "registry.toml"])
+    assert registry.models == {}
+    with pytest.raises(zoo.SpecError, match="unknown builder `decoder`"):
+        zoo.read_spec(SPEC, registry=registry)
+
+
+def test_the_core_imports_no_plugin() -> None:
+    plugins = {path.name for path in (ROOT / "plugins").iterdir() if path.is_dir()}
+    assert "zoo_components" in plugins
+    files = list((ROOT / "zoo").rglob("*.py"))
+    assert len(files) > 20
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names = [node.value]  # nor by its name as text
+            for name in names:
+                assert name.partition(".")[0] not in plugins, f"{file}: {name}"

@@ -1,0 +1,280 @@
+"""Registries: their layers, what they include, and what is wrong with them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import zoo
+from zoo.cli import run
+from zoo.registry import find_registries, shipped_registry
+
+SPEC = """format = 1
+name = "small"
+builder = "decoder"
+vocab = 11
+n_layers = 1
+d_model = 8
+n_heads = 2
+d_ff = 16
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+# --- layers -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def layers(project: Path, config: Path) -> Callable[..., Path]:
+    """Writes the registry of a layer, each with a norm of its own name and lines given."""
+    homes = {
+        "user": config / "zoo" / "registry.toml",
+        "near": project / "registry.toml",
+        "extra": project / "deeper" / "extra.toml",
+    }
+
+    def layer(name: str, *lines: str) -> Path:
+        text = "\n".join(["format = 1", "[norm]", f'of_{name} = "{name}.py:Norm"', *lines])
+        return write(homes[name], text + "\n")
+
+    return layer
+
+
+def test_the_layers_are_merged_first_to_last(
+    layers: Callable[..., Path], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, near, extra = (layers(name) for name in ("user", "near", "extra"))
+    assert find_registries(extra) == [shipped_registry(), user, near, extra]
+    norms = zoo.load_registry(extra).plugins["norm"]
+    folders = {f"of_{path}": norms[f"of_{path}"].folder for path in ("user", "near", "extra")}
+    assert folders == {
+        "of_user": user.parent,
+        "of_near": near.parent,
+        "of_extra": extra.parent,
+    }
+    assert norms["layer_norm"].folder == shipped_registry().parent
+    # The nearest at or above the working directory, and only that one.
+    below = project / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert find_registries() == [shipped_registry(), user, near]
+    nearer = write(project / "a" / "registry.toml", "format = 1\n")
+    assert find_registries() == [shipped_registry(), user, nearer]
+
+
+def test_the_command_line_takes_a_further_registry(
+    layers: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = layers("extra")
+    assert run(["list", "components", "of_*"]) == 0
+    assert capsys.readouterr().out == "nothing matches\n"
+    assert run(["--registry", str(extra), "list", "components", "of_*"]) == 0
+    assert "of_extra" in capsys.readouterr().out
+
+
+def test_a_registry_that_is_two_layers_counts_once(project: Path) -> None:
+    near = write(project / "registry.toml", "format = 1\n[norm]\nmine = 'm.py:M'\n")
+    assert find_registries(near) == [shipped_registry(), near]
+    zoo.load_registry(near)
+
+
+@pytest.mark.parametrize("later", ["near", "extra"])
+@pytest.mark.parametrize(
+    ("lines", "message", "help_"),
+    [
+        (
+            ['twice = "b.py:B"'],
+            "norm `twice` is registered twice",
+            'twice = { target = "b.py:B", override = true }',
+        ),
+        (
+            ["[models]", 'twice = "b.toml"'],
+            "model `twice` is registered twice",
+            'twice = { spec = "b.toml", override = true }',
+        ),
+    ],
+)
+def test_a_name_in_two_layers_names_both_places(
+    later: str, lines: list[str], message: str, help_: str, layers: Callable[..., Path]
+) -> None:
+    """And what the message says to write is what helps."""
+    first, second = layers("user", *lines), layers(later, *lines)
+    with pytest.raises(zoo.RegistryError) as caught:
+        zoo.load_registry(second)
+    at = f"{3 + len(lines)}:1"
+    shown = {"near": "registry.toml", "extra": "deeper/extra.toml"}[later]
+    quote = f"    {3 + len(lines)} | {lines[-1]}\n      | ^^^^^\n"
+    assert str(caught.value) == (
+        f"{shown}:{at}: error: {message}\n{quote}"
+        f"{first}:{at}: note: first registered here\n{quote}"
+        f"      = help: rename one, or say that this one goes over the first: {help_}"
+    )
+    layers(later, *lines[:-1], help_)
+    registry = zoo.load_registry(second)
+    entries = registry.models if "[models]" in lines else registry.plugins["norm"]
+    assert entries["twice"].folder == second.parent
+
+
+def test_a_default_is_changed_by_override_alone(project: Path) -> None:
+    write(project / "registry.toml", 'format = 1\n[defaults]\nffn = "glu"\n')
+    with pytest.raises(zoo.RegistryError) as caught:
+        zoo.load_registry()
+    (problem,) = caught.value.problems
+    assert problem.message == "the default of `ffn` is registered twice"
+    assert [place.file for _, place in problem.related] == [str(shipped_registry())]
+    line = 'ffn = { kind = "glu", override = true }'
+    assert problem.help is not None
+    assert problem.help.endswith(line)
+    write(project / "registry.toml", f"format = 1\n[defaults]\n{line}\n")
+    assert zoo.read_spec(SPEC).to_dict()["decoder"]["block"]["ffn"]["kind"] == "glu"
+
+
+def test_a_name_twice_in_one_registry(project: Path) -> None:
+    write(project / "registry.toml", 'format = 1\n[norm]\na = "a.py:A"\na = "b.py:B"\n')
+    with pytest.raises(zoo.RegistryError) as caught:
+        zoo.load_registry()
+    assert str(caught.value) == (
+        "registry.toml:4:1: error: `norm.a` is written twice\n"
+        '    4 | a = "b.py:B"\n'
+        "      | ^\n"
+        "registry.toml:3:1: note: first written here\n"
+        '    3 | a = "a.py:A"\n'
+        "      | ^\n"
+        "      = help: keep one of the two"
+    )
+
+
+def test_every_mistake_of_a_registry_is_told_in_one_pass(project: Path) -> None:
+    write(
+        project / "registry.toml",
+        """\
+        formt = 1
+        norms = 3
+        [ffn]
+        Mine = "a.py:A"
+        mine = { targt = "a.py:A", override = 1 }
+        other = 3
+        above = "../a.py:A"
+        no_class = "a.py"
+        [defaults]
+        nrm = "x"
+        attention = 3
+        [models]
+        "a b" = "x.toml"
+        abs = "/etc/x.toml"
+        [norm]
+        q = nan
+        """,
+    )
+    with pytest.raises(zoo.RegistryError) as caught:
+        zoo.load_registry()
+    target = 'needs a target: "package.module:Class" or "plugins/file.py:Class"'
+    spec_file = "needs the name of a spec file in the registry's folder or below"
+    assert [
+        (p.place.line, p.place.column, p.message) for p in caught.value.problems if p.place
+    ] == [
+        (1, 1, "a registry states `format = 1`"),
+        (1, 1, "unknown key `formt`"),
+        (2, 1, "unknown key `norms`"),
+        (4, 1, "`Mine` is no name for a registry"),
+        (5, 8, f"ffn `mine` {target}"),
+        (5, 10, "unknown key `targt`"),
+        (5, 39, "`override` must be `true` or `false`"),
+        (6, 9, f"ffn `other` {target}"),
+        (7, 9, f"ffn `above` {target}"),
+        (8, 12, f"ffn `no_class` {target}"),
+        (10, 1, "there is no slot `nrm`"),
+        (11, 13, "the default of `attention` must be the name of a plugin"),
+        (13, 1, "`a b` is no name for a registry"),
+        (14, 7, f"model `abs` {spec_file}"),
+        (16, 5, f"norm `q` {target}"),
+    ]
+
+
+# --- include ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package with a registry, whose import is an error."""
+    site = tmp_path / "site"
+    folder = site / "zoo_extras"
+    write(folder / "__init__.py", "raise RuntimeError('imported')\n")
+    write(
+        folder / "registry.toml",
+        """\
+        format = 1
+        [norm]
+        packaged = "norms.py:Packaged"
+        [models]
+        packaged = "packaged.toml"
+        """,
+    )
+    write(
+        folder / "norms.py",
+        "from zoo.slots import Norm\nclass Packaged(Norm):\n    'A norm.'\n",
+    )
+    write(folder / "packaged.toml", SPEC + 'norm = "packaged"\n')
+    # A second one that registers itself as packages do, which must count for nothing.
+    write(site / "other.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    write(site / "other.dist-info" / "entry_points.txt", "[norm]\nother = zoo_extras:Nothing\n")
+    monkeypatch.syspath_prepend(str(site))
+    return folder
+
+
+def test_an_installed_package_takes_no_part_unless_it_is_included(
+    package: Path, project: Path
+) -> None:
+    assert not {"packaged", "other"} & set(zoo.load_registry().plugins["norm"])
+    for include in ('"zoo_extras"', '["zoo_extras"]', '["zoo_extras", "zoo_extras"]'):
+        write(project / "registry.toml", f"format = 1\ninclude = {include}\n")
+        registry = zoo.load_registry()
+        assert registry.plugins["norm"]["packaged"].folder == package
+        assert "other" not in registry.plugins["norm"]
+        spec = zoo.read_spec("packaged", registry=registry)
+        assert type(spec.model).__name__ == "Decoder"
+        assert spec.to_dict()["decoder"]["norm"]["kind"] == "packaged"
+
+
+def test_a_registry_goes_over_what_it_includes(package: Path, project: Path) -> None:
+    lines = 'format = 1\ninclude = ["zoo_extras"]\n[norm]\npackaged = '
+    write(project / "registry.toml", lines + '"mine.py:Mine"\n')
+    with pytest.raises(zoo.RegistryError, match="norm `packaged` is registered twice"):
+        zoo.load_registry()
+    write(project / "registry.toml", lines + '{ target = "mine.py:Mine", override = true }\n')
+    assert zoo.load_registry().plugins["norm"]["packaged"].folder == project
+
+
+def test_packages_that_include_each_other(package: Path, project: Path) -> None:
+    text = (package / "registry.toml").read_text()
+    (package / "registry.toml").write_text(text.replace("[norm]", 'include = "zoo_extras"\n[norm]'))
+    write(project / "registry.toml", 'format = 1\ninclude = "zoo_extras"\n')
+    assert "packaged" in zoo.load_registry().plugins["norm"]
+
+
+def test_what_cannot_be_included(package: Path, project: Path) -> None:
+    (package / "registry.toml").unlink()
+    text = 'format = 1\ninclude = ["zoo_nothing", 3, "zoo_extras", "os", "a.b", "__main__"]\n'
+    write(project / "registry.toml", text)
+    with pytest.raises(zoo.RegistryError) as caught:
+        zoo.load_registry()
+    expected = {
+        '"zoo_nothing"': "no package `zoo_nothing` is installed",
+        "3": "`include` must be the name of an installed package, or an array of names",
+        '"zoo_extras"': "the package `zoo_extras` ships no registry.toml",
+        '"os"': "no package `os` is installed",
+        '"a.b"': "`include` must be the name of an installed package, or an array of names",
+        '"__main__"': "no package `__main__` is installed",
+    }
+    line = text.split("\n")[1]
+    assert [
+        (p.place.column, p.place.width, p.message) for p in caught.value.problems if p.place
+    ] == [(line.index(item) + 1, len(item), message) for item, message in expected.items()]

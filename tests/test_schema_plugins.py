@@ -1,0 +1,95 @@
+"""The JSON Schema with other people's plugins."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+from drawings import SMALL
+
+from zoo.cli import run
+from zoo.registry import load_registry
+from zoo.schema import spec_schema
+
+Validator = jsonschema.Draft202012Validator
+
+PARTS = '''
+from enum import Enum
+from typing import Annotated
+
+from pydantic import BeforeValidator, field_validator
+
+from zoo.component import Shared
+from zoo.slots import FeedForward
+
+
+class Colour(str, Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Mine(FeedForward):
+    """A network of mine."""
+
+    rank: int
+    """How many."""
+    shade: Shared[float] = 0.5
+    """How dark."""
+    colour: Colour = Colour.RED
+    """Which colour."""
+    shape: Annotated[tuple[int, ...], BeforeValidator(lambda v: (v,))] = ()
+    """A number or several."""
+    length: int = 1
+
+    @field_validator("length", mode="before")
+    @classmethod
+    def _metres(cls, value):
+        return int(value.removesuffix("m")) if isinstance(value, str) else value
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "registry.toml").write_text(
+        'format = 1\n[ffn]\nmine = "parts.py:Mine"\nlost = "lost.py:Lost"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_plugin_of_ones_own_is_in_the_schema() -> None:
+    made, _ = spec_schema(load_registry())
+    Validator.check_schema(made)
+    validator = Validator(made)
+    table = made["$defs"]["ffn.mine"]
+    assert table["description"] == "A network of mine."
+    assert table["properties"]["rank"] == {"type": "integer", "description": "How many."}
+    valid = {"kind": "mine", "rank": 3, "shade": 1, "colour": "red", "shape": 7, "length": "3m"}
+    small = tomllib.loads(SMALL)
+    assert list(validator.iter_errors({**small, "ffn": valid})) == []
+    assert list(validator.iter_errors({**small, "shade": 0.25, "ffn": valid})) == []
+    for wrong in ({"rank": "3"}, {"colour": "green"}, {"shade": "dark"}, {"rnk": 3}):
+        assert not validator.is_valid({**small, "ffn": {**valid, **wrong}})
+    assert not validator.is_valid({**small, "rank": 3, "ffn": "mine"})
+
+
+def test_a_plugin_that_cannot_be_loaded_hurts_no_other(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, problems = spec_schema(load_registry())
+    assert len(problems) == 1
+    assert "lost" in problems[0].message
+    validator = Validator(made)
+    small = tomllib.loads(SMALL)
+    assert list(validator.iter_errors({**small, "ffn": {"kind": "lost", "anything": 1}})) == []
+    assert not validator.is_valid({**small, "ffn": {"kind": "mlp", "anything": 1}})
+    assert run(["schema"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == made
+    assert "registry.toml:4" in shown.err
+    assert "Traceback" not in shown.err
