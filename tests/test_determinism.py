@@ -49,10 +49,9 @@ for init in ("xavier", "normal"):
 
 ENVIRONMENTS = {
     "plain": {},
-    "one thread": {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "1"},
-    "two threads": {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "2"},
-    "no vector instructions": {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"},
-    "elsewhere": {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "HOME": "/nowhere", "USER": "nobody"},
+    "one thread": {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "1", "HOME": "/nowhere"},
+    "two threads": {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "2", "TZ": "Asia/Kathmandu"},
+    "no vector instructions": {"ATEN_CPU_CAPABILITY": "default", "LC_ALL": "C"},
 }
 
 
@@ -101,15 +100,39 @@ BIG_SEED = 2**64 - 1
 # If one of these changes, models that people have rebuilt from a spec and a seed are no longer what
 # they were: that is a new init with a new name, never a change of `zoo.init.v1`.
 GOLDEN = {
-    (ENCODER_DECODER, 0, "float32"): "",
-    (ENCODER_DECODER, BIG_SEED, "float32"): "",
-    (ENCODER_DECODER, 0, "bfloat16"): "",
-    (ENCODER_DECODER, 0, "float16"): "",
-    (ENCODER_DECODER, 0, "float64"): "",
-    (DECODER, 0, "float32"): "",
-    (DECODER, 1, "bfloat16"): "",
-    (ENCODER, 0, "float32"): "",
-    ("vaswani-base", 0, "float32"): "",
+    (
+        ENCODER_DECODER,
+        0,
+        "float32",
+    ): "655fe77bf93ccf22c1a08af0d47223778c82d68dd492794d4c21c6c9ae9ac75d",
+    (
+        ENCODER_DECODER,
+        BIG_SEED,
+        "float32",
+    ): "4fc02b11e1863cb2a6c127e3daf3bd53eb5b8ea9d24b32114803d18fbeefb205",
+    (
+        ENCODER_DECODER,
+        0,
+        "bfloat16",
+    ): "a8b2f6c2449d2017a566985ed01a77bc54a2049db23e6a514a5346f84a0b603a",
+    (
+        ENCODER_DECODER,
+        0,
+        "float16",
+    ): "d03ee5719a8461e132467d23fabc91be99e9028e9843634ca273b84d7d4ac3f1",
+    (
+        ENCODER_DECODER,
+        0,
+        "float64",
+    ): "1c61f8ec5c9786fce3da9546e83720679a083232de68a2da53f58e0887542156",
+    (DECODER, 0, "float32"): "9b5b333d66770cba259dc56d2e3505c6001c9c770f80c9efeb1a05e1b2b9ae77",
+    (DECODER, 1, "bfloat16"): "0b5d6694d91dd72895033980ed3ff6e29d522ad78f327c001e1b9d30bf3806e9",
+    (ENCODER, 0, "float32"): "cc86e0e5250ea4954424f3b39b755b5d356f186831e25434bf316bfa1fb0180b",
+    (
+        "vaswani-base",
+        0,
+        "float32",
+    ): "346666ea479e12cff0140cc24aab11c8589a6c435dc21c79777d141c2eb1049e",
 }
 
 
@@ -190,9 +213,11 @@ STACK = st.fixed_dictionaries(
     {"n_layers": st.integers(1, 3)},
     optional={
         "final_norm": st.booleans(),
-        "norm_placement": st.sampled_from(["pre", "post", "sandwich", "post_branch", "parallel"]),
+        "norm_placement": st.sampled_from(["pre", "post", "sandwich", "post_branch"]),
         "norm": st.sampled_from(["layer_norm", "rms_norm", "std_norm", "batch_norm", "none"]),
-        "position": st.sampled_from(["none", "sinusoidal", "rotary", "learned"]),
+        "position": st.sampled_from(
+            ["none", "sinusoidal", "rotary", {"kind": "learned", "max_length": 5}]
+        ),
         "share_layers": st.booleans(),
     },
 )
@@ -230,13 +255,12 @@ BASE = {
     "builder": "encoder_decoder",
     "source_vocab": 7,
     "target_vocab": 7,
-    "max_length": 5,
     "d_model": 8,
     "n_heads": 4,
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(one=CHANGES, other=CHANGES, init=st.sampled_from(["xavier", "normal"]))
 def test_no_component_changes_a_tensor_of_another(
     one: dict[str, Any], other: dict[str, Any], init: str

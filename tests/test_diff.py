@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -176,8 +177,20 @@ def test_rules_for_layers_are_compared_one_by_one(diff: Any, folder: Path) -> No
     assert [(d["path"], d["a"]["value"], d["b"]["value"]) for d in data["spec"]] == [
         ("decoder.layers.0.at", [0], [1])
     ]
-    _, data = diff(SMALL)
-    assert [d["path"] for d in data["spec"]] == ["decoder.layers"]
+    more = rule + "[[decoder.layers]]\nlast = 1\ndropout = 0.5\n"
+    for text in (SMALL, SMALL + more):
+        _, data = diff(text)
+        assert [d["path"] for d in data["spec"]] == ["decoder.layers"]
+
+
+def test_the_docs_show_what_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "inspect.md").read_text()
+    tiny, wide = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (folder / "tiny.toml").write_text(tiny)
+    (folder / "wide.toml").write_text(wide)
+    assert run(["diff", "tiny.toml", "wide.toml"]) == 1
+    (shown,) = re.findall(r"```text\n(.*?)\.\.\.\n```", page, re.DOTALL)
+    assert capsys.readouterr().out.startswith(shown)
 
 
 # --- weights ------------------------------------------------------------------------------------

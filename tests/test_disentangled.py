@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import DebertaConfig, DebertaV2Config
-from transformers.models.deberta.modeling_deberta import (
-    DisentangledSelfAttention as DebertaAttention,
-)
+from transformers.models.deberta import modeling_deberta
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
 
 import zoo
@@ -177,7 +175,7 @@ def test_deberta_v1() -> None:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    theirs = randomised(DebertaAttention(config)).double().eval()
+    theirs = randomised(modeling_deberta.DisentangledSelfAttention(config)).double().eval()
     fields = {"bias": ["q", "v"], "position_key_bias": False}
     module = described(d_model=12, n_heads=3, head_dim=4, **fields).build().double()
     q, k, v = theirs.in_proj.weight.detach().view(3, 3, 4, 12).unbind(1)

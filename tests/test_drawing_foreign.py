@@ -15,7 +15,7 @@ PARTS = '''
 from typing import Annotated
 
 from zoo.component import Component, Given, Part, Shared, Size, Slot
-from zoo.layout import Layout, linear, vector
+from zoo.layout import LayerList, Layout, linear, vector
 from zoo.slots import Attention, Block, Builder, FeedForward, Head, Norm
 from zoo_components.stack import DecoderStack, EncoderStack
 
@@ -63,6 +63,30 @@ class Nothing(Builder):
         return Layout({"w": vector(7)})
 
 
+class Deep(Builder):
+    """Two lists of layers, the second run through five times."""
+
+    d_model: Size
+    prelude: Annotated[Block, Slot("block")]
+    core: Annotated[Block, Slot("block")]
+
+    def layout(self):
+        first = LayerList(((range(2), self.prelude.layout()),))
+        return Layout({"prelude": first, "deep": LayerList(((range(1), self.core.layout()),), 5)})
+
+
+class Mixed(Builder):
+    """One list of layers of two kinds, in turn."""
+
+    d_model: Size
+    narrow: Annotated[Block, Slot("block")]
+    wide: Annotated[Block, Slot("block")]
+
+    def layout(self):
+        groups = (([0, 2, 4], self.narrow.layout()), ([1, 3, 5], self.wide.layout()))
+        return Layout({"layers": LayerList(groups)})
+
+
 class Odd(Block):
     """Names that no other block has, and a norm between."""
 
@@ -106,6 +130,8 @@ two = "parts.py:Two"
 direct = "parts.py:Direct"
 bare = "parts.py:Bare"
 nothing = "parts.py:Nothing"
+deep = "parts.py:Deep"
+mixed = "parts.py:Mixed"
 [block]
 odd = "parts.py:Odd"
 empty = "parts.py:Empty"
@@ -119,13 +145,15 @@ FOREIGN = {
         d_model = 32
         n_heads = 4
         d_ff = 64
-        image = { position = "rotary", norm_placement = "parallel" }
+        image = { position = "rotary", norm_placement = "sandwich" }
         decoder = { n_layers = 9, position = "rotary", norm_placement = "sandwich", layers = [
             { at = [1, 4, 5], ffn = "nested" } ] }
     """,
     "direct": 'd_model = 8\nd_ff = 32\nn_heads = 2\nblock = "odd"\none = "nested"',
     "bare": 'd_model = 8\nd_ff = 32\nfirst = "nested"',
     "nothing": "",
+    "deep": "d_model = 8\nd_ff = 32\nn_heads = 2",
+    "mixed": "d_model = 8\nd_ff = 32\nn_heads = 2\nwide = { d_ff = 16 }",
 }
 
 
@@ -151,8 +179,18 @@ def test_any_component_isdrawn(builder: str) -> None:
         "direct": ["odd", "mixer", "one", "two", "nested", "inner: mlp", "scale", "vectors"],
         "bare": ["first", "nested", "gate <&>"],
         "nothing": ["nothing", "7 parameters"],
+        "deep": ["2 ×", "5 ×", "same weights"],
+        "mixed": ["d_ff 32", "1 ×", "layers 0, 2, 4", "d_ff 16", "layers 1, 3, 5", "3 ×"],
     }[builder]
     assert [name for name in expected if name not in shown] == []
+
+
+@pytest.mark.parametrize(("builder", "blocks"), [("deep", 2), ("mixed", 2), ("direct", 1)])
+@pytest.mark.usefixtures("foreign")
+def test_each_kind_of_layer_is_drawn_once(builder: str, blocks: int) -> None:
+    head = f'format = 1\nname = "any"\nbuilder = "{builder}"\n'
+    frames = [rect for rect in drawn(head + FOREIGN[builder]).rects if rect.role == "block"]
+    assert len(frames) == len({frame.path for frame in frames}) == blocks
 
 
 @pytest.mark.usefixtures("foreign")

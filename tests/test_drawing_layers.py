@@ -33,6 +33,19 @@ def test_one_exception_has_a_frame_of_its_own() -> None:
     assert {"layer 0", "layers 1-3"} <= set(drawing.texts)
 
 
+def test_rules_for_all_layers_leave_none_of_the_plain_kind() -> None:
+    drawing = drawn(f"{SMALL}\n[[decoder.layers]]\nfirst = 4\ndropout = 0.5\n")
+    assert [r.path for r in drawing.rects if r.role == "block"] == ["decoder.layers.0.block"]
+    assert [t for t in drawing.texts if t.endswith("×")] == ["4 ×"]
+    assert not [text for text in drawing.texts if "dropout" in text]
+
+
+def test_positions_that_are_added_stand_at_the_embedding_alone() -> None:
+    drawing = drawn(f"{SMALL}\n[[decoder.layers]]\nfirst = 1\nffn = 'glu'\n")
+    assert len(drawing.boxes("decoder.position")) == 1
+    assert not drawing.boxes("decoder.layers.0.position")
+
+
 def test_layers_that_share_their_weights_say_so() -> None:
     drawing = drawn(f"{SMALL}\ndecoder = {{ share_layers = true }}")
     assert [t for t in drawing.texts if t.endswith("×")] == ["4 ×"]

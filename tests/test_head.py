@@ -1,4 +1,5 @@
-"""What a model puts out, against its statement and against transformers."""
+"""What a model puts out for each position, and what it says of its heads, against its statement and
+against transformers."""
 
 from __future__ import annotations
 
@@ -7,49 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import BertConfig, RobertaConfig
-from transformers.models.bert.modeling_bert import BertLMPredictionHead, BertPooler
-from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
+from references.heads import D_MODEL, N_CLASSES, VOCAB, built, linear, same, states
+from transformers import BertConfig
+from transformers.models.bert.modeling_bert import BertLMPredictionHead
 
 import zoo
-from zoo_components.classifier import Classifier, Pooler, TokenClassifier
 from zoo_components.head import LinearHead, MlmHead, NoHead
 from zoo_components.norm import LayerNorm, NoNorm
-
-D_MODEL, VOCAB, N_CLASSES = 6, 11, 3
-NONE = NoNorm(kind="none", width=D_MODEL)
-
-
-def built(description: Any) -> nn.Module:
-    """In float64, with random tensors; the layout is what is built, buffers included."""
-    module = description.build().double()
-    layout = {name: (t.shape, t.buffer) for name, t in description.layout().tensors()}
-    trained = dict(module.named_parameters())
-    assert layout == {n: (tuple(t.shape), n not in trained) for n, t in module.state_dict().items()}
-    generator = torch.Generator().manual_seed(0)
-    for tensor in module.state_dict().values():
-        tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
-    return module.eval()
-
-
-def states(*shape: int) -> Tensor:
-    return torch.randn(*shape, D_MODEL, dtype=torch.float64, requires_grad=True)
-
-
-def same(found: Tensor, expected: Tensor, module: nn.Module, x: Tensor) -> None:
-    """Values, and gradients of a random sum with respect to the states and all parameters."""
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
-    weights = torch.randn_like(expected)
-    tensors = [x, *module.parameters()]
-    ours, theirs = (torch.autograd.grad((y * weights).sum(), tensors) for y in (found, expected))
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
-
-
-def linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    y = x @ w[f"{name}.weight"].T
-    return y + w[f"{name}.bias"] if f"{name}.bias" in w else y
-
 
 LINEAR: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -144,117 +109,6 @@ def test_mlm_of_bert() -> None:
     theirs.load_state_dict(renamed | {"bias": tensors["out.bias"]})
     x = states(2, 5)
     torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-12)
-
-
-# --- classes --------------------------------------------------------------------------------------
-
-MASKS: dict[str, Tensor | None] = {
-    "none": None,
-    "right": torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]).bool(),
-    "left": torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 1], [1, 0, 0, 0, 0]]).bool(),
-    "broadcast": torch.tensor([[1, 1, 0, 1, 0]]).bool(),
-}
-
-
-def pooled(x: Tensor, pooling: str, mask: Tensor | None) -> Tensor:
-    """One sequence at a time; x (batch, length, d_model)."""
-    vectors = []
-    for number, sequence in enumerate(x):
-        there = [True] * len(sequence)
-        if mask is not None:
-            there = mask[min(number, len(mask) - 1)].tolist()
-        tokens = [state for state, is_there in zip(sequence, there, strict=True) if is_there]
-        if pooling == "first":
-            vectors.append(sequence[0])
-        elif pooling == "last":
-            vectors.append(tokens[-1] if tokens else sequence[0])
-        else:
-            zero = torch.zeros(D_MODEL, dtype=x.dtype)
-            vectors.append(sum(tokens, zero) / max(1, len(tokens)))
-    return torch.stack(vectors)
-
-
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("pooling", ["first", "last", "mean"])
-def test_classifier(pooling: str, mask: str) -> None:
-    description = Classifier(
-        kind="classifier", d_model=D_MODEL, n_classes=N_CLASSES, pooling=pooling, norm=NONE
-    )
-    module, x = built(description), states(3, 5)
-    w = module.state_dict(keep_vars=True)
-    hidden = torch.tanh(linear(w, "dense", pooled(x, pooling, MASKS[mask])))
-    same(module(x, mask=MASKS[mask]), linear(w, "out", hidden), module, x)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"bias": False},
-        {"dense": "relu", "dense_bias": False},
-        {"dense": "gelu", "norm": LayerNorm(kind="layer_norm", width=D_MODEL, bias=False)},
-    ],
-)
-def test_token_classifier(fields: dict[str, Any]) -> None:
-    description = TokenClassifier(
-        kind="token_classifier", d_model=D_MODEL, n_classes=N_CLASSES, **{"norm": NONE} | fields
-    )
-    module, x = built(description), states(2, 5)
-    w = module.state_dict(keep_vars=True)
-    y = x
-    if "dense" in fields:
-        activation = {"relu": torch.relu, "gelu": nn.functional.gelu}[fields["dense"]]
-        y = activation(linear(w, "dense", y))
-    if "norm" in fields:
-        y = nn.functional.layer_norm(y, (D_MODEL,), w["norm.weight"], eps=1e-5)
-    same(module(x), linear(w, "out", y), module, x)
-
-
-def test_classifier_of_roberta() -> None:
-    config = RobertaConfig(hidden_size=D_MODEL, num_labels=N_CLASSES, num_attention_heads=2)
-    theirs = RobertaClassificationHead(config).double().eval()
-    ours = built(Classifier(kind="classifier", d_model=D_MODEL, n_classes=N_CLASSES, norm=NONE))
-    tensors = ours.state_dict()
-    theirs.load_state_dict({n.replace("out.", "out_proj."): t for n, t in tensors.items()})
-    x = states(2, 5)
-    torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-12)
-
-
-def test_pooler_of_bert() -> None:
-    theirs = BertPooler(BertConfig(hidden_size=D_MODEL, num_attention_heads=2)).double()
-    ours = built(Pooler(kind="pooler", d_model=D_MODEL))
-    theirs.load_state_dict({f"dense.{name}": t for name, t in ours.state_dict().items()})
-    x = states(2, 5)
-    same(
-        ours(x),
-        torch.tanh(linear({f"p.{n}": t for n, t in ours.named_parameters()}, "p", x[:, 0])),
-        ours,
-        x,
-    )
-    torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-12)
-
-
-def test_pooler_of_the_last_token() -> None:
-    ours = built(Pooler(kind="pooler", d_model=D_MODEL, pooling="last", activation="relu"))
-    x, mask = states(3, 5), MASKS["right"]
-    expected = torch.relu(pooled(x, "last", mask) @ ours.weight.T + ours.bias)
-    torch.testing.assert_close(ours(x, mask=mask), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("cls", [Classifier, TokenClassifier])
-def test_dropout_is_right_before_the_output(cls: type[TokenClassifier]) -> None:
-    description = cls(
-        kind="x", d_model=D_MODEL, n_classes=4000, dropout=0.5, norm=NONE, dense="relu", bias=False
-    )
-    module = built(description).train()
-    x = states(1, 1)
-    hidden = torch.relu(module.dense(x))[0, 0]
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        output = module(x).flatten()
-        torch.manual_seed(0)
-        kept = nn.functional.dropout(hidden, 0.5)
-    torch.testing.assert_close(output, module.out.weight @ kept)
 
 
 def test_none() -> None:

@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from references.published import FF, MODELS, D, H, N, Published, V
+from references.published import FF, D, H, N, Published, V
+from references.published_decoders import DECODERS
+from references.published_encoders import ENCODERS
+from references.published_pairs import PAIRS
 from torch import Tensor, nn
 
 import zoo
 from zoo.transformer import Transformer
 
+MODELS = ENCODERS | PAIRS | DECODERS
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
 LENGTH, HIDDEN = 9, 3
 
@@ -56,14 +60,14 @@ def ours(published: Published, other: nn.Module) -> Transformer:
     return model
 
 
-def ids(published: Published, seed: int) -> Tensor:
+def ids(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(2, V, (2, LENGTH), generator=generator)
 
 
 def padded(published: Published, side: str) -> tuple[Tensor, Tensor]:
     """Ids and a mask, with padding in the second sequence."""
-    tokens, mask = ids(published, 1), torch.ones(2, LENGTH, dtype=torch.bool)
+    tokens, mask = ids(1), torch.ones(2, LENGTH, dtype=torch.bool)
     hidden = {"left": slice(HIDDEN), "right": slice(-HIDDEN, None), "inside": slice(3, 5)}[side]
     mask[1, hidden] = False
     return tokens.masked_fill(~mask, published.pad_id), mask
@@ -79,7 +83,7 @@ def arguments(published: Published, tokens: Tensor, mask: Tensor | None) -> tupl
     if types is not None:
         them["token_type_ids"] = keywords["token_types"] = types
     if kind == "encoder_decoder":
-        target = ids(published, 2)[:, :6]
+        target = ids(2)[:, :6]
         if published.inputs == "features":
             features = torch.randn(2, 24, 6, generator=torch.Generator().manual_seed(3))
             them = {"input_features": features.transpose(1, 2)}
@@ -104,7 +108,7 @@ def test_logits(name: str, side: str | None) -> None:
     published = MODELS[name]
     other = theirs(published)
     model = ours(published, other)
-    tokens, mask = (ids(published, 1), None) if side is None else padded(published, side)
+    tokens, mask = (ids(1), None) if side is None else padded(published, side)
     if "mask_id" in str(published.spec.get("embedding")):
         tokens[0, 2:4] = published.spec["embedding"]["mask_id"]
     them, (positional, keywords) = arguments(published, tokens, mask)
@@ -120,7 +124,7 @@ def test_pooler_and_next_sentence_of_bert() -> None:
     published = MODELS["bert"]
     other = theirs(published)
     model = ours(published, other)
-    them, (positional, keywords) = arguments(published, ids(published, 1), None)
+    them, (positional, keywords) = arguments(published, ids(1), None)
     with torch.no_grad():
         expected = other(**them).seq_relationship_logits
         found = model.nsp(model.pooler(model.encode(*positional, **keywords)))

@@ -107,7 +107,9 @@ def test_alibi_of_falcon(n_heads: int) -> None:
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(
-    ("n_buckets", "max_distance"), [(32, 128), (8, 20), (4, 5), (64, 500), (32, 20)]
+    ("n_buckets", "max_distance"),
+    # in the last, a float64 logarithm would put one distance into another bucket
+    [(32, 128), (8, 20), (4, 5), (64, 500), (32, 20), (10, 160)],
 )
 def test_buckets_of_t5(n_buckets: int, max_distance: int, bidirectional: bool) -> None:
     offsets = torch.arange(-600, 601)
@@ -120,7 +122,7 @@ def test_buckets_of_t5(n_buckets: int, max_distance: int, bidirectional: bool) -
 
 
 def test_known_buckets() -> None:
-    """Of Raffel et al.'s setting, by hand: 8 exact distances in 16 buckets, then 128^(1/8) apart."""
+    """Of Raffel et al.'s setting, by hand: 8 exact distances in 16 buckets, then 16^(1/8) apart."""
     offsets = torch.tensor([0, -1, -7, -8, -15, -16, -100, -128, -999, 1, 7, 8, 999])
     buckets = t5_buckets(offsets, n_buckets=32, max_distance=128, bidirectional=True)
     assert buckets.tolist() == [0, 1, 7, 8, 9, 10, 15, 15, 15, 17, 23, 24, 31]
@@ -155,8 +157,8 @@ def test_a_bias_is_looked_up_by_bucket(causal: bool) -> None:
 
 
 def test_buckets_do_not_depend_on_the_dtype() -> None:
-    """16 is on the edge of two buckets, where float64 and float32 logarithms may differ."""
-    module = t5().build()
+    """10 is on the edge of two buckets, where a float64 logarithm is on the other side."""
+    module = t5(n_buckets=10, max_distance=160, causal=True).build()
     torch.nn.init.normal_(module.weight)
     at = torch.arange(300)
     biases = [module.to(d).bias(at, at, d).float() for d in (torch.float32, torch.float64)]

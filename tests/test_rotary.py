@@ -1,80 +1,18 @@
-"""Rotary positions as products of complex numbers, and their frequencies against the papers and
-against transformers."""
+"""Rotary positions as products of complex numbers, and in specs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from references.rotary import HEAD, ORIGINAL, SCALED, described
 from torch import Tensor
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import zoo
 from zoo_components.modules.rotary import RotaryPositions
-from zoo_components.rotary import (
-    DynamicRotary,
-    LinearRotary,
-    Llama3Rotary,
-    LongRotary,
-    ProportionalRotary,
-    Rotary,
-    YarnRotary,
-)
-
-HEAD, ORIGINAL = 32, 64
-SHORT = [1.0 + 0.1 * k for k in range(HEAD // 2)]
-LONG = [1.0 + 0.7 * k for k in range(HEAD // 2)]
-SCALED: dict[str, tuple[type[Rotary], dict[str, Any], dict[str, Any]]] = {
-    "linear": (LinearRotary, {"factor": 4.0}, {"factor": 4.0}),
-    "dynamic": (
-        DynamicRotary,
-        {"factor": 3.0, "original_length": ORIGINAL},
-        {"factor": 3.0},
-    ),
-    "yarn": (
-        YarnRotary,
-        {"factor": 8.0, "original_length": ORIGINAL, "beta_fast": 8.0, "beta_slow": 0.5},
-        {"factor": 8.0, "beta_fast": 8.0, "beta_slow": 0.5},
-    ),
-    "yarn untruncated": (
-        YarnRotary,
-        {"factor": 8.0, "original_length": ORIGINAL, "truncate": False, "beta_fast": 8.0},
-        {"factor": 8.0, "truncate": False, "beta_fast": 8.0},
-    ),
-    "yarn defaults": (
-        YarnRotary,
-        {"factor": 2.0, "original_length": ORIGINAL},
-        {"factor": 2.0},
-    ),
-    "longrope": (
-        LongRotary,
-        {
-            "factor": 4.0,
-            "original_length": ORIGINAL,
-            "short_factors": SHORT,
-            "long_factors": LONG,
-        },
-        {"factor": 4.0, "short_factor": SHORT, "long_factor": LONG},
-    ),
-    "llama3": (
-        Llama3Rotary,
-        {"factor": 8.0, "original_length": ORIGINAL, "high_freq_factor": 5.0},
-        {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 5.0},
-    ),
-}
-
-
-def described(cls: type[Rotary], head_dim: int = HEAD, **fields: Any) -> Rotary:
-    return cls(kind="rotary", d_model=2 * head_dim, n_heads=2, head_dim=head_dim, **fields)
-
-
-def frequencies(description: Rotary, length: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """In a sequence of so many tokens."""
-    return description.frequencies()(torch.arange(length), dtype)
+from zoo_components.rotary import LongRotary, Rotary, YarnRotary
 
 
 def turned(x: Tensor, angles: Tensor, *, interleaved: bool, clockwise: bool) -> Tensor:
@@ -128,123 +66,6 @@ def test_low_precision_tells_far_neighbours_apart(dtype: torch.dtype) -> None:
     assert rotated.dtype == dtype
     assert (rotated.double() - exact).abs().max() < 0.03
     assert (exact[0, 0] - exact[0, 1]).abs().max() > 0.1
-
-
-@pytest.mark.parametrize("fraction", [1.0, 0.25])
-@pytest.mark.parametrize("length", [ORIGINAL // 2, ORIGINAL, ORIGINAL + 1, 3 * ORIGINAL])
-@pytest.mark.parametrize("name", ["default", *SCALED])
-def test_frequencies_of_transformers(name: str, length: int, fraction: float) -> None:
-    """To the last bit, on both sides of the original length."""
-    cls, ours, theirs = SCALED.get(name, (Rotary, {}, {}))
-    n_pairs = int(HEAD * fraction) // 2
-    cut = {k: v[:n_pairs] if isinstance(v, list) else v for k, v in ours.items()}
-    description = described(cls, base=5000.0, fraction=fraction, **cut)
-    parameters = {
-        "rope_type": name.split()[0],
-        "rope_theta": 5000.0,
-        "partial_rotary_factor": fraction,
-        "original_max_position_embeddings": ORIGINAL,
-        **{k: v[:n_pairs] if isinstance(v, list) else v for k, v in theirs.items()},
-    }
-    config = LlamaConfig(
-        hidden_size=2 * HEAD,
-        num_attention_heads=2,
-        head_dim=HEAD,
-        max_position_embeddings=ORIGINAL,
-        rope_parameters=parameters,
-    )
-    if name == "default":
-        k = torch.arange(0, 2 * n_pairs, 2).float()
-        expected, factor = 1.0 / (5000.0 ** (k / (2 * n_pairs))), 1.0
-    else:
-        compute = ROPE_INIT_FUNCTIONS[name.split()[0]]
-        expected, factor = compute(config, "cpu", torch.tensor(length))
-    assert torch.equal(frequencies(description, length), expected)
-    assert description.magnitude == pytest.approx(factor, rel=1e-12)
-
-
-@pytest.mark.parametrize("fraction", [1.0, 0.5, 0.2])
-def test_proportional_frequencies_of_transformers(fraction: float) -> None:
-    parameters = {
-        "rope_type": "proportional",
-        "rope_theta": 5000.0,
-        "partial_rotary_factor": fraction,
-        "factor": 2.0,
-    }
-    config = LlamaConfig(head_dim=HEAD, rope_parameters=parameters)
-    expected, _ = ROPE_INIT_FUNCTIONS["proportional"](config, "cpu")
-    description = described(ProportionalRotary, base=5000.0, fraction=fraction, factor=2.0)
-    assert torch.equal(frequencies(description, 5), expected)
-
-
-# --- the formulas of the papers, one pair at a time -----------------------------------------------
-
-BASE = 10000.0
-
-
-def plain(k: int) -> float:
-    return BASE ** (-2 * k / HEAD)
-
-
-def dynamic(k: int, length: int) -> float:
-    """NTK-aware interpolation by s = factor * L / L' - (factor - 1): b' = b s^(d / (d - 2))."""
-    s = 3.0 * max(length, ORIGINAL) / ORIGINAL - 2.0
-    return (BASE * s ** (HEAD / (HEAD - 2))) ** (-2 * k / HEAD)
-
-
-def yarn(k: int, length: int) -> float:
-    """The authors' code: (1 - gamma) theta / s + gamma theta, where gamma falls from 1 to 0, linearly
-    in k, between the pairs that turn 8 times and once in the original length."""
-    first, last = (
-        HEAD * math.log(ORIGINAL / (turns * 2 * math.pi)) / (2 * math.log(BASE))
-        for turns in (8.0, 1.0)
-    )
-    gamma = 1 - min(1.0, max(0.0, (k - max(first, 0)) / (last - max(first, 0))))
-    return (1 - gamma) * plain(k) / 8.0 + gamma * plain(k)
-
-
-def longrope(k: int, length: int) -> float:
-    return plain(k) / (LONG if length > ORIGINAL else SHORT)[k]
-
-
-def llama3(k: int, length: int) -> float:
-    """Llama 3.1's reference code, by wavelengths."""
-    wavelength = 2 * math.pi / plain(k)
-    if wavelength < ORIGINAL / 5.0:
-        return plain(k)
-    if wavelength > ORIGINAL / 1.0:
-        return plain(k) / 8.0
-    smooth = (ORIGINAL / wavelength - 1.0) / (5.0 - 1.0)
-    return (1 - smooth) * plain(k) / 8.0 + smooth * plain(k)
-
-
-PAPERS: dict[str, Callable[[int, int], float]] = {
-    "linear": lambda k, length: plain(k) / 4.0,
-    "dynamic": dynamic,
-    "yarn untruncated": yarn,
-    "longrope": longrope,
-    "llama3": llama3,
-}
-
-
-@pytest.mark.parametrize("length", [ORIGINAL // 2, ORIGINAL, ORIGINAL + 1, 3 * ORIGINAL])
-@pytest.mark.parametrize("name", PAPERS)
-def test_frequencies_of_the_papers(name: str, length: int) -> None:
-    cls, fields, _ = SCALED[name]
-    found = frequencies(described(cls, **fields), length, torch.float64)
-    expected = [PAPERS[name](k, length) for k in range(HEAD // 2)]
-    torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=1e-6, atol=0)
-    exact = torch.tensor(expected, dtype=torch.float64)
-    torch.testing.assert_close(found, exact, rtol=1e-12, atol=0)
-
-
-def test_each_formula_has_all_its_pieces_in_the_test() -> None:
-    """Else a wrong bound would not be seen: some pairs stay, some are slowed, some are between."""
-    for name, factor in (("yarn untruncated", 8.0), ("llama3", 8.0)):
-        shares = [PAPERS[name](k, 1) / plain(k) for k in range(HEAD // 2)]
-        assert any(math.isclose(share, 1.0) for share in shares)
-        assert any(math.isclose(share, 1 / factor) for share in shares)
-        assert any(1.01 / factor < share < 0.99 for share in shares)
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,12 @@ def test_keys_and_kinds_are_described(schema: dict[str, Any]) -> None:
     assert mlp["kind"]["const"] == "mlp"
     assert mlp["activation"]["default"] == "relu"
     assert "relu" in mlp["activation"]["enum"]
+    norms = definitions["attention.multi_head"]["properties"]["norms"]["description"]
+    assert norms == "Which of the norms `pre`, `post` and `out` are there."
+
+
+def test_nothing_may_be_null_which_toml_has_not(schema: dict[str, Any]) -> None:
+    assert '"null"' not in json.dumps(schema)
 
 
 def test_editors_find_each_kind_and_each_key_in_any_of(schema: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ class Mine(FeedForward):
     """How many."""
     shade: Shared[float] = 0.5
     """How dark."""
-    colour: Colour = Colour.RED
+    colour: Colour | None = None
     """Which colour."""
     shape: Annotated[tuple[int, ...], BeforeValidator(lambda v: (v,))] = ()
     """A number or several."""
@@ -51,11 +51,30 @@ class Mine(FeedForward):
 '''
 
 
+OTHER = '''
+from enum import Enum
+
+from zoo.slots import FeedForward
+
+
+class Colour(str, Enum):
+    GREEN = "green"
+
+
+class Theirs(FeedForward):
+    """Another network, with colours of its own."""
+
+    colour: Colour | None = None
+'''
+
+
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "other.py").write_text(OTHER)
     (tmp_path / "registry.toml").write_text(
         'format = 1\n[ffn]\nmine = "parts.py:Mine"\nlost = "lost.py:Lost"\n'
+        'theirs = "other.py:Theirs"\n'
     )
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -76,6 +95,9 @@ def test_a_plugin_of_ones_own_is_in_the_schema() -> None:
     for wrong in ({"rank": "3"}, {"colour": "green"}, {"shade": "dark"}, {"rnk": 3}):
         assert not validator.is_valid({**small, "ffn": {**valid, **wrong}})
     assert not validator.is_valid({**small, "rank": 3, "ffn": "mine"})
+    for colour, fits in (("green", True), ("red", False)):
+        theirs = {"kind": "theirs", "colour": colour}
+        assert validator.is_valid({**small, "ffn": theirs}) is fits
 
 
 def test_a_plugin_that_cannot_be_loaded_hurts_no_other(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 
@@ -17,15 +18,32 @@ def main() -> None:
     """
     gc.disable()
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from zoo.cli import run
-
-    status = run(sys.argv[1:])
+    _make_writable()
     try:
+        from zoo.cli import run
+
+        status = run(sys.argv[1:])
         sys.stdout.flush()
-        sys.stderr.flush()
+    except KeyboardInterrupt:
+        status = 130
     except BrokenPipeError:
-        status = status or 1
+        status = 1
+    except OSError as error:
+        if error.filename is not None:  # not of a stream, so no mistake that is foreseen
+            raise
+        sys.stderr.write(f"error: cannot write the output: {error.strerror}\n")
+        status = 1
+    sys.stderr.flush()
     os._exit(status)
+
+
+def _make_writable() -> None:
+    """A closed stream swallows what is written, and no character is too much for a terminal."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.StringIO())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

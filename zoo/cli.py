@@ -37,8 +37,6 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return 130
-    except BrokenPipeError:
-        return 1
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -168,10 +168,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """
     if not name or len(name) > 100:
         return None
-    folded = {other.lower(): other for other in sorted(known, reverse=True)}
+    folded = {other.lower(): other for other in sorted(known)}
     name = name.lower()
     found = difflib.get_close_matches(name, folded, n=1, cutoff=0.6)
-    found += [other for other in folded if len(name) >= 3 and other.startswith(name)]
+    if not found and len(name) >= 3:
+        found = [other for other in folded if other.startswith(name) or other.endswith(name)]
     return folded[found[0]] if found else None
 
 

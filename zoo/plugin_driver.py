@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from zoo.plugin_hosts import SIZES
+from zoo.position import PositionScheme
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
@@ -29,6 +30,15 @@ class Hosted(Transformer):
         super().__init__()
         self.part = part
         self.scheme = scheme
+
+
+class Ramp(PositionScheme):
+    """A position scheme that an embedding cannot overlook: it adds positions times channels."""
+
+    def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """x (..., length, width), positions (..., length)."""
+        channels = torch.arange(x.shape[-1], device=x.device)
+        return x + (positions[..., None] * channels).to(x.dtype)
 
 
 class Bare(Transformer):

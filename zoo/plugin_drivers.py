@@ -69,7 +69,22 @@ class EmbeddingDriver(Driver):
         return (ids(seed),) if by_id else (vectors(dtype, seed),)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        return (self.model.part(inputs[0], torch.arange(LENGTH), token_types=None, mask=None),)
+        return (self.embed(inputs[0], torch.arange(self.length)),)
+
+    @property
+    def length(self) -> int:
+        """How many vectors are made of the input."""
+        embedded_length = getattr(self.model.part, "embedded_length", lambda length: length)
+        return int(embedded_length(LENGTH))
+
+    def embed(self, x: torch.Tensor, positions: torch.Tensor) -> Any:
+        return self.model.part(x, positions, token_types=None, mask=None)
+
+    def check(self, inputs: Tensors) -> None:
+        output = self(*inputs)[0]
+        expect("the output", output, BATCH, self.length, WIDTH)
+        if close(output, self.embed(inputs[0], torch.arange(self.length) + 1), 1e-5):
+            raise PromiseError("the position scheme that `build` receives is not applied")
 
 
 class HeadDriver(Driver):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ _RUNNERS = {
 
 
 @contextmanager
-def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Iterator[None]:
+def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Generator[None]:
     """Runs code of plugins. Whatever it raises, `AssertionError` and `SystemExit` included, becomes
     a `PluginError` that says `what` failed; `at` says where the plugin was asked for."""
     try:

@@ -84,6 +84,11 @@ class PositionHost(Host):
 class EmbeddingHost(Host):
     part: Annotated[Embedding, Slot("embedding", inherit=False)]
 
+    def build(self) -> Transformer:
+        from zoo.plugin_driver import Hosted, Ramp
+
+        return Hosted(self.part.build(Ramp()))
+
 
 class HeadHost(Host):
     part: Annotated[Head, Slot("head", inherit=False)]

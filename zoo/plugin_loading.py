@@ -21,9 +21,6 @@ from stevedore.driver import DriverManager
 from zoo.errors import PluginError, Problem, did_you_mean, nearest, quoted
 from zoo.plugin_errors import plugin_code
 
-FILE_MODULE = "zoo_plugin_file_"
-"""How the names of modules begin that were imported from a file of a project."""
-
 
 class PluginEntryPoint(EntryPoint):
     """An entry point made from a registry line; `folder` is the registry's own."""
@@ -60,7 +57,7 @@ class PluginEntryPoint(EntryPoint):
             hint = f"did you mean `{near}`?" if near else None
             raise PluginError(Problem(f"there is no file {quoted(path, 500)}", help=hint))
         # Named by its whole path: it can shadow no other module, and is imported once.
-        name = f"{FILE_MODULE}{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
+        name = f"zoo_plugin_file_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
         if name not in sys.modules:
             spec = spec_from_file_location(name, path)
             if spec is None or spec.loader is None:

@@ -71,22 +71,24 @@ def resolve(document: Document, registry: Registry) -> Resolved:
         PluginError: the same, and a plugin could not be loaded.
     """
     findings = Findings()
-    return _Resolver(registry, findings).resolve(with_parents(document, registry, findings))
+    root = with_parents(document, registry, findings)
+    return _Resolver(root, registry, findings).resolve()
 
 
 class _Resolver:
     """One walk over a spec. `scope` is the chain of tables from the top level to a component's own;
     `given` the dimensions that the components around it bind."""
 
-    def __init__(self, registry: Registry, findings: Findings) -> None:
+    def __init__(self, root: Table, registry: Registry, findings: Findings) -> None:
+        self.root = root
         self.registry = registry
         self.findings = findings
         self.usage = Usage()
         self.rules: list[Table] = []
         self.failed: set[tuple[str, str]] = set()
 
-    def resolve(self, root: Table) -> Resolved:
-        self.root = root
+    def resolve(self) -> Resolved:
+        root = self.root
         name = self.root_value(root, "name", str, "a string")
         if name is not None and not SPEC_NAME.fullmatch(name):
             message = "`name` is made of letters, digits, `-`, `_` and `.`"
@@ -352,9 +354,9 @@ class _Resolver:
         leaves it without effect, and cannot take it out of their files."""
         found: set[tuple[Document, KeyPath]] = set()
         for parent in self.root.merged[:1]:
-            alone = _Resolver(self.registry, Findings())
+            alone = _Resolver(parent, self.registry, Findings())
             with suppress(ZooError):
-                alone.resolve(parent)
+                alone.resolve()
             found |= alone.usage.places() | alone.used_by_parents
         return found
 

@@ -78,10 +78,11 @@ class Sublayer(Plugin):
 class Attention(Sublayer):
     """Mixes information between positions.
 
-    Module: `forward(x, memory, *, mask, causal, rotation, bias, return_weights)` returns the
-    branch's output (..., query, d_model) and, if asked, the weights (..., heads, query, key).
+    Module: `forward(x, memory, *, mask, causal, rotation, bias, positions, return_weights)` returns
+    the branch's output (..., query, d_model) and, if asked, the weights (..., heads, query, key).
     `memory` (..., key, key_width) is None in self-attention; `mask` is boolean, True = attend,
     and broadcasts to the weights; `rotation` and `bias` are what the position scheme returned.
+    Cross-attention is called with `memory`, `mask` and `return_weights` alone.
     """
 
     key_width: Given[int | None] = None

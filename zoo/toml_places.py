@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import tree_sitter_toml
 from tree_sitter import Language, Node, Parser
@@ -50,6 +51,7 @@ class _Walk:
         self.tables: dict[_Path, Span] = {}  # made by a head or by a dotted key
         self.values: dict[_Path, Span] = {}  # made by `key = value`
         self.array_lengths: dict[_Path, int] = {}
+        self.columns: dict[int, list[int]] = {}
         tree = Parser(Language(tree_sitter_toml.language())).parse(bytes(self.source))
         for node in tree.root_node.named_children:
             if node.type == "pair":
@@ -112,7 +114,8 @@ class _Walk:
         elif value.type == "array":
             items = [item for item in value.named_children if item.type != "comment"]
             for index, item in enumerate(items):
-                self.places.spans[(*path, index)] = (self.span(item), self.span(item))
+                span = self.span(item)
+                self.places.spans[(*path, index)] = (span, span)
                 self.inside(item, (*path, index))
 
     def duplicate(self, node: Node, path: _Path, key: Node, outer: _Path | None = None) -> None:
@@ -140,10 +143,18 @@ class _Walk:
 
     def span(self, node: Node) -> Span:
         (row, start), (last_row, end) = node.start_point, node.end_point
-        line = self.lines[row]
-        end = end if last_row == row else len(line)
-        column = len(line[:start].decode(errors="replace"))
-        return row + 1, column + 1, max(1, len(line[start:end].decode(errors="replace")))
+        end = end if last_row == row else len(self.lines[row])
+        if not self.lines[row].isascii():
+            columns = self.columns_of(row)
+            start, end = columns[start], columns[end]
+        return row + 1, start + 1, max(1, end - start)
+
+    def columns_of(self, row: int) -> list[int]:
+        """For each byte of a line, how many characters begin before it."""
+        if row not in self.columns:
+            begins = (byte & 0xC0 != 0x80 for byte in self.lines[row])
+            self.columns[row] = list(accumulate(begins, initial=0))
+        return self.columns[row]
 
 
 def _unquote(node: Node) -> str:

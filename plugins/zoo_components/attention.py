@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, Tensor, linear, vector
 from zoo.slots import Attention, Norm
 from zoo_components.norm import NoNorm
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
+from zoo_components.projections import Projections
 
 if TYPE_CHECKING:
     from torch import nn
-
-Projection = Literal["q", "k", "v", "o"]
-
-
-def _all_or_none(value: Any) -> Any:
-    """`true` and `false` as the list of projections that they stand for."""
-    return {True: ("q", "k", "v", "o"), False: ()}[value] if isinstance(value, bool) else value
-
-
-Projections = Annotated[
-    tuple[Projection, ...],
-    Field(strict=False),
-    BeforeValidator(_all_or_none, json_schema_input_type=bool | tuple[Projection, ...]),
-]
-"""Some of the projections, or `true` for all and `false` for none."""
 
 
 class MultiHead(Attention):

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class Residual(Block):
-    """Sublayers, each a residual branch: x = out(x + dropout(post(f(pre(x))))) (Vaswani et al. 2017,
-    section 3.1; the placements are compared by Xiong et al. 2020, arXiv:2002.04745). In parallel,
-    all branches read the same x and are summed at once (Wang and Komatsuzaki 2021, GPT-J)."""
+    """Sublayers, each a residual branch: x = out(x + dropout(post(f(pre(x))))) (Vaswani et al.
+    2017, section 3.1; the placements are compared by Xiong et al. 2020, arXiv:2002.04745). In
+    parallel, all branches read the same x and are summed at once (Wang and Komatsuzaki 2021,
+    GPT-J)."""
 
     causal: Given[bool] = False
     self_attn: Annotated[Attention, Slot("attention")]
@@ -39,7 +40,7 @@ class Residual(Block):
             head_dim="self_head_dim",
         ),
     ]
-    """A position scheme of this layer alone, beside the stack's, inside its self-attention (UMT5)."""
+    """A position scheme of this layer alone, beside the stack's, in its self-attention (UMT5)."""
     cross_attn: Annotated[
         Attention | None, Slot("attention", needs="memory_width", key_width="memory_width")
     ] = None
@@ -56,11 +57,12 @@ class Residual(Block):
     """Whether each branch reads the sum before it, or all read the layer's input. A parallel `ffn`
     with `norms = []` reads what the attention's norm returned."""
     residual_scale: float = 1.0
-    """What the output of each branch is multiplied with (muP: Yang et al. 2022, arXiv:2203.03466)."""
+    """What the output of each branch is multiplied with (muP: Yang et al. 2022,
+    arXiv:2203.03466)."""
     skip_scale: float = 1.0
     """What the other summand is multiplied with."""
     skip_from: Literal["input", "normed"] = "input"
-    """Whether the other summand is the branch's input, or its norm's output (an option of BLOOM)."""
+    """Whether the other summand is the branch's input, or its norm's output (BLOOM's option)."""
     layer_scale: Literal["none", "learned"] = "none"
     """Whether the layer's output is multiplied with one learned number (Gemma 4)."""
 
@@ -70,8 +72,8 @@ class Residual(Block):
             self._check_parallel()
         if self.self_position.embedded:
             raise contradiction(
-                f"`{self.self_position.kind}` positions are added to the embeddings; a layer cannot "
-                "have its own",
+                f"`{self.self_position.kind}` positions are added to the embeddings; a layer "
+                "cannot have its own",
                 "self_position.kind",
             )
         for name in ("self_attn", "cross_attn"):
@@ -103,7 +105,7 @@ class Residual(Block):
         for name, sublayer in self.sublayers().items():
             if "out" in sublayer.norms:
                 raise contradiction(
-                    f"a parallel layer has one sum: `{name}` cannot have a norm of its own after it",
+                    f"a parallel layer has one sum: `{name}` cannot have a norm after its own",
                     f"{name}.norms",
                     "arrangement",
                     "norm_placement",

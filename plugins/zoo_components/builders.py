@@ -83,10 +83,10 @@ class Encoder(Builder):
     pooler: Annotated[
         Head, Slot("head", default="none", inherit=False, d_model="encoder.output_width")
     ]
-    """A second head, for whole sequences: `model.pooler` of the states (BERT: the kind `pooler`)."""
+    """A second head, for whole sequences: `model.pooler` of the states (BERT: kind `pooler`)."""
     nsp: bool = False
-    """Whether there is a third for next-sentence prediction: `model.nsp` of what the pooler returns,
-    a linear map to two classes."""
+    """Whether there is a third for next-sentence prediction: `model.nsp` of what the pooler
+    returns, a linear map to two classes."""
 
     @model_validator(mode="after")
     def _check(self) -> Encoder:

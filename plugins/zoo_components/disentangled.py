@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
 from zoo.layout import Layout, linear
 from zoo.slots import Attention
-from zoo_components.attention import Projections
 from zoo_components.only_with import UNSTATED, OnlyWith
+from zoo_components.projections import Projections
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +50,8 @@ class Disentangled(Attention):
     scale: PositiveFloat = Field(
         default_factory=lambda data: (data["head_dim"] * (1 + len(data["terms"]))) ** -0.5
     )
-    """What the sum of all scores is multiplied with; 1 / sqrt(head_dim * (1 + terms)) by default."""
+    """What the sum of all scores is multiplied with; 1 / sqrt(head_dim * (1 + terms)) unless
+    stated."""
     dropout: Shared[Probability] = 0.0
     """Dropout on the attention weights."""
 
@@ -58,8 +59,8 @@ class Disentangled(Attention):
     def _check(self) -> Disentangled:
         if self.key_width is not None:
             raise ValueError(
-                "disentangled attention is about distances within one sequence: choose another kind "
-                "for `cross_attn`"
+                "disentangled attention is about distances within one sequence: choose another "
+                "kind for `cross_attn`"
             )
         if "head_dim" not in self.model_fields_set and self.d_model % self.n_heads:
             raise contradiction(
@@ -85,11 +86,8 @@ class Disentangled(Attention):
 
     def layout(self) -> Layout:
         width = self.n_heads * self.head_dim
-        parts = {
-            f"{p}_proj": linear(self.d_model, width, bias=p in self.bias) for p in ("q", "k", "v")
-        }
-        for name, bias in self.position_biases.items():
-            parts[name] = linear(self.d_model, width, bias=bias)
+        biases = {f"{p}_proj": p in self.bias for p in "qkv"} | self.position_biases
+        parts = {name: linear(self.d_model, width, bias=bias) for name, bias in biases.items()}
         parts["o_proj"] = linear(width, self.d_model, bias="o" in self.bias, residual=True)
         label = f"disentangled, {self.n_heads} heads of {self.head_dim}"
         return Layout(parts, label, cache=2 * width)

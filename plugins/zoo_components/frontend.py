@@ -69,10 +69,8 @@ class ConvFrontend(Embedding):
             zip(self.widths, self.kernel_sizes, strict=True)
         ):
             fans = {"fan_in": n_in * kernel, "fan_out": n_out * kernel}
-            weight = Tensor((n_out, n_in, kernel), **fans)
-            parts[str(number)] = Layout(
-                {"weight": weight, "bias": Tensor((n_out,), "bias", **fans)}
-            )
+            weight, bias = Tensor((n_out, n_in, kernel), **fans), Tensor((n_out,), "bias", **fans)
+            parts[str(number)] = Layout({"weight": weight, "bias": bias})
         return Layout(parts, f"{self.n_features} features")
 
     def build(self, scheme: nn.Module | None = None) -> nn.Module:

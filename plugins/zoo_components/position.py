@@ -38,7 +38,7 @@ class Sinusoidal(Position):
     arrangement: Literal["interleaved", "halves"] = "interleaved"
     """Where sine and cosine stand: in turn (sin, cos, sin, ...), or all sines first."""
     exponent: Literal["d_model", "half_minus_one"] = "d_model"
-    """The exponent of the k-th angle: 2k / d_model, or k / (d_model / 2 - 1) as in tensor2tensor."""
+    """The exponent of the k-th angle: 2k / d_model, or k / (d_model / 2 - 1) (tensor2tensor)."""
     offset: int = Field(default=0, ge=0)
     """What is added to each position (2 in M2M-100)."""
     zero_padding: bool = False

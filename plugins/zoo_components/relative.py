@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Alibi(Position):
-    """Scores fall in proportion to the distance, in each head with another slope (Press et al. 2021,
-    arXiv:2108.12409): -slope * |query - key| is added. The slopes are 2**(-max_exponent * i / n) for
-    i = 1 to n heads; where n is no power of two they are every second one of the next power of two,
-    then the others."""
+    """Scores fall in proportion to the distance, in each head with another slope (Press et al.
+    2021, arXiv:2108.12409): -slope * |query - key| is added. The slopes of n heads are
+    2**(-max_exponent * i / n) for i = 1 to n; where n is no power of two, every second one of the
+    next power of two and then the others."""
 
     max_exponent: PositiveFloat = 8.0
     """The smallest slope is 2 to the power of minus this."""
@@ -67,15 +67,15 @@ class T5Buckets(Position):
         one_way = self.n_buckets // 2 if self.bidirectional else self.n_buckets
         if one_way < 2 or (self.bidirectional and self.n_buckets % 2):
             raise contradiction(
-                f"n_buckets = {self.n_buckets} cannot be halved for two directions with two buckets "
-                "each; it must be even and at least 4",
+                f"n_buckets = {self.n_buckets} cannot be halved for two directions with two "
+                "buckets each; it must be even and at least 4",
                 "n_buckets",
                 "bidirectional",
             )
         if self.max_distance <= one_way // 2:
             raise contradiction(
-                f"max_distance = {self.max_distance} must be more than the {one_way // 2} distances "
-                "that have buckets of their own",
+                f"max_distance = {self.max_distance} must be more than the {one_way // 2} "
+                "distances that have buckets of their own",
                 "max_distance",
                 "n_buckets",
             )
@@ -113,8 +113,8 @@ class DisentangledPosition(Position):
         n_buckets = number(self.n_buckets)
         if n_buckets is not None and not 4 <= n_buckets < 2 * (self.max_distance - 1):
             raise contradiction(
-                f"n_buckets = {n_buckets} must be at least 4 and less than 2 * (max_distance - 1) = "
-                f"{2 * (self.max_distance - 1)}",
+                f"n_buckets = {n_buckets} must be at least 4 and less than "
+                f"2 * (max_distance - 1) = {2 * (self.max_distance - 1)}",
                 "n_buckets",
                 "max_distance",
             )

@@ -42,7 +42,8 @@ class Rotary(Position):
             raise ValueError("rotary positions need a self-attention that states its head_dim")
         if self.rotated_width % 2 or self.rotated_width == 0:
             raise contradiction(
-                f"rotary positions turn pairs: head_dim * fraction = {self.rotated_width} is not even",
+                "rotary positions turn pairs: head_dim * fraction = "
+                f"{self.rotated_width} is not even",
                 "fraction",
                 "head_dim",
                 "n_heads",
@@ -87,8 +88,8 @@ class LinearRotary(Rotary):
 
 
 class ProportionalRotary(Rotary):
-    """Rotary positions whose slow pairs stand still (Gemma 4): pairs are made of the whole head, and
-    of them only the first, fastest `fraction` is turned."""
+    """Rotary positions whose slow pairs stand still (Gemma 4): pairs are made of the whole head,
+    and of them only the first, fastest `fraction` is turned."""
 
     factor: PositiveFloat = 1.0
     """What all positions are divided by."""
@@ -128,7 +129,8 @@ class DynamicRotary(Rotary):
     def _check_exponent(self) -> DynamicRotary:
         if self.rotated_width == 2:
             raise contradiction(
-                "one rotated pair has no base that could grow: head_dim * fraction must be 4 or more",
+                "one rotated pair has no base that could grow: head_dim * fraction must be 4 or "
+                "more",
                 "fraction",
                 "head_dim",
             )
@@ -263,7 +265,8 @@ class Llama3Rotary(Rotary):
     original_length: Size
     """Tokens of the longest sequence in the training before."""
     low_freq_factor: PositiveFloat = 1.0
-    """A pair that turns less often than this in the original length is slowed by all of `factor`."""
+    """A pair that turns less often than this in the original length is slowed by all of
+    `factor`."""
     high_freq_factor: PositiveFloat = 4.0
     """A pair that turns more often than this in the original length stays as it is."""
 

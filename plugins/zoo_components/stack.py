@@ -132,7 +132,7 @@ class Stack(Component):
             if block.reads is not None and block.reads not in sites:
                 raise contradiction(
                     f"the attention of these layers reads the table `{block.reads}`, which no "
-                    "position scheme of the stack has: state the scheme as `position` or `relative`",
+                    "position scheme of the stack has: state it as `position` or `relative`",
                     "self_attn.kind",
                     "attention.kind",
                     "position.kind",

@@ -108,7 +108,7 @@ def stack(
     n_heads: int,
     causal: bool = False,
 ) -> Tensor:
-    """x (batch, length, d_model) through layers of those numbers, and what follows if it is there."""
+    """x (batch, length, d_model) through layers of those numbers, and what follows if there is."""
     length = x.shape[1]
     seen = torch.ones(length, length, dtype=torch.bool).tril() if causal else None
     for number, form in layers:

@@ -150,14 +150,17 @@ def _hint(child: Child) -> str:
 
 def layout_names(inside: list[Child], layout: Layout) -> dict[str, str]:
     """What the layout of a component calls each of those inside it, by field: the part of the same
-    name, or else the first that holds the same tensors."""
+    name, or else the first that holds the same tensors. Several may be in one list of layers."""
     found = {child.name: child.name for child in inside if child.name in layout.parts}
     for child in inside:
         own = dict(child.component.layout().parts)
-        for name, part in layout.parts.items():
-            taken = name in found.values() or isinstance(part, Tensor)
-            if child.name not in found and own and not taken and _holds(part, own):
-                found[child.name] = name
+        if child.name in found or not own:
+            continue
+        holding = [name for name, part in layout.parts.items() if _holds(part, own)]
+        free = (name for name in holding if name not in found.values())
+        lists = (name for name in holding if isinstance(layout.parts[name], LayerList))
+        if name := next(free, None) or next(lists, None):
+            found[child.name] = name
     return found
 
 

@@ -132,7 +132,7 @@ class ResidualBlock(nn.Module):
     def _positions(
         self, context: LayerContext, dtype: torch.dtype
     ) -> tuple[Rotation | None, torch.Tensor | None]:
-        """The stack's rotation and bias, with what the layer's own scheme makes of the positions."""
+        """The stack's rotation and bias, with what the layer's own scheme makes of positions."""
         if self.scheme_name is None:
             return context.rotation, context.bias
         scheme, at = getattr(self.self_attn, self.scheme_name), context.positions

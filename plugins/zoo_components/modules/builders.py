@@ -133,8 +133,8 @@ class EncoderDecoder(TiedTransformer):
 class Encoder(TiedTransformer):
     """model(source) = head(encode(source)).
 
-    With a `pooler`, `model.pooler(states)` is what it makes of the states that `encode` returns, and
-    `model.nsp`, if the spec asks for it, maps that to the scores of two classes, (batch, 2).
+    With a `pooler`, `model.pooler(states)` is what it makes of the states that `encode` returns,
+    and `model.nsp`, if the spec asks for it, maps that to the scores of two classes, (batch, 2).
     """
 
     def __init__(

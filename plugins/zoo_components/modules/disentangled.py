@@ -105,7 +105,7 @@ class DisentangledAttention(nn.Module):
         positions: torch.Tensor,
         scheme: DisentangledPositions,
     ) -> torch.Tensor:
-        """The scores of queries and keys with the distance between them, (..., heads, query, key)."""
+        """Scores of queries and keys with the distance between them, (..., heads, query, key)."""
         vectors = scheme.vectors()
         rows = scheme.rows(positions).unsqueeze(-3).expand(*q.shape[:-1], -1)
         scores = torch.zeros_like(rows, dtype=q.dtype)

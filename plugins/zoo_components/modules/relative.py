@@ -107,8 +107,8 @@ class DisentangledPositions(PositionScheme):
 
 
 def log_buckets(distance: torch.Tensor, *, n_buckets: int, max_distance: int) -> torch.Tensor:
-    """The bucket of each distance: itself up to n_buckets / 2, then by the logarithm up to n_buckets
-    at max_distance - 1 (the code of DeBERTa V2; in float32 for every model)."""
+    """The bucket of each distance: itself up to n_buckets / 2, then by the logarithm, up to
+    n_buckets - 1 at max_distance - 1 (the code of DeBERTa V2; in float32 for every model)."""
     half = n_buckets // 2
     # Below half the logarithm is not used, but must not be that of 0.
     far = distance.abs().clamp(min=half)

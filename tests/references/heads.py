@@ -1,0 +1,40 @@
+"""What the tests of heads have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+D_MODEL, VOCAB, N_CLASSES = 6, 11, 3
+
+
+def built(description: Any) -> nn.Module:
+    """In float64, with random tensors; the layout is what is built, buffers included."""
+    module = description.build().double()
+    layout = {name: (t.shape, t.buffer) for name, t in description.layout().tensors()}
+    trained = dict(module.named_parameters())
+    assert layout == {n: (tuple(t.shape), n not in trained) for n, t in module.state_dict().items()}
+    generator = torch.Generator().manual_seed(0)
+    for tensor in module.state_dict().values():
+        tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
+    return module.eval()
+
+
+def states(*shape: int) -> Tensor:
+    return torch.randn(*shape, D_MODEL, dtype=torch.float64, requires_grad=True)
+
+
+def same(found: Tensor, expected: Tensor, module: nn.Module, x: Tensor) -> None:
+    """Values, and gradients of a random sum with respect to the states and all parameters."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+    weights = torch.randn_like(expected)
+    tensors = [x, *module.parameters()]
+    ours, theirs = (torch.autograd.grad((y * weights).sum(), tensors) for y in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+def linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    y = x @ w[f"{name}.weight"].T
+    return y + w[f"{name}.bias"] if f"{name}.bias" in w else y

@@ -1,0 +1,50 @@
+"""What the tests of stacks have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import zoo
+from references.transformer import Layer, stack
+from zoo.transformer import Transformer
+
+D_MODEL, HEADS, VOCAB, LENGTH = 8, 2, 11, 5
+FREE = {"embedding": "vectors", "position": "none"}
+
+
+def spec(builder: str = "encoder", **fields: Any) -> dict[str, Any]:
+    common = {"format": 1, "name": "m", "builder": builder, "n_layers": 2, "d_model": D_MODEL}
+    vocab = {"source_vocab": VOCAB, "target_vocab": VOCAB}
+    vocab = vocab if builder == "encoder_decoder" else {"vocab": VOCAB}
+    return {**common, **vocab, "n_heads": HEADS, "d_ff": 12, "head": "none", **fields}
+
+
+def built(builder: str = "encoder", **fields: Any) -> Transformer:
+    """A float64 model in which no vector is left at ones or zeros."""
+    model = zoo.build(spec(builder, **fields), dtype=torch.float64)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def vectors(length: int = LENGTH) -> torch.Tensor:
+    return torch.randn(2, length, D_MODEL, dtype=torch.float64)
+
+
+def same(model: Transformer, layers: list[tuple[int, Layer]], *, causal: bool = False) -> None:
+    """Whether a model of vectors is these layers: values, and gradients for every parameter."""
+    prefix = "decoder" if causal else "encoder"
+    x = vectors()
+    expected = stack(
+        dict(model.named_parameters()), prefix, x, layers, n_heads=HEADS, causal=causal
+    )
+    found = model(x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    weights = torch.randn_like(found)
+    tensors = list(model.parameters())
+    ours, theirs = (torch.autograd.grad((y * weights).sum(), tensors) for y in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)

@@ -1,0 +1,586 @@
+"""The command line: what each command prints, writes and returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import zoo
+from zoo.cli import cli, run
+from zoo.show import human_bytes
+
+SPEC = """\
+format = 1
+name = "tiny"
+builder = "encoder_decoder"
+source_vocab = 11
+target_vocab = 11
+share_embeddings = true
+n_layers = 2
+d_model = 8
+n_heads = 2
+d_ff = 12
+head = { kind = "linear", tied = true }
+"""
+BAD = SPEC.replace("d_model = 8", "d_model = 9").replace("d_ff", "d_fff")
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with one good and one bad spec, and no user's registry."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "tiny.toml").write_text(SPEC)
+    (folder / "bad.toml").write_text(BAD)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return folder
+
+
+Zoo = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Zoo:
+    """Runs one command: its exit status, and what it printed to stdout and stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "zoo", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+SPECS = {"tiny.toml", "bad.toml"}
+
+
+# --- build ----------------------------------------------------------------------------------------
+
+
+def test_build_writes_one_file_into_a_folder_of_the_models_name(
+    command: Zoo, project: Path
+) -> None:
+    status, out, err = command("build", "tiny.toml")
+    assert (status, err) == (0, "")
+    assert files(project) == SPECS | {"tiny/model.safetensors"}
+    digest = zoo.save(zoo.build("tiny.toml"), project.parent / "same")
+    same = project.parent / "same" / "model.safetensors"
+    assert Path("tiny/model.safetensors").read_bytes() == same.read_bytes()
+    parameters = sum(p.numel() for p in zoo.load("tiny").parameters())
+    assert out == f"tiny: {parameters:,} parameters, seed 0\ntiny/model.safetensors\n{digest}\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "written"),
+    [
+        ("out", "out/model.safetensors"),
+        ("a/b/c", "a/b/c/model.safetensors"),
+        ("a/mine.safetensors", "a/mine.safetensors"),
+    ],
+)
+def test_build_writes_where_it_is_told_to(
+    output: str, written: str, command: Zoo, project: Path
+) -> None:
+    status, out, _ = command("build", "tiny.toml", "-o", output)
+    assert status == 0
+    assert files(project) == SPECS | {written}
+    assert written in out.splitlines()
+
+
+def test_build_takes_the_name_of_a_model(command: Zoo) -> None:
+    status, out, _ = command("build", "vaswani-base", "--device", "meta")
+    assert status == 0
+    assert out == "vaswani-base: 63,045,632 parameters, built on meta; nothing is written\n"
+
+
+def test_build_json(command: Zoo, project: Path) -> None:
+    status, out, err = command("build", "tiny.toml", "--seed", 5, "--dtype", "bfloat16", "--json")
+    assert (status, err) == (0, "")
+    model = zoo.build("tiny.toml", seed=5, dtype=torch.bfloat16)
+    assert json.loads(out) == {
+        "name": "tiny",
+        "spec_digest": zoo.read_spec("tiny.toml").digest,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "seed": 5,
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "path": "tiny/model.safetensors",
+        "content_digest": zoo.save(model, project.parent / "same"),
+    }
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
+def test_build_takes_every_seed(seed: int, command: Zoo) -> None:
+    assert command("build", "tiny.toml", "--seed", seed)[0] == 0
+    built = zoo.build("tiny.toml", seed=seed).state_dict()
+    loaded = zoo.load("tiny").state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in built.items())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_build_takes_every_dtype(dtype: str, command: Zoo) -> None:
+    assert command("build", "tiny.toml", "--dtype", dtype)[0] == 0
+    tensors = load_file("tiny/model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {getattr(torch, dtype)}
+
+
+def test_build_on_meta_writes_nothing(command: Zoo, project: Path) -> None:
+    status, out, _ = command("build", "tiny.toml", "--device", "meta", "-o", "out", "--json")
+    report = json.loads(out)
+    assert status == 0
+    assert (report["path"], report["content_digest"]) == (None, None)
+    assert files(project) == SPECS
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seed", "-1"], "--seed"),
+        (["--seed", str(2**64)], "--seed"),
+        (["--seed", "x"], "--seed"),
+        (["--dtype", "int8"], "--dtype"),
+        (["--device", "nowhere"], "the device `nowhere` cannot be used"),
+        (["--device", "cuda:99"], "the device `cuda:99` cannot be used"),
+        (["-o", "tiny.toml"], "cannot write 'tiny.toml/model.safetensors'"),
+        (["--nothing"], "No such option"),
+    ],
+)
+def test_build_refuses(options: list[str], message: str, command: Zoo, project: Path) -> None:
+    status, out, err = command("build", "tiny.toml", *options)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert files(project) == SPECS
+    assert Path("tiny.toml").read_text() == SPEC
+
+
+def test_build_of_a_bad_spec_writes_nothing(command: Zoo, project: Path) -> None:
+    status, out, err = command("build", "bad.toml", "-o", "out", "--json")
+    assert (status, out) == (2, "")
+    assert "bad.toml:10:1: error: unknown key `d_fff`" in err
+    assert files(project) == SPECS
+
+
+def test_a_place_that_cannot_be_written_to_is_told_before_the_work(command: Zoo) -> None:
+    Path("file").touch()
+    start = time.perf_counter()
+    status, _, err = command("build", "vaswani-big", "-o", "file/out")
+    assert status == 2
+    assert "cannot write" in err
+    assert time.perf_counter() - start < 2.0
+
+
+def test_ctrl_c_ends_a_build_and_leaves_nothing(project: Path) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "zoo", "build", "vaswani-base", "-o", "out"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while running.poll() is None and not [*project.glob("out/.zoo-*")]:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, "")
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    assert files(project) == SPECS
+    assert not Path("out").exists()
+
+
+# --- validate -------------------------------------------------------------------------------------
+
+
+def test_validate(command: Zoo) -> None:
+    digest = zoo.read_spec("tiny.toml").digest
+    assert command("validate", "tiny.toml") == (0, f"tiny.toml: tiny {digest}\n", "")
+
+
+def test_validate_reports_every_problem_of_all(command: Zoo) -> None:
+    status, out, err = command("validate", "bad.toml", "tiny.toml", "absent.toml", "vaswani-base")
+    assert status == 2
+    assert [line.split(":")[0] for line in out.splitlines()] == ["tiny.toml", "vaswani-base"]
+    assert "bad.toml:10:1: error: unknown key `d_fff`" in err
+    assert "`absent.toml` does not exist" in err
+
+
+def test_validate_json(command: Zoo) -> None:
+    status, out, err = command("validate", "tiny.toml", "bad.toml", "--json")
+    assert status == 2
+    good, bad = json.loads(out)
+    found = zoo.read_spec("tiny.toml")
+    assert good == {
+        "spec": "tiny.toml",
+        "valid": True,
+        "name": "tiny",
+        "digest": found.digest,
+        "parameters": found.n_parameters,
+    }
+    assert (bad["spec"], bad["valid"]) == ("bad.toml", False)
+    unknown = next(one for one in bad["problems"] if "d_fff" in one["message"])
+    assert (unknown["file"], unknown["line"], unknown["column"]) == ("bad.toml", 10, 1)
+    assert unknown["help"] == "did you mean `d_ff`?"
+    assert "bad.toml:10:1" in err
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+def vaswani(d: int, f: int) -> dict[str, Any]:
+    """Vaswani et al. (2017), as in the spec: projections without bias, six post-norm layers, one
+    table of 37,000 tokens for source, target and head."""
+    table = 37000 * d
+    ffn, norm, attention = 2 * d * f + f + d, 2 * d, 4 * d * d
+    layers = 6 * (attention + ffn + 2 * norm) + 6 * (2 * attention + ffn + 3 * norm)
+    cache = 6 * 2 * d
+    return {"unique": table + layers, "shared": 2 * table, "cache": cache, "source": cache}
+
+
+SIZES = {
+    "vaswani-base": vaswani(512, 2048),
+    "vaswani-big": vaswani(1024, 4096),
+    # Radford et al. (2019): 124M; 12 layers of 768, the head tied to a table of 50,257 tokens.
+    "gpt2": {
+        "unique": 124_439_808,
+        "shared": 50257 * 768,
+        "cache": 12 * 2 * 768,
+        "source": 0,
+    },
+    # Touvron et al. (2023): 6.7B; 32 layers, 32 key-value heads of 128.
+    "llama-2-7b": {
+        "unique": 6_738_415_616,
+        "shared": 0,
+        "cache": 32 * 2 * 32 * 128,
+        "source": 0,
+    },
+    # Meta (2024): 8.0B; 32 layers, 8 key-value heads of 128.
+    "llama-3-8b": {
+        "unique": 8_030_261_248,
+        "shared": 0,
+        "cache": 32 * 2 * 8 * 128,
+        "source": 0,
+    },
+}
+
+
+@pytest.mark.parametrize("model", SIZES)
+def test_show_json_has_the_sizes(model: str, command: Zoo) -> None:
+    sizes = SIZES[model]
+    status, out, err = command("show", model, "--json")
+    data = json.loads(out)
+    assert (status, err) == (0, "")
+    assert data["parameters"] == {"unique": sizes["unique"], "shared": sizes["shared"]}
+    assert data["bytes"] == {"float32": 4 * sizes["unique"], "bfloat16": 2 * sizes["unique"]}
+    cache = {"float32": 4 * sizes["cache"], "bfloat16": 2 * sizes["cache"]}
+    assert data["kv_cache_bytes_per_token"] == cache
+    cache = {"float32": 4 * sizes["source"], "bfloat16": 2 * sizes["source"]}
+    assert data["kv_cache_bytes_per_source_token"] == cache
+    assert (data["name"], data["digest"]) == (model, zoo.read_spec(model).digest)
+
+
+def test_show_prints_a_tree_with_sizes(command: Zoo) -> None:
+    status, out, _ = command("show", "vaswani-base")
+    assert status == 0
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[0] == "vaswani-base (encoder_decoder)"
+    assert "parameters 63,045,632, and 37,888,000 more that are shared" in lines
+    assert "size 252.2 MB float32, 126.1 MB bfloat16" in lines
+    assert "kv cache 24.6 kB float32, 12.3 kB bfloat16 per token" in lines
+    assert "24.6 kB float32, 12.3 kB bfloat16 per source token" in lines
+    assert "├─ encoder 37,846,016" in lines
+    assert "│ ├─ self_attn multi_head, 8 heads of 64 1,049,600" in lines
+    assert "└─ out = decoder.embed.tokens 18,944,000" in lines
+
+
+def test_show_tensors_is_what_is_built(command: Zoo) -> None:
+    _, out, _ = command("show", "tiny.toml", "--tensors", "--json")
+    told = {one["name"]: one for one in json.loads(out)}
+    state = zoo.build("tiny.toml").state_dict()
+    aliases = {"encoder.embed.tokens.weight", "head.out.weight"}
+    assert told.keys() == state.keys() - aliases
+    assert all(one["shape"] == list(state[name].shape) for name, one in told.items())
+    assert set(told["decoder.embed.tokens.weight"]["also"]) == aliases
+    _, out, _ = command("show", "tiny.toml", "--tensors")
+    assert "11 x 8  decoder.embed.tokens.weight  = encoder.embed.tokens.weight, head.out" in out
+    assert len(out.splitlines()) == len(told)
+
+
+def test_show_resolved(command: Zoo) -> None:
+    status, out, _ = command("show", "tiny.toml", "--resolved")
+    assert status == 0
+    full = zoo.read_spec("tiny.toml").to_dict()
+    assert tomllib.loads(out) == full
+    assert "d_model = 8 # tiny.toml:8" in out
+    assert json.loads(command("show", "tiny.toml", "--resolved", "--json")[1]) == full
+
+
+def test_show_of_a_weights_file_is_that_of_its_spec(command: Zoo) -> None:
+    command("build", "tiny.toml", "-o", "tiny")
+    spec = json.loads(command("show", "tiny.toml", "--json")[1])
+    for source in ("tiny", "tiny/model.safetensors"):
+        shown = json.loads(command("show", source, "--json")[1])
+        assert {key: shown[key] for key in spec} == spec
+    assert "tiny  (encoder_decoder)" in command("show", "tiny")[1]
+    assert command("show", "tiny", "--tensors")[1] == command("show", "tiny.toml", "--tensors")[1]
+
+
+def test_show_of_what_is_not_there(command: Zoo) -> None:
+    status, out, err = command("show", "vaswani-bas")
+    assert (status, out) == (2, "")
+    assert "did you mean `vaswani-base`?" in err
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (252_182_528, "252.2 MB"),
+        (16_060_522_496, "16.1 GB"),
+        (3_245_086_710_400, "3.2 TB"),
+        (12_345_678_901_234_567, "12,345.7 TB"),
+    ],
+)
+def test_human_bytes(count: int, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+# --- list -----------------------------------------------------------------------------------------
+
+
+def listed(out: str) -> dict[str, list[str]]:
+    """The names below each heading."""
+    found: dict[str, list[str]] = {}
+    for line in filter(None, out.splitlines()):
+        if line.startswith("  "):
+            found[[*found][-1]].append(line.split()[0])
+        else:
+            found[line] = []
+    return found
+
+
+def test_list(command: Zoo) -> None:
+    everything = listed(command("list")[1])
+    models, components = (
+        listed(command("list", "models")[1]),
+        listed(command("list", "components")[1]),
+    )
+    assert everything == models | components
+    assert set(models) == {"models"}
+    assert {"vaswani-base", "gpt2", "llama-3-8b"} <= set(models["models"])
+    assert components.keys() >= {"builder", "block", "attention", "ffn", "norm", "position", "head"}
+    assert {"mlp", "glu"} <= set(components["ffn"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["components", "layer_*"], {"norm": ["layer_norm"]}),
+        (["models", "llama-3-*b"], {"models": ["llama-3-8b", "llama-3-70b"]}),
+        (["vaswani-b[ai]*"], {"models": ["vaswani-base", "vaswani-big"]}),
+        (["mlp"], {"ffn": ["mlp"]}),
+        (["components", "gpt2"], {}),
+        (["models", "mlp"], {}),
+    ],
+)
+def test_list_takes_a_pattern(arguments: list[str], names: dict[str, Any], command: Zoo) -> None:
+    status, out, _ = command("list", *arguments)
+    assert status == 0
+    if not names:
+        assert out == "nothing matches\n"
+        return
+    assert {slot: set(found) for slot, found in listed(out).items()} == {
+        slot: set(found) for slot, found in names.items()
+    }
+
+
+def test_list_json(command: Zoo) -> None:
+    status, out, _ = command("list", "components", "mlp", "--json")
+    assert status == 0
+    (row,) = json.loads(out)["components"]
+    assert (row["name"], row["slot"]) == ("mlp", "ffn")
+    assert row["target"] == "zoo_components.ffn:Mlp"
+    assert json.loads(command("list", "--json")[1]).keys() == {"models", "components"}
+
+
+def test_list_of_something_else(command: Zoo) -> None:
+    status, _, err = command("list", "plugins", "mlp")
+    assert status == 2
+    assert "'plugins' is neither 'models' nor 'components'" in err
+
+
+PLUGIN = """
+from zoo_components.ffn import Mlp
+
+class Mine(Mlp):
+    pass
+"""
+
+
+def test_a_further_registry(command: Zoo) -> None:
+    Path("more").mkdir()
+    Path("more/mine.py").write_text(PLUGIN)
+    registry = Path("more/registry.toml")
+    registry.write_text('format = 1\n[ffn]\nmine = "mine.py:Mine"\n')
+    Path("mine.toml").write_text(SPEC + '\nffn = "mine"\n')
+    assert command("validate", "mine.toml")[0] == 2
+    assert command("--registry", registry, "validate", "mine.toml")[0] == 0
+    assert listed(command("--registry", registry, "list", "mine")[1]) == {"ffn": ["mine"]}
+    assert command("--registry", registry, "build", "mine.toml", "-o", "out")[0] == 0
+    header = Path("out/model.safetensors").read_bytes()
+    assert sha256(PLUGIN.encode()).hexdigest().encode() in header
+    status, _, err = command("--registry", "absent.toml", "list")
+    assert status == 2
+    assert "absent.toml" in err
+
+
+# --- every command --------------------------------------------------------------------------------
+
+
+def commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, one in group.commands.items():
+        if isinstance(one, click.Group):
+            yield from commands(one, *names, name)
+        yield (*names, name), one
+
+
+COMMANDS = {" ".join(names): one for names, one in commands(cli)}
+
+
+def test_the_commands_are_there() -> None:
+    assert COMMANDS.keys() >= {"build", "validate", "show", "list"}
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help(name: str, command: Zoo) -> None:
+    one = COMMANDS.get(name, cli)
+    for option in ("-h", "--help"):
+        status, out, _ = command(*name.split(), option)
+        assert status == 0
+        assert f"Usage: zoo{name and ' '}{name}" in out
+    assert one.help
+    options = [one for one in one.params if isinstance(one, click.Option)]
+    assert all(option.help for option in options)
+    assert all(" ".join(option.opts) in out.replace(",", "") for option in options)
+
+
+def test_version(command: Zoo) -> None:
+    assert command("--version") == (0, f"zoo, version {zoo.__version__}\n", "")
+
+
+def test_an_unknown_command(command: Zoo) -> None:
+    status, out, err = command("biuld")
+    assert (status, out) == (2, "")
+    assert "biuld" in err
+
+
+# --- as a process ---------------------------------------------------------------------------------
+
+
+def test_statuses_and_streams_of_a_process() -> None:
+    good = process("validate", "tiny.toml", "--json")
+    assert (good.returncode, good.stderr) == (0, "")
+    assert json.loads(good.stdout)[0]["valid"] is True
+    bad = process("build", "bad.toml", "--json")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert "Traceback" not in bad.stderr
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_progress_is_shown_on_a_terminal_and_on_stderr_only(as_json: bool) -> None:
+    shown, screen = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "zoo", "build", "tiny.toml", *(["--json"] * as_json)],
+        stdout=subprocess.PIPE,
+        stderr=screen,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+        text=True,
+    )
+    os.close(screen)
+    on_screen = b""
+    while True:
+        try:
+            part = os.read(shown, 4096)
+        except OSError:  # the other side is closed
+            break
+        on_screen += part
+    out, _ = running.communicate()
+    os.close(shown)
+    assert running.returncode == 0
+    assert b"building tiny" in on_screen
+    assert "building" not in out
+    assert b"sha256" not in on_screen
+    if as_json:
+        assert json.loads(out)["name"] == "tiny"
+    else:
+        assert out.splitlines()[1] == "tiny/model.safetensors"
+
+
+def test_without_a_terminal_there_is_no_progress() -> None:
+    assert process("build", "tiny.toml").stderr == ""
+
+
+def shell(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f'set -o pipefail; zoo() {{ {sys.executable} -m zoo "$@"; }}; {line}'],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **variables},
+    )
+
+
+def test_a_reader_that_stops_reading() -> None:
+    done = shell("zoo show llama-3-8b --tensors | head -1")
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""
+    gone = shell("zoo show llama-3-8b --tensors | (exec <&-; sleep 2)")
+    assert gone.returncode == 1
+    assert gone.stderr == ""
+
+
+def test_output_that_cannot_be_written() -> None:
+    done = shell("zoo list > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "error: cannot write the output: No space left on device\n"
+    assert shell("zoo list >&-").returncode == 0
+    assert shell("zoo show absent 2>&-").returncode == 2
+
+
+def test_a_terminal_that_has_no_such_characters() -> None:
+    done = shell("zoo show tiny.toml", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "?? encoder" in done.stdout

@@ -1,0 +1,478 @@
+"""Every field of every component changes something that can be observed.
+
+The walk takes each field of each registered component, and of the parts inside, and builds a small
+model around the component with the field's value and with others. A model is observed from what
+costs least to what costs most: stored tensors and caches, initial weights, output, attention maps,
+output in training, gradients, running statistics, auxiliary loss. Nothing counts that only prints.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+import pytest
+import torch
+
+import zoo
+from zoo.component import GIVEN, Component, LayerRules, Part, Slot, fields_of
+from zoo.plugin_hosts import SIZES, complete, with_hosts
+from zoo.registry import Registry, read_layers, shipped_registry
+from zoo.spec import ModelSpec
+from zoo_components.modules.moe import auxiliary_loss
+
+Data = dict[str, Any]
+Path_ = tuple[str | int, ...]
+
+LENGTH = 12
+VOCAB, WIDTH = SIZES["vocab"], SIZES["d_model"]
+BASE: Data = {"format": 1, "name": "walk", "builder": "decoder"}
+HOMES: Mapping[str, Path_] = {
+    "builder": (),
+    "block": ("decoder", "block"),
+    "attention": ("decoder", "block", "self_attn"),
+    "ffn": ("decoder", "block", "ffn"),
+    "norm": ("decoder", "norm"),
+    "position": ("decoder", "position"),
+    "embedding": ("decoder", "embedding"),
+    "head": ("head",),
+    "init": ("init",),
+}
+"""Where in the model a component of each slot is put."""
+
+# --- the walk -----------------------------------------------------------------------------------
+
+
+class Walked(NamedTuple):
+    """A field: the component that is registered, the way to the part inside it, and the name."""
+
+    slot: str
+    kind: str
+    inside: Path_
+    cls: type[Component]
+    name: str
+
+    @property
+    def owner(self) -> str:
+        return ".".join([self.slot, self.kind, *(str(key) for key in self.inside if key != 0)])
+
+    def __str__(self) -> str:
+        return f"{self.owner}.{self.name}"
+
+
+def walk(registry: Registry) -> Iterator[Walked]:
+    """Every field of every registered component and of what they are made of."""
+    for slot, entries in registry.plugins.items():
+        for kind in entries:
+            yield from _fields(slot, kind, (), registry.plugin(slot, kind))
+
+
+def _fields(slot: str, kind: str, inside: Path_, cls: type[Component]) -> Iterator[Walked]:
+    for name, mark in fields_of(cls).items():
+        if mark is GIVEN or name == "kind":
+            continue
+        if isinstance(mark, LayerRules):
+            yield Walked(slot, kind, inside, cls, name)
+            yield from _fields(slot, kind, (*inside, name, 0), mark.group)
+        elif isinstance(mark, Part) and not isinstance(mark, Slot):  # it is what its fields are
+            yield from _fields(slot, kind, (*inside, name), cls.model_fields[name].annotation)
+        else:
+            yield Walked(slot, kind, inside, cls, name)
+
+
+# --- what makes a field observable --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A context in which a field counts.
+
+    Args:
+        beside: other values of the same table; that of the field itself is where it starts from.
+        around: what else the spec says.
+        instead: the field's other values, where those of its type do not do.
+        also: what the same table must say beside the other value.
+        place: where the component is in the model, unless its slot's home.
+        dtype: of the model.
+    """
+
+    beside: Data = field(default_factory=dict)
+    around: Data = field(default_factory=dict)
+    instead: Sequence[Any] = ()
+    also: Data = field(default_factory=dict)
+    place: Path_ | None = None
+    dtype: torch.dtype = torch.float64
+
+
+RMS: Data = {"kind": "rms_norm"}
+ROTARY: Data = {"decoder": {"position": {"kind": "rotary"}}}
+HALVED: Data = {"kind": "residual", "skip_scale": 0.5}
+"""A block that differs from the one that is there unless stated."""
+
+COMPONENTS: Mapping[str, Case] = {
+    "attention.latent": Case({}, ROTARY),
+    "attention.disentangled": Case({}, {"decoder": {"position": {"kind": "disentangled"}}}),
+    "position.rotary_linear": Case({"factor": 2.0}),
+    "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
+    "position.rotary_yarn": Case({"factor": 4.0, "original_length": 4096}),
+    "position.rotary_llama3": Case({"factor": 4.0, "original_length": 64}),
+    "position.disentangled": Case(
+        {"max_distance": 4}, {"decoder": {"block": {"self_attn": {"kind": "disentangled"}}}}
+    ),
+}
+"""What a component needs to count at all, besides its `example` and sizes."""
+
+TEMPERATURE: Data = {"q_temperature": "log", "q_temperature_floor": 2.0}
+GROUPS: Data = {"n_groups": 2, "top_groups": 1}
+
+FIELDS: Mapping[str, Case] = {
+    "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
+    "builder.*.count_positions": Case({"pad_id": 0}),
+    "builder.*.layers": Case(instead=[[{"at": [0], "block": HALVED}]]),
+    "builder.*.layers.at": Case({"at": [0], "block": HALVED}, instead=[[1], [0, 1]]),
+    "builder.*.layers.block": Case({"at": [0]}, instead=[HALVED]),
+    "builder.*.layers.position": Case(
+        {"at": [0]},
+        {"position": {"kind": "none"}},
+        instead=[{"kind": "rotary"}, {"kind": "alibi"}],
+    ),
+    "builder.*.block": Case(instead=[HALVED]),
+    # What a block states flows into its branches: here they state their own.
+    "block.residual.dropout": Case(
+        {
+            "self_attn": {"kind": "multi_head", "dropout": 0.0},
+            "ffn": {"kind": "mlp", "dropout": 0.0},
+        }
+    ),
+    "block.residual.cross_attn": Case(around={"memory_width": 12}),
+    # A block's attention is d_model wide: only one that stands elsewhere has another width.
+    "attention.multi_head.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
+    "attention.multi_head.n_kv_heads": Case(instead=[1]),
+    "attention.multi_head.qk_norm_scope": Case({"qk_norm": RMS}),
+    "attention.multi_head.qk_norm_site": Case({"qk_norm": RMS}, ROTARY),
+    "attention.multi_head.rotate_values": Case(around=ROTARY),
+    "attention.multi_head.q_temperature": Case({"q_temperature_floor": 2.0}),
+    "attention.multi_head.q_temperature_*": Case(TEMPERATURE),
+    "attention.multi_head.window_sides": Case({"window": 3}),
+    "attention.multi_head.output_gate_*": Case({"output_gate": "sigmoid"}),
+    "*.slope": Case({"activation": "prelu"}),
+    "*.beta": Case({"activation": "swish"}),
+    "ffn.*.activation": Case({"activation": "none"}),
+    "ffn.moe.limit": Case({"expert": "clamped_glu"}),
+    "ffn.moe.shared_gate": Case({"shared_d_ff": 4}),
+    "ffn.moe.shared_average": Case({"shared_d_ff": 4}),
+    "ffn.moe.router.threshold": Case(
+        {"score": "sparsemixer", "threshold": 0.2}, instead=[0.05, 0.4]
+    ),
+    "ffn.moe.router.n_groups": Case({"top_groups": 1}),
+    "ffn.moe.router.top_groups": Case(GROUPS, instead=[2]),
+    "ffn.moe.router.group_score": Case({**GROUPS, "score": "sigmoid"}),
+    "ffn.moe.router.normalize_*": Case({"normalize": True}, instead=[2.0]),
+    "norm.rms_norm.cast": Case(dtype=torch.bfloat16),
+    "norm.scale_norm.eps": Case(instead=[1000.0]),
+    "position.sinusoidal.max_length": Case(instead=[LENGTH - 1]),
+    "position.sinusoidal.zero_padding": Case(
+        around={"decoder": {"pad_id": 0, "count_positions": "unpadded"}}
+    ),
+    "position.rotary_yarn.original_length": Case(instead=[64]),
+    "position.rotary_yarn.beta_*": Case({"truncate": False}),
+    "position.rotary_longrope.fraction": Case(
+        instead=[0.5], also={"short_factors": [1.0, 1.5], "long_factors": [1.0, 2.0]}
+    ),
+    "position.rotary_longrope.short_factors": Case(
+        {"original_length": LENGTH}, instead=[[1.0, 1.5, 2.0, 3.0]]
+    ),
+    "position.rotary_longrope.long_factors": Case(instead=[[1.0, 2.0, 4.0, 9.0]]),
+    "position.alibi.rounding": Case({"max_exponent": 7.0}),
+    "position.t5_buckets.max_distance": Case({"n_buckets": 8, "max_distance": 8}),
+    "position.disentangled.max_distance": Case({"n_buckets": 8, "max_distance": 8}),
+    "position.disentangled.n_buckets": Case({"max_distance": 8}, instead=[4, 6]),
+    "embedding.tokens.projection_bias": Case({"d_embed": 4}),
+    "embedding.tokens.token_dropout": Case({"token_dropout": 0.1, "mask_id": 3}),
+    "embedding.tokens.mask_id": Case({"token_dropout": 0.1, "mask_id": 3}),
+    "embedding.conv_frontend.kernel_sizes": Case(instead=[[5, 3]]),
+    "embedding.conv_frontend.strides": Case(instead=[[1, 2], [2, 1]]),
+    "head.token_classifier.dense_bias": Case({"dense": "tanh"}),
+}
+"""What single fields need, the first pattern that fits. A field without an entry gets other values
+by its type."""
+
+
+def case_of(walked: Walked) -> Case:
+    fitting = (case for pattern, case in FIELDS.items() if fnmatchcase(str(walked), pattern))
+    return next(fitting, Case())
+
+
+def component_case(slot: str, kind: str) -> Case:
+    return COMPONENTS.get(f"{slot}.{kind}", Case())
+
+
+def own_values(slot: str, kind: str, registry: Registry) -> Data:
+    """A component's table, with what it cannot do without."""
+    example = registry.plugin(slot, kind).example
+    return {"kind": kind, **example, **component_case(slot, kind).beside}
+
+
+def start(walked: Walked, registry: Registry) -> Data:
+    """The spec in which the field has the value that the others are compared with."""
+    case, component = case_of(walked), component_case(walked.slot, walked.kind)
+    own, data = own_values(walked.slot, walked.kind, registry), BASE
+    if walked.slot == "builder":
+        own["builder"] = own.pop("kind")
+    for more in (component.around, case.around, _at(home_of(walked), own)):
+        data = merged(data, more)
+    return merged(data, _at(place_of(walked), case.beside))
+
+
+def home_of(walked: Walked) -> Path_:
+    place = case_of(walked).place
+    return HOMES[walked.slot] if place is None else place
+
+
+def place_of(walked: Walked) -> Path_:
+    return (*home_of(walked), *walked.inside)
+
+
+def _at(path: Path_, value: Any) -> Any:
+    """The value in the tables and lists on the way to it."""
+    for key in reversed(path):
+        value = [value] if key == 0 else {key: value}
+    return value
+
+
+def merged(old: Any, new: Any) -> Any:
+    """The new data over the old, table by table; lists of one table are that table."""
+    if isinstance(old, list) and isinstance(new, list) and [*map(type, old + new)] == [dict, dict]:
+        return [merged(old[0], new[0])]
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return deepcopy(new)
+    return old | {key: merged(old.get(key), value) for key, value in new.items()}
+
+
+def with_value(data: Data, path: Path_, value: Any) -> Data:
+    changed = deepcopy(data)
+    table: Any = changed
+    for key in path[:-1]:
+        table = table[key] if key == 0 else table.setdefault(key, {})
+    table[path[-1]] = value
+    return changed
+
+
+def value_at(spec: ModelSpec, path: Path_) -> Any:
+    found: Any = spec.model
+    for key in path:
+        found = found[key] if isinstance(key, int) else getattr(found, key)
+    return found
+
+
+def other_values(walked: Walked, value: Any, registry: Registry) -> list[Any]:
+    """Other values of a field, by its type; some may not be allowed beside the rest."""
+    mark = fields_of(walked.cls)[walked.name]
+    if isinstance(mark, Slot):
+        present = value.kind if isinstance(value, Component) else None
+        kinds = [kind for kind in registry.plugins[mark.slot] if kind != present]
+        return [own_values(mark.slot, kind, registry) for kind in kinds]
+    found: list[Any] = []
+    for leaf in _leaves(walked.cls.model_fields[walked.name].annotation):
+        if get_origin(leaf) is Literal:
+            found += [other for other in get_args(leaf) if other != value]
+        elif leaf is bool:
+            found += [not value] if value is not None else [True, False]
+        elif get_origin(leaf) is tuple:
+            found += [[x for x in value if x != dropped] for dropped in value or ()]
+        elif leaf in (int, float):
+            number = value if isinstance(value, int | float) else 0
+            found += [number + 1, 2 * number] if leaf is int else [number + 0.5, number / 2]
+    return [other for other in found if other != value]
+
+
+def _leaves(kind: Any) -> Iterator[Any]:
+    """The types of a union, without what is annotated to them."""
+    if hasattr(kind, "__metadata__"):
+        yield from _leaves(kind.__origin__)
+    elif isinstance(kind, types.UnionType) or str(get_origin(kind)) == "typing.Union":
+        for one in get_args(kind):
+            yield from _leaves(one)
+    else:
+        yield kind
+
+
+# --- what is observed ---------------------------------------------------------------------------
+
+
+def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
+    """What can be observed of a model, one after the other: plain data, or tensors by name."""
+    layout = spec.layout
+    yield [*spec.tensors.items()], layout.cache_per_token, layout.cache_per_memory_token
+    model = zoo.build(spec, dtype=dtype)
+    yield {name: t.clone() for name, t in model.state_dict().items()}
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=random))
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                buffer.add_(torch.rand(buffer.shape, generator=random))
+    arguments = inputs(spec, dtype)
+    try:
+        yield {"output": model.eval()(**arguments)}
+    except (ValueError, IndexError) as error:
+        yield str(error)
+        return
+    _, maps = model(**arguments, return_attention=True)
+    yield {f"{kind} {i}": m for kind, ms in maps._asdict().items() for i, m in enumerate(ms)}
+    torch.manual_seed(2)
+    output = model.train()(**arguments)
+    yield {"output": output}
+    model.zero_grad()
+    output.square().sum().backward()
+    yield {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    yield dict(model.named_buffers())
+    yield {"auxiliary loss": auxiliary_loss(model)}
+
+
+def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Ids with token types and a mask that hides tokens at the start, or vectors."""
+    random = torch.Generator().manual_seed(3)
+    model: Any = spec.model
+    found: dict[str, torch.Tensor] = {}
+    for name, stack in (("source", "encoder"), ("target", "decoder")):
+        if not hasattr(model, stack):
+            continue
+        embedding = getattr(model, stack).embedding
+        if "tokens" in embedding.layout().parts:
+            found[name] = _ids(random)
+            found[name][0, 3] = found[name][1, -2:] = 0
+            found[f"{name}_mask"] = torch.ones(2, LENGTH, dtype=torch.bool)
+            found[f"{name}_mask"][0, :2] = False
+        else:
+            width = getattr(embedding, "n_features", WIDTH)
+            found[name] = torch.randn(2, LENGTH, width, generator=random).to(dtype)
+        if name == "source" and getattr(embedding, "n_types", 0):
+            found["token_types"] = torch.randint(0, 2, (2, LENGTH), generator=random)
+    if getattr(model, "memory_width", None):
+        found["memory"] = torch.randn(2, 5, model.memory_width, generator=random).to(dtype)
+    return found
+
+
+def _ids(random: torch.Generator) -> torch.Tensor:
+    """Each token of the vocabulary but 0."""
+    return torch.randperm(2 * LENGTH, generator=random).view(2, LENGTH) % (VOCAB - 1) + 1
+
+
+def differ(one: Any, other: Any) -> bool:
+    """Whether two observations are not the same, up to rounding."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return bool(one != other)
+    if one.keys() != other.keys() or any(one[n].shape != other[n].shape for n in one):
+        return True
+    return any(
+        not torch.allclose(one[n].double(), other[n].double(), rtol=1e-8, atol=1e-10) for n in one
+    )
+
+
+def unchanged(walked: Walked, registry: Registry) -> list[Any]:
+    """The field's other values that change nothing.
+
+    Raises AssertionError if no other value is allowed, so that nothing was compared."""
+    case, path = case_of(walked), (*place_of(walked), walked.name)
+    data = start(walked, registry)
+    before = complete(data, registry)
+    compared, found, refused = 0, [], []
+    for value in case.instead or other_values(walked, value_at(before, path), registry):
+        try:
+            other = merged(data, _at(place_of(walked), case.also))
+            after = complete(with_value(other, path, value), registry)
+        except zoo.SpecError as error:
+            refused.append(f"{value!r}: {error}")
+            continue
+        compared += 1
+        pairs = zip(observations(before, case.dtype), observations(after, case.dtype), strict=False)
+        if not any(differ(*pair) for pair in pairs):
+            found.append(value)
+    assert compared, "\n".join([f"no other value of {walked} is allowed:", *refused])
+    return found
+
+
+# --- the tests ----------------------------------------------------------------------------------
+
+SHIPPED = read_layers([shipped_registry()])
+HOSTED = with_hosts(SHIPPED)
+ALL = list(walk(SHIPPED))
+
+
+@pytest.mark.parametrize("walked", ALL, ids=str)
+def test_every_field_changes_something(walked: Walked) -> None:
+    assert unchanged(walked, HOSTED) == []
+
+
+def test_no_entry_is_about_a_field_that_is_gone() -> None:
+    names = {str(walked) for walked in ALL}
+    assert not [pattern for pattern in FIELDS if not any(fnmatchcase(n, pattern) for n in names)]
+    assert {f"{walked.slot}.{walked.kind}" for walked in ALL} >= COMPONENTS.keys()
+
+
+PLUGIN = """
+from typing import Annotated
+
+from zoo.component import Component, Part
+from zoo.slots import Norm
+
+
+class Scale(Component):
+    alive: float = 1.0
+    dead: float = 1.0
+
+
+class Scaled(Norm):
+    alive: bool = True
+    dead: bool = True
+    scale: Annotated[Scale, Part()]
+
+    def build(self):
+        from torch import nn
+
+        class Module(nn.Module):
+            def forward(module, x):
+                return x * (2.0 if self.alive else 1.0) * self.scale.alive
+
+        return Module()
+"""
+
+
+@pytest.fixture
+def with_dead_fields(tmp_path: Path) -> Registry:
+    """The shipped registry, and a norm of which half of the fields change nothing."""
+    (tmp_path / "scaled.py").write_text(PLUGIN)
+    path = tmp_path / "registry.toml"
+    path.write_text('format = 1\n[norm]\nscaled = "scaled.py:Scaled"\n')
+    return read_layers([shipped_registry(), path])
+
+
+def test_the_walk_reaches_the_fields_of_a_new_component_and_finds_the_dead_ones(
+    with_dead_fields: Registry,
+) -> None:
+    new = [walked for walked in walk(with_dead_fields) if walked.kind == "scaled"]
+    assert {str(walked): bool(unchanged(walked, with_dead_fields)) for walked in new} == {
+        "norm.scaled.alive": False,
+        "norm.scaled.dead": True,
+        "norm.scaled.scale.alive": False,
+        "norm.scaled.scale.dead": True,
+    }
+
+
+def test_the_walk_takes_what_a_full_spec_states() -> None:
+    """Against the other list of all fields: what a spec's full form writes."""
+    walked = {(w.slot, w.kind): set[str]() for w in ALL}
+    for one in ALL:
+        walked[one.slot, one.kind].add(str(one.inside[0]) if one.inside else one.name)
+    spec = zoo.read_spec("vaswani-base", registry=SHIPPED).to_dict()
+    assert walked["builder", "encoder_decoder"] == spec.keys() - {"format", "name", "builder"}
+    block = spec["decoder"]["block"]
+    assert walked["block", "residual"] == block.keys() - {"kind"}
+    assert walked["attention", "multi_head"] == block["self_attn"].keys() - {"kind"}

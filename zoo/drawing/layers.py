@@ -1,0 +1,158 @@
+"""The layers of a stack for a drawing: which there are, in which order, what each is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from zoo.component import LayerRules
+from zoo.drawing.components import (
+    Child,
+    Keys,
+    box_of,
+    children,
+    is_absent,
+    kind_of,
+    layout_names,
+    varied,
+)
+from zoo.drawing.figure import Branch, Cycle, Layer, Run
+from zoo.drawing.folding import fold
+from zoo.layout import LayerList, Layout
+from zoo.slots import Attention, Block, Position, Sublayer
+
+
+class _Kind(NamedTuple):
+    """Layers that are alike: their block, the position schemes that work inside their attention,
+    and their numbers when a rule names them."""
+
+    block: Child
+    schemes: Sequence[Child]
+    at: tuple[int, ...] = ()
+
+
+class _Sequence(NamedTuple):
+    """Layers in order, each by the index of its kind, and how often they are run through."""
+
+    kinds: list[int]
+    passes: int = 1
+
+
+def layers_of(
+    stack: Child, inside: Sequence[Child], layout: Layout
+) -> tuple[tuple[Run | Cycle, ...], list[str]]:
+    """The layers of a stack, folded, and what is to be said of all of them. `inside` are the
+    components of the stack that are there."""
+    schemes = [c for c in inside if isinstance(c.component, Position) and not is_embedded(c)]
+    kinds = [_Kind(c, schemes) for c in inside if isinstance(c.component, Block)]
+    n_plain = len(kinds)
+    kinds += [kind for c in inside if isinstance(c.mark, LayerRules) for kind in _rule(c, schemes)]
+    parts: list[Run | Cycle] = []
+    notes: list[str] = []
+    for kinds_in_order, passes in _sequences(stack, inside, kinds, n_plain, layout):
+        used = sorted(set(kinds_in_order))
+        keys = varied([[kinds[i].block, *kinds[i].schemes] for i in used])
+        drawn = [_layer(kinds[i], keys) for i in used]
+        folded = fold([used.index(i) for i in kinds_in_order], drawn)
+        if passes > 1 and len(folded) == 1 and isinstance(folded[0], Run):
+            folded = (replace(folded[0], times=folded[0].times * passes),)
+            notes.append("all with the same weights")
+        elif passes > 1:
+            notes.append(f"run through {passes} times, with the same weights")
+        parts += folded
+    return tuple(parts), notes
+
+
+def is_embedded(child: Child) -> bool:
+    """Whether a component is a position scheme that is added to the embeddings."""
+    return isinstance(child.component, Position) and child.component.embedded
+
+
+def _rule(rule: Child, schemes: Sequence[Child]) -> Iterator[_Kind]:
+    """The layers that a set of rules speaks of; what the rules leave open is the stack's."""
+    own = list(children(rule.component, rule.path))
+    names = {c.name for c in own}
+    near = [c for c in own if isinstance(c.component, Position) and not is_absent(c.component)]
+    near = [c for c in near if not is_embedded(c)]
+    around = [scheme for scheme in schemes if scheme.name not in names]
+    at: tuple[int, ...] = getattr(rule.component, "at", ())
+    for child in own:
+        if isinstance(child.component, Block):
+            yield _Kind(child, [*near, *around], at)
+
+
+def _sequences(
+    stack: Child,
+    inside: Sequence[Child],
+    kinds: Sequence[_Kind],
+    n_plain: int,
+    layout: Layout,
+) -> Iterator[_Sequence]:
+    """The lists of layers of a stack, which its layout tells. Rules speak of the first."""
+    names = layout_names(list(inside), layout)
+    lists = {name: part for name, part in layout.parts.items() if isinstance(part, LayerList)}
+    special = {number: i for i, kind in enumerate(kinds) for number in kind.at}
+    seen: set[str] = set()
+    for i in range(n_plain):
+        unclaimed = (n for n in lists if n not in seen and n not in names.values())
+        name = names.get(kinds[i].block.name) or next(unclaimed, "")
+        if name in seen:
+            continue
+        if name in lists:
+            plain = [k for k in range(n_plain) if names.get(kinds[k].block.name, name) == name]
+            numbered = _numbered(lists[name], kinds, plain) | (special if not seen else {})
+            in_order = [numbered[number] for number in sorted(numbered)]
+            yield _Sequence(in_order, lists[name].passes)
+            seen.add(name)
+        else:
+            rules = (c.mark for c in inside if isinstance(c.mark, LayerRules))
+            counts = (getattr(stack.component, rule.count) for rule in rules)
+            yield _Sequence([special.get(n, i) for n in range(next(counts, 1))])
+
+
+def _numbered(layers: LayerList, kinds: Sequence[_Kind], plain: Sequence[int]) -> dict[int, int]:
+    """The kind of each layer of a list, of those that no rule speaks of: the first whose block has
+    the same tensors, or else the first."""
+    numbered: dict[int, int] = {}
+    for at, layer in layers.groups:
+        same = (i for i in plain if kinds[i].block.component.layout().parts == layer.parts)
+        kind = next(same, plain[0])
+        numbered |= dict.fromkeys(at, kind)
+    return numbered
+
+
+def _layer(kind: _Kind, keys: Keys) -> Layer:
+    block = kind.block
+    steps = tuple(
+        _branch(c, c.component, kind.schemes, keys)
+        if isinstance(c.component, Sublayer)
+        else box_of(c, keys=keys)
+        for c in children(block.component, block.path)
+        if not is_absent(c.component)
+    )
+    placement = getattr(block.component, "norm_placement", None)
+    arrangement = getattr(block.component, "arrangement", placement)
+    return Layer(
+        block.path,
+        kind_of(block.component),
+        steps or (box_of(block, keys=keys),),
+        arrangement == "parallel",
+    )
+
+
+def _branch(child: Child, sublayer: Sublayer, schemes: Sequence[Child], keys: Keys) -> Branch:
+    norm = next(c for c in children(sublayer, child.path) if c.component is sublayer.norm)
+    sites = () if is_absent(norm.component) else sublayer.norms
+    box = box_of(norm, keys=keys)
+    box = replace(box, details=box.details[:-1])
+    attention = isinstance(sublayer, Attention)
+    memory = isinstance(sublayer, Attention) and sublayer.key_width is not None
+    return Branch(
+        body=box_of(child, without=(norm.name,), keys=keys),
+        pre=box if "pre" in sites else None,
+        post=box if "post" in sites else None,
+        out=box if "out" in sites else None,
+        positions=tuple(box_of(c, keys=keys) for c in schemes if attention and not memory),
+        reads_memory=memory,
+    )
