@@ -186,6 +186,10 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "a missing key of a table that is written": (
+        spec("[«encoder»]", "n_layers = 1", "[decoder]", "d_model = 8", without="d_model"),
+        [("the key `d_model` is missing: `encoder.d_model` needs it", "help: add `d_model = ...`")],
+    ),
     "a missing key at the top": (
         "«f»" + spec(without="name")[1:],
         [("the key `name` is missing", "help: add `name = ...` at the top")],
@@ -316,7 +320,12 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     ),
     "layer rules": (
         spec(
-            "[[encoder.layers]]", "every = «0»", "[[decoder.layers]]", "at = [0]", "«dropuot» = 0.5"
+            "[[encoder.layers]]",
+            "every = «0»",
+            "d_ff = 4",
+            "[[decoder.layers]]",
+            "at = [0]",
+            "«dropuot» = 0.5",
         ),
         [
             ("`every` must be an integer of at least 1",),

@@ -54,6 +54,19 @@ def test_a_wrong_value_hides_no_other_mistake(refused: Refused) -> None:
     ]
 
 
+def test_what_only_follows_from_a_mistake_is_not_told(refused: Refused) -> None:
+    """Rotary positions need the width of a head, which nobody can tell here."""
+    Path("spec.toml").write_text(spec('position = "rotary"', n_heads="true", d_model="true"))
+    told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
+    assert told == [
+        "`d_model` must be an integer, not the boolean `true`",
+        "`n_heads` must be an integer, not the boolean `true`",
+    ]
+    Path("spec.toml").write_text(spec('attention = "mlti_hed"', 'position = "rotary"', 'ffn = "x"'))
+    told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
+    assert told == ["unknown attention `mlti_hed`", "unknown ffn `x`"]
+
+
 def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refused) -> None:
     Path("spec.toml").write_text(spec('init = "zzz"', "zzz = 1"))
     told = refused("validate", "spec.toml")

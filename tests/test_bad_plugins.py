@@ -275,6 +275,18 @@ def test_a_plugin_whose_build_fails(
         (
             "builder",
             "from zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def layout(self):\n        raise SystemExit(1)\n",
+            "the layout of bad failed: SystemExit: 1",
+        ),
+        (
+            "builder",
+            "from zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def layout(self):\n        return None\n",
+            "the layout of bad failed: TypeError: Mine.layout returned None",
+        ),
+        (
+            "builder",
+            "from zoo.slots import Builder\n"
             "class Mine(Builder):\n    def ties(self):\n        raise SystemExit(1)\n",
             "the ties of bad failed: SystemExit: 1",
         ),

@@ -148,6 +148,20 @@ def test_positions_are_added_after_the_embedding_or_work_in_self_attention() -> 
     assert not [c for c in inside.sums() if not within(c, inside.frame())]
 
 
+@pytest.mark.parametrize(("final", "boxes"), [("true", 1), ("false", 0)])
+def test_a_final_norm_without_weights_is_drawn_when_it_is_there(final: str, boxes: int) -> None:
+    norm = 'norm = { kind = "rms_norm", weight = false }'
+    drawing = drawn(f"{SMALL}\n{norm}\n[decoder]\nfinal_norm = {final}")
+    assert len(drawing.boxes("decoder.norm")) == boxes
+
+
+def test_what_goes_in_is_named_below_each_stack() -> None:
+    assert drawn(SMALL).texts.count("ids") == 1
+    assert Drawing(to_svg(zoo.read_spec("vaswani-base"))).texts.count("ids") == 2
+    texts = Drawing(to_svg(zoo.read_spec("reference-2"))).texts
+    assert (texts.count("ids"), texts.count("vectors")) == (0, 2)  # the input, and the kind
+
+
 def test_memory_goes_from_the_top_of_the_encoder_to_each_cross_attention() -> None:
     drawing = Drawing(to_svg(zoo.read_spec("vaswani-base")))
     (line,) = drawing.lines("memory")

@@ -79,6 +79,7 @@ class Mixed(Builder):
     """One list of layers of two kinds, in turn."""
 
     d_model: Size
+    spare: Annotated[Norm, Slot("norm", width="d_model")]
     narrow: Annotated[Block, Slot("block")]
     wide: Annotated[Block, Slot("block")]
 
@@ -191,6 +192,13 @@ def test_each_kind_of_layer_is_drawn_once(builder: str, blocks: int) -> None:
     head = f'format = 1\nname = "any"\nbuilder = "{builder}"\n'
     frames = [rect for rect in drawn(head + FOREIGN[builder]).rects if rect.role == "block"]
     assert len(frames) == len({frame.path for frame in frames}) == blocks
+
+
+@pytest.mark.usefixtures("foreign")
+def test_what_is_not_in_the_layout_is_not_drawn() -> None:
+    drawing = drawn(f'format = 1\nname = "any"\nbuilder = "mixed"\n{FOREIGN["mixed"]}')
+    assert drawing.boxes("narrow.ffn")
+    assert not drawing.boxes("spare")
 
 
 @pytest.mark.usefixtures("foreign")

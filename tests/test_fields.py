@@ -27,12 +27,12 @@ from zoo.spec import ModelSpec
 from zoo_components.modules.moe import auxiliary_loss
 
 Data = dict[str, Any]
-Path_ = tuple[str | int, ...]
+Keys = tuple[str | int, ...]
 
 LENGTH = 12
 VOCAB, WIDTH = SIZES["vocab"], SIZES["d_model"]
 BASE: Data = {"format": 1, "name": "walk", "builder": "decoder"}
-HOMES: Mapping[str, Path_] = {
+HOMES: Mapping[str, Keys] = {
     "builder": (),
     "block": ("decoder", "block"),
     "attention": ("decoder", "block", "self_attn"),
@@ -53,7 +53,7 @@ class Walked(NamedTuple):
 
     slot: str
     kind: str
-    inside: Path_
+    inside: Keys
     cls: type[Component]
     name: str
 
@@ -72,7 +72,7 @@ def walk(registry: Registry) -> Iterator[Walked]:
             yield from _fields(slot, kind, (), registry.plugin(slot, kind))
 
 
-def _fields(slot: str, kind: str, inside: Path_, cls: type[Component]) -> Iterator[Walked]:
+def _fields(slot: str, kind: str, inside: Keys, cls: type[Component]) -> Iterator[Walked]:
     for name, mark in fields_of(cls).items():
         if mark is GIVEN or name == "kind":
             continue
@@ -105,7 +105,7 @@ class Case:
     around: Data = field(default_factory=dict)
     instead: Sequence[Any] = ()
     also: Data = field(default_factory=dict)
-    place: Path_ | None = None
+    place: Keys | None = None
     dtype: torch.dtype = torch.float64
 
 
@@ -229,16 +229,16 @@ def start(walked: Walked, registry: Registry) -> Data:
     return merged(data, _at(place_of(walked), case.beside))
 
 
-def home_of(walked: Walked) -> Path_:
+def home_of(walked: Walked) -> Keys:
     place = case_of(walked).place
     return HOMES[walked.slot] if place is None else place
 
 
-def place_of(walked: Walked) -> Path_:
+def place_of(walked: Walked) -> Keys:
     return (*home_of(walked), *walked.inside)
 
 
-def _at(path: Path_, value: Any) -> Any:
+def _at(path: Keys, value: Any) -> Any:
     """The value in the tables and lists on the way to it."""
     for key in reversed(path):
         value = [value] if key == 0 else {key: value}
@@ -254,7 +254,7 @@ def merged(old: Any, new: Any) -> Any:
     return old | {key: merged(old.get(key), value) for key, value in new.items()}
 
 
-def with_value(data: Data, path: Path_, value: Any) -> Data:
+def with_value(data: Data, path: Keys, value: Any) -> Data:
     changed = deepcopy(data)
     table: Any = changed
     for key in path[:-1]:
@@ -263,7 +263,7 @@ def with_value(data: Data, path: Path_, value: Any) -> Data:
     return changed
 
 
-def value_at(spec: ModelSpec, path: Path_) -> Any:
+def value_at(spec: ModelSpec, path: Keys) -> Any:
     found: Any = spec.model
     for key in path:
         found = found[key] if isinstance(key, int) else getattr(found, key)
@@ -404,6 +404,15 @@ def unchanged(walked: Walked, registry: Registry) -> list[Any]:
 SHIPPED = read_layers([shipped_registry()])
 HOSTED = with_hosts(SHIPPED)
 ALL = list(walk(SHIPPED))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors this small are computed much faster by one thread than shared out among several."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("walked", ALL, ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -260,7 +261,10 @@ def test_packages_that_include_each_other(package: Path, project: Path) -> None:
     assert "packaged" in zoo.load_registry().plugins["norm"]
 
 
-def test_what_cannot_be_included(package: Path, project: Path) -> None:
+def test_what_cannot_be_included(
+    package: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as of `python -c`
     (package / "registry.toml").unlink()
     text = 'format = 1\ninclude = ["zoo_nothing", 3, "zoo_extras", "os", "a.b", "__main__"]\n'
     write(project / "registry.toml", text)

@@ -134,8 +134,9 @@ def default_of(cls: type[Component], name: str, mark: object) -> str:
 
 
 if __name__ == "__main__":
+    made = pages()
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.md"):
         old.unlink()
-    for name, text in pages().items():
+    for name, text in made.items():
         (FOLDER / name).write_text(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -245,14 +244,13 @@ def schema(layers: Layers, output: Path | None) -> None:
 @click.pass_obj
 def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) -> None:
     """List the registered models and components, or those whose name matches PATTERN (`rot*`)."""
-    from zoo import show as views
+    from zoo.listing import listing_data, listing_text
 
     if what not in (None, "models", "components"):
         if pattern is not None:
             raise click.UsageError(f"{what!r} is neither 'models' nor 'components'")
         what, pattern = None, what
-    data = views.listing_data(layers(), what, pattern)
-    _print(as_json, data, views.listing_text)
+    _print(as_json, listing_data(layers(), what, pattern), listing_text)
 
 
 cli.add_command(init)
@@ -260,4 +258,9 @@ cli.add_command(plugin)
 
 
 def _print(as_json: bool, data: Any, text: Callable[[Any], str]) -> None:
-    sys.stdout.write((json.dumps(data, indent=2) if as_json else text(data)) + "\n")
+    if as_json:
+        import json
+
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    else:
+        sys.stdout.write(text(data) + "\n")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from zoo.budget import Budget
 from zoo.document import Document, KeyPath, read_document
@@ -25,10 +25,23 @@ from zoo.errors import (
     in_order,
     quoted,
 )
-from zoo.plugin_loading import PluginEntryPoint, PluginManager
-from zoo.slots import SLOTS, Plugin
+
+if TYPE_CHECKING:
+    from zoo.slots import Plugin
 
 FORMAT = 1
+SLOTS = (
+    "builder",
+    "block",
+    "attention",
+    "ffn",
+    "norm",
+    "position",
+    "embedding",
+    "head",
+    "init",
+)
+"""The names of the slots, which `zoo.slots` describes: a list of what there is needs no more."""
 FILE_NAME = "registry.toml"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,127}", re.IGNORECASE)
@@ -52,8 +65,8 @@ class Entry:
 
 @dataclass
 class Registry:
-    """All layers merged. `plugins[slot][name]` and `models[name]` hold the entries; `budget` is what
-    the one who loads it allows."""
+    """All layers merged. `plugins[slot][name]` and `models[name]` hold the entries; `budget` is
+    what the one who loads it allows."""
 
     plugins: dict[str, dict[str, Entry]] = field(
         default_factory=lambda: {slot: {} for slot in SLOTS}
@@ -62,12 +75,10 @@ class Registry:
     defaults: dict[str, Entry] = field(default_factory=dict[str, Entry])
     budget: Budget = field(default_factory=Budget)
     _loaded: dict[tuple[str, str], type[Plugin]] = field(
-        default_factory=dict[tuple[str, str], type[Plugin]], repr=False
+        default_factory=dict["tuple[str, str]", "type[Plugin]"], repr=False
     )
 
-    def plugin(
-        self, slot: str, kind: str, at: Callable[[], Place] | None = None
-    ) -> type[Plugin]:
+    def plugin(self, slot: str, kind: str, at: Callable[[], Place] | None = None) -> type[Plugin]:
         """The description class registered as `kind` in `slot`, imported on first use.
 
         Raises:
@@ -98,7 +109,12 @@ class Registry:
 
 
 def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Plugin]:
-    named = (("named here", at()),) if at else ()
+    from zoo.plugin_loading import PluginEntryPoint, PluginManager
+    from zoo.slots import SLOTS as INTERFACES
+
+    def named() -> tuple[tuple[str, Place], ...]:
+        return (("named here", at()),) if at else ()
+
     try:
         plugin: Any = PluginManager(
             PluginEntryPoint.make(entry.group, entry.name, entry.target, entry.folder)
@@ -106,13 +122,13 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Plugin]:
     except PluginError as error:
         shown = error.problems[0]
         message = f"{entry.group} {quoted(entry.name)} cannot be loaded: {shown.message}"
-        problem = Problem(message, entry.place, shown.help, named)
+        problem = Problem(message, entry.place, shown.help, named())
         raise PluginError(problem) from error.__cause__
-    interface = SLOTS[entry.group]
+    interface = INTERFACES[entry.group]
     if not (isinstance(plugin, type) and issubclass(plugin, interface)):
         message = f"{quoted(entry.target)} is no description for the slot `{entry.group}`"
         hint = f"make it a subclass of zoo.slots.{interface.__name__}"
-        raise PluginError(Problem(message, entry.place, hint, named))
+        raise PluginError(Problem(message, entry.place, hint, named()))
     return plugin
 
 

@@ -1,16 +1,12 @@
-"""What `zoo show` and `zoo list` print, as data and as text. Imports no torch."""
+"""What `zoo show` prints, as data and as text. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from zoo.layout import LayerList, Layout, Tensor
 from zoo.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from zoo.registry import Registry
 
 BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -177,36 +173,3 @@ def resolved_text(spec: ModelSpec) -> str:
     from zoo.full_form import to_toml
 
     return to_toml(spec, origins=True).rstrip("\n")
-
-
-def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:
-    """Registered names with where they come from, those that match `pattern`."""
-
-    def matching(entries: Mapping[str, Any], **more: str) -> list[dict[str, str]]:
-        return [
-            {"name": name, **more, "target": entry.target, "registry": entry.document.name}
-            for name, entry in sorted(entries.items())
-            if pattern is None or fnmatchcase(name, pattern)
-        ]
-
-    data: dict[str, Any] = {}
-    if what in (None, "models"):
-        data["models"] = matching(registry.models)
-    if what in (None, "components"):
-        data["components"] = [
-            row for slot, entries in registry.plugins.items() for row in matching(entries, slot=slot)
-        ]
-    return data
-
-
-def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
-    """One line a name, under a heading a slot."""
-    lines: list[str] = []
-    heading = None
-    for group, rows in data.items():
-        width = max((len(row["name"]) for row in rows), default=0)
-        for row in rows:
-            if heading != (heading := row.get("slot", group)):
-                lines += ["", heading] if lines else [heading]
-            lines.append(f"  {row['name']:<{width}}  {row['target']}")
-    return "\n".join(lines) if lines else "nothing matches"

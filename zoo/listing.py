@@ -1,0 +1,44 @@
+"""What `zoo list` prints, as data and as text. Needs the registries only: no plugin is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from zoo.registry import Entry, Registry
+
+
+def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:
+    """Registered names with where they come from, those that match `pattern`; `what` is `models`,
+    `components`, or None for both."""
+
+    def matching(entries: Mapping[str, Entry], **more: str) -> list[dict[str, str]]:
+        return [
+            {"name": name, **more, "target": entry.target, "registry": entry.document.name}
+            for name, entry in sorted(entries.items())
+            if pattern is None or fnmatchcase(name, pattern)
+        ]
+
+    data: dict[str, Any] = {}
+    if what in (None, "models"):
+        data["models"] = matching(registry.models)
+    if what in (None, "components"):
+        slots = registry.plugins.items()
+        data["components"] = [
+            row for slot, plugins in slots for row in matching(plugins, slot=slot)
+        ]
+    return data
+
+
+def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
+    """One line a name, under a heading a slot."""
+    lines: list[str] = []
+    heading = None
+    for group, rows in data.items():
+        width = max((len(row["name"]) for row in rows), default=0)
+        for row in rows:
+            if heading != (heading := row.get("slot", group)):
+                lines += ["", heading] if lines else [heading]
+            lines.append(f"  {row['name']:<{width}}  {row['target']}")
+    return "\n".join(lines) if lines else "nothing matches"
