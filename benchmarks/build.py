@@ -4,12 +4,12 @@ torch, fill its bytes once at the speed of `torch.nn.init.uniform_`, write and h
 from __future__ import annotations
 
 import json
+import subprocess
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import Ratio, in_turn, process, python, zoo_command
-
 import zoo
+from benchmarks.measure import Ratio, in_turn, process, python, zoo_command
 
 BAR = 1.3
 MODEL = "vaswani-big"
@@ -28,8 +28,6 @@ print(time.perf_counter() - start)"""
 
 def measure(rounds: int = 5) -> list[Ratio]:
     """The ratio of one build."""
-    import subprocess
-
     n_bytes = 4 * zoo.read_spec(MODEL).n_parameters
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "plain")
@@ -49,4 +47,5 @@ def measure(rounds: int = 5) -> list[Ratio]:
         )
     limit = times["import"] + times["fill"] + times["write"]
     parts = ", ".join(f"{name} {times[name]:.2f} s" for name in ("import", "fill", "write"))
-    return [Ratio(f"zoo build {MODEL}", f"import torch + fill + write and hash ({parts})", times["build"], limit, BAR)]
+    against = f"import torch + fill + write and hash ({parts})"
+    return [Ratio(f"zoo build {MODEL}", against, times["build"], limit, BAR)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +67,4 @@ def python(code: str) -> list[str]:
 
 def zoo_command() -> str:
     """The installed `zoo` beside this Python."""
-    return os.path.join(os.path.dirname(sys.executable), "zoo")
+    return str(Path(sys.executable).parent / "zoo")

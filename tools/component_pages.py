@@ -1,6 +1,6 @@
 """Write docs/components/: a page for each registered component, from its description.
 
-    python tools/component_pages.py
+python tools/component_pages.py
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def pages() -> dict[str, str]:
     index = [
         "# Components",
         "",
-        "What ships with the zoo, by slot. A key marked *shared* may be stated on any table around the",
-        "component, and the nearest statement counts ([how](../build.md)).",
+        "What ships with the zoo, by slot. A key marked *shared* may be stated on any table around",
+        "the component, and the nearest statement counts ([how](../build.md)).",
     ]
     for slot, entries in registry.plugins.items():
         index += ["", f"## {slot}", ""]

@@ -1,6 +1,6 @@
 """Write docs/models.md: published parameter counts beside those computed from the specs.
 
-    python tools/parameter_table.py
+python tools/parameter_table.py
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ UNITS = {"M": 10**6, "B": 10**9}
 HEAD = """\
 # Models and their published sizes
 
-Made by `python tools/parameter_table.py` from `docs/published.toml` and the registered specs. Shared
-parameters count once. A count agrees when it is the published one, rounded to the digits in print.
+Made by `python tools/parameter_table.py` from `docs/published.toml` and the registered specs.
+Shared parameters count once. A count agrees when it is the published one, rounded to the digits in print.
 
 | model | published | computed | why they differ | source |
 |---|---:|---:|---|---|

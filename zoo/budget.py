@@ -1,5 +1,5 @@
-"""How large a spec may be. Checked by arithmetic before anything is built; raised only by the one who
-runs the command (`zoo --budget parameters=2e12 ...`) or calls the library, never by a spec."""
+"""How large a spec may be. Checked by arithmetic before anything is built; raised only by the one
+who runs the command (`zoo --budget parameters=2e12 ...`) or calls the library, never by a spec."""
 
 from __future__ import annotations
 

@@ -163,7 +163,9 @@ class LayerList(_Counted):
     @cached_property
     def cache_per_memory_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the attended memory."""
-        return self.passes * sum(len(at) * layer.cache_per_memory_token for at, layer in self.groups)
+        return self.passes * sum(
+            len(at) * layer.cache_per_memory_token for at, layer in self.groups
+        )
 
     @cached_property
     def n_computed(self) -> int:
@@ -194,9 +196,7 @@ def linear(n_in: int, n_out: int, *, bias: bool = True, residual: bool = False) 
     weight = Tensor((n_out, n_in), role, fan_in=n_in, fan_out=n_out)
     if not bias:
         return Layout({"weight": weight})
-    return Layout(
-        {"weight": weight, "bias": Tensor((n_out,), "bias", fan_in=n_in, fan_out=n_out)}
-    )
+    return Layout({"weight": weight, "bias": Tensor((n_out,), "bias", fan_in=n_in, fan_out=n_out)})
 
 
 def embedding(n_rows: int, width: int) -> Layout:

@@ -38,8 +38,7 @@ def describe_failure(what: str, error: BaseException, place: Place | None = None
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<")
-        and Path(frame.filename).parent not in _RUNNERS
+        if not frame.filename.startswith("<") and Path(frame.filename).parent not in _RUNNERS
     ]
     lines = [f"  {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in frames]
     if isinstance(error, SyntaxError):

@@ -63,7 +63,9 @@ def _document(source: str | Path | Mapping[str, Any], registry: Registry) -> Doc
     if isinstance(source, str) and "\n" in source:
         return parse(source, "<text>", budget=registry.budget)
     if isinstance(source, str) and (entry := registry.models.get(source)):
-        return read_document(entry.folder / entry.target, lambda: entry.place, budget=registry.budget)
+        return read_document(
+            entry.folder / entry.target, lambda: entry.place, budget=registry.budget
+        )
     path = Path(source)
     if path.suffix != ".toml" and not _exists(path):
         known = [*registry.models, *(other.name for other in Path().glob("*.toml"))]

@@ -60,7 +60,7 @@ class _Part(NamedTuple):
 
 def _parts(layout: Layout) -> Iterator[_Part]:
     for name, part in layout.parts.items():
-        if isinstance(part, Layout):
+        if isinstance(part, Layout) and part.size:
             yield _Part(name, part)
         elif isinstance(part, LayerList):
             several = len(part.groups) > 1

@@ -99,8 +99,9 @@ class FeedForward(Sublayer):
 class Position(Plugin):
     """Tells positions apart: added to the embeddings, or used inside attention.
 
-    Module (`zoo.position.PositionScheme`): `embed(x, positions)`, `rotation(positions)` and
-    `bias(query_positions, key_positions)`, each doing nothing unless the scheme defines it.
+    Module (`zoo.position.PositionScheme`): `embed(x, positions)`, `rotation(positions, dtype)` and
+    `bias(queries, keys, dtype)`, each doing nothing unless the scheme defines it. A token that is
+    padding may be at position -1 (the stack's `count_positions`).
     """
 
     d_model: Given[int]
@@ -109,7 +110,7 @@ class Position(Plugin):
     n_heads: Given[int | None] = None
     head_dim: Given[int | None] = None
     embedded: ClassVar[bool] = False
-    """Whether the scheme is added to the embeddings, as `embed.positions`, or works in attention."""
+    """Whether the scheme is added to the embeddings, as `embed.positions`, or is for attention."""
     site: ClassVar[str] = "position"
     """What the module of a scheme with tables that works in attention is called in its stack."""
 
@@ -121,7 +122,8 @@ class Embedding(Plugin):
     (batch, length) or vectors (batch, length, width), the position of each token ((length,) or
     (batch, length)), the token types and a boolean mask, False = padding (both (batch, length) or
     None), to (batch, length, d_model). An embedding that changes the length has a method
-    `embedded_length(length)`. `build` receives the module of the position scheme to add, or None."""
+    `embedded_length(length)`. `build` receives the module of the position scheme to add, or None.
+    """
 
     vocab: Given[int | None] = None
     d_model: Given[int]

@@ -47,7 +47,8 @@ def expand_mask(mask: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def check_mask(mask: torch.Tensor, *, batch: int, query: int, key: int) -> torch.Tensor:
-    """A mask as attention takes it: boolean, True = attend, (batch or 1, heads or 1, query or 1, key).
+    """A mask as attention takes it: boolean, True = attend, (batch or 1, heads or 1, query or 1,
+    key).
 
     Args:
         mask: (batch, key), (batch, query, key) or (batch, heads, query, key); a batch, heads or
@@ -69,7 +70,7 @@ def check_mask(mask: torch.Tensor, *, batch: int, query: int, key: int) -> torch
     )
     if full is None or not fits:
         raise ValueError(
-            f"a mask of shape {tuple(mask.shape)} does not fit batch {batch}, {query} queries and {key} keys: "
-            "it is (batch, key), (batch, query, key) or (batch, heads, query, key)"
+            f"a mask of shape {tuple(mask.shape)} does not fit batch {batch}, {query} queries and "
+            f"{key} keys: it is (batch, key), (batch, query, key) or (batch, heads, query, key)"
         )
     return full

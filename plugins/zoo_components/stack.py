@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -98,6 +99,14 @@ class Stack(Component):
             raise contradiction(
                 '`count_positions = "unpadded"` needs to know what padding is: state `pad_id`',
                 "count_positions",
+            )
+        if self.pad_id is not None and self.pad_id >= (self.vocab or math.inf):
+            raise contradiction(
+                f"pad_id = {self.pad_id} is beyond the vocabulary of {self.vocab} tokens",
+                "pad_id",
+                "vocab",
+                "source_vocab",
+                "target_vocab",
             )
         if self.share_layers and self.layers:
             raise contradiction(
