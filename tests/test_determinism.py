@@ -84,10 +84,12 @@ d_model = 8
 n_heads = 2
 """
 ENCODER_DECODER = TINY + (
-    'd_ff = 12\nbuilder = "encoder_decoder"\nsource_vocab = 11\ntarget_vocab = 13\nnorm_placement = "post"\n'
+    'd_ff = 12\nbuilder = "encoder_decoder"\nsource_vocab = 11\ntarget_vocab = 13\n'
+    'norm_placement = "post"\n'
 )
 DECODER = TINY + (
-    'd_ff = 12\nbuilder = "decoder"\nvocab = 11\nnorm = "rms_norm"\nffn = "glu"\nposition = "rotary"\n'
+    'd_ff = 12\nbuilder = "decoder"\nvocab = 11\nnorm = "rms_norm"\nffn = "glu"\n'
+    'position = "rotary"\n'
     'init = "normal"\nhead = { kind = "linear", tied = true }\n'
 )
 ENCODER = TINY + (

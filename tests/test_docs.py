@@ -1,8 +1,8 @@
 """Every command and every piece of code in the README and the docs works as written.
 
 A page is run from top to bottom in an empty folder: TOML blocks are saved under the name in the
-text before them, shell blocks run line by line, Python blocks run as scripts. A block marked `sh fails`
-must end with status 2, the zoo's status for a user's mistake.
+text before them, shell blocks run line by line, Python blocks run as scripts. A block marked
+`sh fails` must end with status 2, the zoo's status for a user's mistake.
 """
 
 from __future__ import annotations

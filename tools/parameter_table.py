@@ -18,7 +18,8 @@ HEAD = """\
 # Models and their published sizes
 
 Made by `python tools/parameter_table.py` from `docs/published.toml` and the registered specs.
-Shared parameters count once. A count agrees when it is the published one, rounded to the digits in print.
+Shared parameters count once. A count agrees when it is the published one, rounded to the digits
+in print.
 
 | model | published | computed | why they differ | source |
 |---|---:|---:|---|---|
