@@ -46,7 +46,7 @@ NAME = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}", fullmatch=True)
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     """Small specs, each of their keys at the top or in the stack's table."""
     top: dict[str, Any] = {"format": 1, "name": draw(NAME), "builder": "decoder"}
-    top["vocab"] = draw(st.integers(1, 10**6))
+    top["vocab"] = draw(st.integers(10, 10**6))
     stack: dict[str, Any] = {}
     required = {
         "n_layers": st.integers(1, 3),

@@ -86,3 +86,49 @@ def test_what_a_branch_adds_is_dropped(
     expected = sublayer(expected, parts.ffn, parts.ffn)
     assert (found - expected).abs().max() <= 1e-12
     assert (found - model.eval()(x, memory)).abs().max() > 1e-3
+
+
+def test_each_branch_has_its_own_scales() -> None:
+    """The sums of a layer, from what its branches returned and the scales stated for each."""
+    model = zoo.build(
+        {
+            "format": 1,
+            "name": "scales",
+            "builder": "decoder",
+            "vocab": 11,
+            "d_model": 8,
+            "n_heads": 2,
+            "d_ff": 12,
+            "n_layers": 1,
+            "attention": {"kind": "multi_head", "residual_scale": 0.3, "skip_scale": 1.7},
+            "ffn": {"kind": "mlp", "residual_scale": 0.6, "skip_scale": 0.9},
+        },
+        dtype=torch.float64,
+    ).eval()
+    layer = model.decoder.layers[0]
+    seen: dict[str, torch.Tensor] = {}
+    layer.register_forward_pre_hook(lambda _, args: seen.update(x=args[0]))
+    layer.self_attn.register_forward_hook(lambda _, __, out: seen.update(attention=out[0]))
+    layer.ffn.register_forward_hook(lambda _, __, out: seen.update(ffn=out))
+    layer.register_forward_hook(lambda _, __, out: seen.update(y=out[0]))
+    with torch.no_grad():
+        model(torch.tensor([[1, 2, 3]]))
+    middle = 1.7 * seen["x"] + 0.3 * seen["attention"]
+    torch.testing.assert_close(seen["y"], 0.9 * middle + 0.6 * seen["ffn"], rtol=0, atol=1e-14)
+
+
+def test_a_parallel_layer_has_one_skip_scale() -> None:
+    spec = {
+        "format": 1,
+        "name": "scales",
+        "builder": "decoder",
+        "vocab": 11,
+        "d_model": 8,
+        "n_heads": 2,
+        "d_ff": 12,
+        "n_layers": 1,
+        "norm_placement": "parallel",
+        "ffn": {"kind": "mlp", "skip_scale": 0.5},
+    }
+    with pytest.raises(zoo.SpecError, match="one sum"):
+        zoo.read_spec(spec)

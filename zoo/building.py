@@ -143,13 +143,14 @@ def _check_described(model: Transformer) -> None:
 
 def differences_from_spec(model: Transformer) -> list[str]:
     """How the tensors of a model are not those of its spec: names, shapes, kinds and ties."""
+    by_name = _by_name(model)
     tensors = {
-        name: _Described(
+        names[0]: _Described(
             tuple(tensor.shape),
             "float" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch."),
             not isinstance(tensor, nn.Parameter),
         )
-        for name, tensor in stored(model).items()
+        for names, tensor in by_name
     }
     described = {
         name: _Described(tensor.shape, tensor.dtype, tensor.buffer)
@@ -161,7 +162,7 @@ def differences_from_spec(model: Transformer) -> list[str]:
         for name in sorted(tensors.keys() | described.keys())
         if tensors.get(name) != described.get(name)
     ]
-    ties = _ties(model)
+    ties = {other: first for (first, *others), _ in by_name for other in others}
     differences += [
         f"`{name}` is tied to {ties.get(name, 'nothing')} in the module and to "
         f"{model.spec.ties.get(name, 'nothing')} in the spec"
@@ -183,10 +184,6 @@ class _Described(NamedTuple):
 def stored(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers under their stored names: of tied ones, the first name."""
     return {names[0]: tensor for names, tensor in _by_name(model)}
-
-
-def _ties(model: nn.Module) -> dict[str, str]:
-    return {other: first for (first, *others), _ in _by_name(model) for other in others}
 
 
 def _by_name(model: nn.Module) -> list[tuple[list[str], torch.Tensor]]:

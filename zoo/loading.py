@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from zoo.building import build_on_meta, place
 from zoo.document import from_data
@@ -19,7 +20,7 @@ from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, sha256_of
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, Record, open_weights, weights_path
+from zoo.weights_file import Header, Record, not_whole, read_header, weights_path
 
 _TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 _FLOATS = {name for name, dtype in _TORCH_DTYPES.items() if dtype.is_floating_point}
@@ -50,12 +51,19 @@ def load(
     """
     registry = load_registry() if registry is None else registry
     path = _find(path_or_name, registry)
-    with open_weights(path, "pt") as (file, header):
-        where = Place(str(path))
-        spec = spec_of(from_data(header.spec, f"{path} (its spec)"), registry)
-        _check_against_spec(header, spec, where)
-        model = build_on_meta(spec, dtype or _dtype_of(header))
-        tensors = _read(file, header.records, device, dtype, where if verify else None)
+    where = Place(str(path))
+    header = read_header(path)
+    spec = spec_of(from_data(header.spec, f"{path} (its spec)"), registry)
+    _check_against_spec(header, spec, where)
+    model = build_on_meta(spec, dtype or _dtype_of(header))
+    try:
+        # Read, not mapped: of a file that shrinks meanwhile comes an error and not a SIGBUS.
+        with cast("Any", safe_open)(str(path), framework="pt", backend="pread") as file:
+            tensors = _read(file, header.records, device, dtype, where, verify=verify)
+    except SafetensorError as error:
+        raise not_whole(error, where) from None
+    except OSError as error:
+        raise WeightsError(Problem(f"cannot be read: {error.strerror}", where)) from None
     return place(model, tensors, device=device)
 
 
@@ -109,14 +117,19 @@ def _read(
     records: Mapping[str, Record],
     device: str | torch.device,
     dtype: torch.dtype | None,
-    verified_at: Place | None,
+    where: Place,
+    *,
+    verify: bool,
 ) -> dict[str, torch.Tensor]:
     """Read, check and cast one tensor after the other on every core, so that little more than the
     result is in memory."""
 
     def read(name: str) -> torch.Tensor | None:
         tensor: torch.Tensor = file.get_tensor(name)
-        if verified_at is not None and sha256_of(tensor) != records[name].sha256:
+        record = records[name]
+        # The file may be another one by now than that whose header was read.
+        same = tensor.dtype == _TORCH_DTYPES[record.dtype] and tuple(tensor.shape) == record.shape
+        if not same or (verify and sha256_of(tensor) != record.sha256):
             return None
         return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
@@ -126,7 +139,7 @@ def _read(
     tensors = {name: tensor for name, tensor in read_tensors.items() if tensor is not None}
     if changed := sorted(records.keys() - tensors.keys()):
         raise WeightsError(
-            Problem(f"the bytes of `{name}` are not those that were saved", verified_at)
+            Problem(f"the bytes of `{name}` are not those that were saved", where)
             for name in changed
         )
     return tensors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,7 +66,12 @@ def check(layers: Callable[[], Registry], names: tuple[str, ...], as_json: bool)
     with _progress(len(wanted)) as on_done, contextlib.redirect_stdout(sys.stderr):
         reports = check_plugins(wanted, registry, on_done=on_done)
     data = [report.data() for report in reports]
-    sys.stdout.write((json.dumps(data, indent=2) if as_json else summary(reports)) + "\n")
+    if as_json:
+        import json
+
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    else:
+        sys.stdout.write(summary(reports) + "\n")
     return 0 if all(report.ok for report in reports) else 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo.budget import check_budget
 from zoo.document import Document, from_data, parse, read_document
@@ -13,7 +13,9 @@ from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import ModelSpec
 from zoo.validate import validate
-from zoo.weights_file import FILE_NAME, Header, read_header, weights_path
+
+if TYPE_CHECKING:
+    from zoo.weights_file import Header
 
 
 def read_spec(
@@ -50,6 +52,10 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
         ZooError: as `read_spec`, and `WeightsError` for a damaged weights file.
     """
     path = Path(source)
+    if path.suffix != ".safetensors" and not (_exists(path) and path.is_dir()):
+        return read_spec(source, registry=registry), None
+    from zoo.weights_file import FILE_NAME, read_header, weights_path
+
     if path.suffix != ".safetensors" and not _exists(path / FILE_NAME):
         return read_spec(source, registry=registry), None
     path = weights_path(path)

@@ -6,7 +6,6 @@ imported.
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -134,7 +133,7 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Plugin]:
 
 def shipped_registry() -> Path:
     """The registry that comes with the zoo: inside the package, or beside it in a checkout."""
-    package = Path(str(importlib.resources.files("zoo")))
+    package = Path(__file__).parent
     inside = package / FILE_NAME
     return inside if inside.is_file() else package.parent / FILE_NAME
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from zoo.component import Component, Given, Slot
+from zoo.component import Component, Given, Shared, Slot
 from zoo.distribution import Constant, Distribution
 from zoo.layout import Layout, Tensor
 
@@ -53,7 +53,8 @@ class Norm(Plugin):
 
 
 class Sublayer(Plugin):
-    """A residual branch with its norms: x = out(x + post(f(pre(x)))), each norm where it is named.
+    """A residual branch with its norms: x = out(skip_scale * x + residual_scale * post(f(pre(x)))),
+    each norm where it is named.
 
     The block registers the norms inside the branch's module, as `pre_norm`, `post_norm` and
     `out_norm`, and applies them. A branch that returns a bare `nn.Sequential` cannot hold them.
@@ -67,6 +68,11 @@ class Sublayer(Plugin):
     """Which of the norms `pre`, `post` and `out` are there."""
     norm: Annotated[Norm, Slot("norm", width="d_model")]
     """The norm at each of those places."""
+    residual_scale: Shared[float] = 1.0
+    """What the branch's output is multiplied with before the sum (muP: Yang et al. 2022,
+    arXiv:2203.03466)."""
+    skip_scale: Shared[float] = 1.0
+    """What the other summand is multiplied with."""
 
     def layout_with_norms(self) -> Layout:
         """The branch's layout with its norms inside, as the block registers them."""

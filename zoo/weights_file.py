@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
 
@@ -25,6 +25,10 @@ FILE_NAME = "model.safetensors"
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 """The dtypes that are stored, as safetensors names them, and the bytes of one element."""
 
+MAX_JSON_BYTES = 100_000_000
+"""What the safetensors format allows."""
+
+_Entry = tuple[str, tuple[int, ...]]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -114,49 +118,50 @@ def saved_path(path: Path) -> Path:
 
 
 def read_header(path: Path) -> Header:
-    """Read what a weights file says of itself. Imports no torch.
+    """Read what a weights file says of itself. Needs neither torch nor numpy.
 
     Raises:
         WeightsError: the file is missing, damaged, or was not written by the zoo.
     """
-    with open_weights(path, "numpy") as (_, header):
-        return header
-
-
-@contextmanager
-def open_weights(path: Path, framework: Literal["numpy", "pt"]) -> Generator[tuple[Any, Header]]:
-    """The open file, a `safetensors.safe_open`, and its header, held against each other.
-
-    Raises:
-        WeightsError: the file is missing, damaged, or was not written by the zoo. What the library
-            raises in the block becomes one too.
-    """
-    from safetensors import SafetensorError, safe_open
-
     place = Place(str(path))
     if not path.is_file():
         raise WeightsError(Problem("there is no such weights file", place))
     try:
-        # Read, not mapped: of a file that shrinks meanwhile comes an error and not a SIGBUS.
-        with cast("Any", safe_open)(str(path), framework=framework, backend="pread") as file:
-            header = _parse(file.metadata(), place)
-            found: dict[str, tuple[str, tuple[int, ...]]] = {}
-            for name in file.offset_keys():
-                part = file.get_slice(name)
-                found[name] = (part.get_dtype(), tuple(part.get_shape()))
-            if problems := list(_differences(found, header.records, place)):
-                raise WeightsError(problems)
-            yield file, header
-    except SafetensorError as error:
-        raise WeightsError(
-            Problem(f"not a whole safetensors file: {error}", place, "fetch or build it again")
-        ) from None
+        metadata, found = _read_entries(path)
     except OSError as error:
-        raise WeightsError(Problem(f"cannot be read: {error.strerror or error}", place)) from None
+        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise not_whole(error, place) from None
+    header = _parse(metadata, place)
+    if problems := list(_differences(found, header.records, place)):
+        raise WeightsError(problems)
+    return header
 
 
-def _parse(metadata: Mapping[str, str] | None, place: Place) -> Header:
-    if not metadata or KEY not in metadata:
+def not_whole(error: Exception, place: Place) -> WeightsError:
+    """The error for a file that is no safetensors file, or not all of one."""
+    message = f"not a whole safetensors file: {error}"
+    return WeightsError(Problem(message, place, "fetch or build it again"))
+
+
+def _read_entries(path: Path) -> tuple[Any, dict[str, _Entry]]:
+    """The metadata of a safetensors file, and the dtype and shape of each tensor in it."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_JSON_BYTES:
+            raise ValueError(f"its header would be {length:,} bytes long")
+        raw = file.read(length)
+        size = file.seek(0, os.SEEK_END)
+    entries: dict[str, Any] = json.loads(raw.decode("utf-8"))
+    metadata = entries.pop("__metadata__", None)
+    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    if size != 8 + length + end:
+        raise ValueError(f"{size:,} bytes long, while its header tells of {8 + length + end:,}")
+    return metadata, {name: (e["dtype"], tuple(e["shape"])) for name, e in entries.items()}
+
+
+def _parse(metadata: Any, place: Place) -> Header:
+    if not isinstance(metadata, dict) or KEY not in metadata:
         raise WeightsError(
             Problem(
                 "a safetensors file, but not the zoo's: its header has no `zoo` metadata",
@@ -209,7 +214,7 @@ def _record(value: Any) -> Record:
 
 
 def _differences(
-    found: Mapping[str, tuple[str, tuple[int, ...]]], records: Mapping[str, Record], place: Place
+    found: Mapping[str, _Entry], records: Mapping[str, Record], place: Place
 ) -> Iterable[Problem]:
     for name in sorted(found.keys() | records.keys()):
         if name not in records:

@@ -56,11 +56,6 @@ class Residual(Block):
     )
     """Whether each branch reads the sum before it, or all read the layer's input. A parallel `ffn`
     with `norms = []` reads what the attention's norm returned."""
-    residual_scale: float = 1.0
-    """What the output of each branch is multiplied with (muP: Yang et al. 2022,
-    arXiv:2203.03466)."""
-    skip_scale: float = 1.0
-    """What the other summand is multiplied with."""
     skip_from: Literal["input", "normed"] = "input"
     """Whether the other summand is the branch's input, or its norm's output (BLOOM's option)."""
     layer_scale: Literal["none", "learned"] = "none"
@@ -99,6 +94,14 @@ class Residual(Block):
                 "the branches of a parallel layer may have different norms: the other summand is "
                 "the layer's input",
                 "skip_from",
+                "arrangement",
+                "norm_placement",
+            )
+        if self.self_attn.skip_scale != self.ffn.skip_scale:
+            raise contradiction(
+                "a parallel layer has one sum, and so one `skip_scale`",
+                "ffn.skip_scale",
+                "self_attn.skip_scale",
                 "arrangement",
                 "norm_placement",
             )
@@ -154,8 +157,7 @@ class Residual(Block):
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,
-            residual_scale=self.residual_scale,
-            skip_scale=self.skip_scale,
+            scales={n: (s.residual_scale, s.skip_scale) for n, s in self.sublayers().items()},
             skip_from_normed=self.skip_from == "normed",
             learned_scale=self.layer_scale == "learned",
         )

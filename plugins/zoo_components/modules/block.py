@@ -48,8 +48,7 @@ class ResidualBlock(nn.Module):
         dropout: float,
         parallel: bool,
         shared_norm: bool,
-        residual_scale: float,
-        skip_scale: float,
+        scales: Mapping[str, tuple[float, float]],
         skip_from_normed: bool,
         learned_scale: bool,
     ) -> None:
@@ -63,7 +62,8 @@ class ResidualBlock(nn.Module):
         self.reads_scheme = reads_scheme
         self.dropout = nn.Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
-        self.residual_scale, self.skip_scale = residual_scale, skip_scale
+        self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
+        self.skip_scales = {name: scale for name, (_, scale) in scales.items()}
         self.skip_from_normed = skip_from_normed
         self.scalar = nn.Parameter(torch.ones(1)) if learned_scale else None
 
@@ -80,7 +80,7 @@ class ResidualBlock(nn.Module):
                 normed = f.pre_norm(x)
                 added = self._branch(name, normed, context, maps)
                 skip = normed if self.skip_from_normed else x
-                x = f.out_norm(self._sum(skip, added))
+                x = f.out_norm(self._skipped(name, skip) + added)
         return (x if self.scalar is None else x * self.scalar), maps
 
     def _parallel(
@@ -90,12 +90,11 @@ class ResidualBlock(nn.Module):
         attended = self._branch("self_attn", normed, context, maps)
         own = normed if self.shared_norm else self.ffn.pre_norm(x)
         added = attended + self._branch("ffn", own, context, maps)
-        return self._sum(x, added)
+        return self._skipped("self_attn", x) + added
 
-    def _sum(self, skip: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-        if self.skip_scale != 1.0:
-            skip = skip * self.skip_scale
-        return skip + (added if self.residual_scale == 1.0 else added * self.residual_scale)
+    def _skipped(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        scale = self.skip_scales[name]
+        return x if scale == 1.0 else x * scale
 
     def _branch(
         self,
@@ -104,7 +103,8 @@ class ResidualBlock(nn.Module):
         context: LayerContext,
         maps: dict[str, torch.Tensor],
     ) -> torch.Tensor:
-        """dropout(post_norm(f(x))) for the sublayer `name`; its weights go into `maps`."""
+        """residual_scale * dropout(post_norm(f(x))) for the sublayer `name`; its weights go into
+        `maps`."""
         f = self.get_submodule(name)
         if name == "ffn":
             x = f(x)
@@ -127,7 +127,8 @@ class ResidualBlock(nn.Module):
             )
         if name != "ffn" and weights is not None:
             maps[name] = weights
-        return self.dropout(f.post_norm(x))
+        x, scale = self.dropout(f.post_norm(x)), self.residual_scales[name]
+        return x if scale == 1.0 else x * scale
 
     def _positions(
         self, context: LayerContext, dtype: torch.dtype

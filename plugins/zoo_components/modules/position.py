@@ -9,6 +9,8 @@ from torch import nn
 
 from zoo.position import PositionScheme
 
+_ROWS = 256  # of a table that are computed at once
+
 
 class SinusoidalPositions(PositionScheme):
     """A fixed table, computed in float64 and rounded once."""
@@ -34,13 +36,20 @@ class SinusoidalPositions(PositionScheme):
 
     def reset_buffers(self, *, device: torch.device | str) -> None:
         """Compute the table on `device`, in the dtype that the model was built with."""
-        table = sinusoids(
-            *self.table.shape,
-            base=self.base,
-            interleaved=self.interleaved,
-            half_minus_one=self.half_minus_one,
-        )
-        self.table = table.to(device, self.table.dtype)
+        length, width = self.table.shape
+        table = torch.empty(length, width, dtype=self.table.dtype, device=device)
+        positions = torch.arange(length, device="cpu")
+        # Some rows at a time: the angles of all would take several times the memory of the table.
+        for rows, some in zip(table.split(_ROWS), positions.split(_ROWS), strict=True):
+            computed = sinusoids(
+                some,
+                width,
+                base=self.base,
+                interleaved=self.interleaved,
+                half_minus_one=self.half_minus_one,
+            )
+            rows.copy_(computed)
+        self.table = table
 
     def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """x (..., length, width) plus the table's rows at positions (..., length)."""
@@ -51,15 +60,14 @@ class SinusoidalPositions(PositionScheme):
 
 
 def sinusoids(
-    length: int, width: int, *, base: float, interleaved: bool, half_minus_one: bool
+    positions: torch.Tensor, width: int, *, base: float, interleaved: bool, half_minus_one: bool
 ) -> torch.Tensor:
-    """The table of Vaswani et al. (2017), (length, width) in float64. For an odd width the last
-    cosine is left out; with `half_minus_one`, tensor2tensor's form, the last column is 0."""
+    """The table of Vaswani et al. (2017) at positions (n,): (n, width) in float64. For an odd width
+    the last cosine is left out; with `half_minus_one`, tensor2tensor's form, the last column is 0."""
     n_angles = width // 2 if half_minus_one else (width + 1) // 2
     k = torch.arange(n_angles, dtype=torch.float64, device="cpu")
     exponent = k / (n_angles - 1) if half_minus_one else 2 * k / width
-    position = torch.arange(length, dtype=torch.float64, device="cpu")
-    angles = position[:, None] * torch.exp(-math.log(base) * exponent)
+    angles = positions.double()[:, None] * torch.exp(-math.log(base) * exponent)
     sine, cosine = angles.sin(), angles.cos()
     if interleaved:
         table = torch.stack([sine, cosine], -1).flatten(1)[:, :width]

@@ -1,0 +1,114 @@
+"""What starting costs: the commands that build nothing import no torch, nor what they do not need.
+
+How long they take is measured by `python -m benchmarks startup`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import zoo
+from zoo.registry import SLOTS
+from zoo.slots import SLOTS as INTERFACES
+
+# Runs a command and tells which of the modules named in the last argument it has imported.
+RUN = """
+import sys
+from zoo.cli import run
+
+status = run(sys.argv[1:-1])
+print("imported:", *(name for name in sys.argv[-1].split() if name in sys.modules), file=sys.stderr)
+sys.exit(status)
+"""
+HEAVY = ("torch", "numpy", "scipy", "transformers", "rich", "typer", "safetensors.torch")
+# What only other commands need: TOML with comments, drawings, places of mistakes.
+OTHERS = ("tomlkit", "zoo.drawing", "zoo.schema", "zoo.diff", "tree_sitter", "zoo.fill")
+
+
+def imported(folder: Path, *arguments: str, among: tuple[str, ...]) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments, " ".join(among)],
+        cwd=folder,
+        env={**os.environ, "XDG_CONFIG_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {*done.stderr.partition("imported:")[2].split()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a spec, one that extends it, and a weights file."""
+    made = tmp_path_factory.mktemp("startup")
+    (made / "tiny.toml").write_text(
+        'format = 1\nname = "tiny"\nbuilder = "decoder"\nvocab = 9\nn_layers = 2\nd_model = 8\n'
+        'n_heads = 2\nd_ff = 8\nposition = "rotary"\nnorm = "rms_norm"\nffn = "glu"\n'
+    )
+    (made / "more.toml").write_text('extends = "tiny"\nname = "more"\nn_layers = 3\n')
+    zoo.save(zoo.build(made / "tiny.toml"), made / "weights")
+    return made
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["list"],
+        ["list", "components", "rot*", "--json"],
+        ["validate", "tiny.toml", "more.toml", "vaswani-base"],
+        ["validate", "tiny.toml", "--json"],
+        ["show", "vaswani-base"],
+        ["show", "more.toml", "--json"],
+        ["show", "tiny.toml", "--tensors"],
+        ["show", "weights"],
+    ],
+    ids=" ".join,
+)
+def test_commands_that_build_nothing_import_nothing_heavy(
+    arguments: list[str], folder: Path
+) -> None:
+    assert imported(folder, *arguments, among=HEAVY + OTHERS) == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["show", "tiny.toml", "--resolved"], ["show", "tiny.toml", "--svg", "tiny.svg"], ["schema"]],
+    ids=" ".join,
+)
+def test_neither_do_those_that_print_more(arguments: list[str], folder: Path) -> None:
+    assert imported(folder, *arguments, among=HEAVY) == set()
+
+
+def test_a_list_needs_the_registries_only(folder: Path) -> None:
+    among = ("pydantic", "stevedore", "zoo_components", "zoo.slots", "hashlib", "json")
+    assert imported(folder, "list", among=among) == set()
+
+
+def test_what_the_check_looks_for_is_there_to_be_found(folder: Path) -> None:
+    """Else the names above could be misspelled."""
+    among = (*HEAVY, *OTHERS)
+    found = imported(folder, "build", "tiny.toml", "-o", "built", among=among)
+    assert found == {"torch", "numpy", "zoo.fill"}
+    command = [sys.executable, "-c", "import " + ", ".join(among)]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize("code", ["import zoo", "from zoo import ZooError, read_spec"])
+def test_the_package_imports_on_use(code: str) -> None:
+    among = ["torch", "typer", "click", "rich", "numpy"]
+    among += ["pydantic", "stevedore"] if code == "import zoo" else []
+    told = f"{code}\nimport sys\nprint(*(name for name in {among} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_the_slots_have_one_list_of_names() -> None:
+    """The registry names them without importing what they are."""
+    assert tuple(INTERFACES) == SLOTS
