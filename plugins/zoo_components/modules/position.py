@@ -63,7 +63,8 @@ def sinusoids(
     positions: torch.Tensor, width: int, *, base: float, interleaved: bool, half_minus_one: bool
 ) -> torch.Tensor:
     """The table of Vaswani et al. (2017) at positions (n,): (n, width) in float64. For an odd width
-    the last cosine is left out; with `half_minus_one`, tensor2tensor's form, the last column is 0."""
+    the last cosine is left out; with `half_minus_one`, tensor2tensor's form, the last column is 0.
+    """
     n_angles = width // 2 if half_minus_one else (width + 1) // 2
     k = torch.arange(n_angles, dtype=torch.float64, device="cpu")
     exponent = k / (n_angles - 1) if half_minus_one else 2 * k / width
