@@ -9,7 +9,7 @@ from torch import nn
 
 from zoo.position import PositionScheme
 
-_ROWS = 256  # of a table that are computed at once
+_SERIAL = 1 << 15  # so many elements torch computes on the calling thread
 
 
 class SinusoidalPositions(PositionScheme):
@@ -39,8 +39,10 @@ class SinusoidalPositions(PositionScheme):
         length, width = self.table.shape
         table = torch.empty(length, width, dtype=self.table.dtype, device=device)
         positions = torch.arange(length, device="cpu")
-        # Some rows at a time: the angles of all would take several times the memory of the table.
-        for rows, some in zip(table.split(_ROWS), positions.split(_ROWS), strict=True):
+        # Some rows at a time: the angles of all would take several times the memory of the table,
+        # and threads, which on a busy machine wait longer for each other than these rows take.
+        n_rows = max(1, _SERIAL // width)
+        for rows, some in zip(table.split(n_rows), positions.split(n_rows), strict=True):
             computed = sinusoids(
                 some,
                 width,
