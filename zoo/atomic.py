@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,40 @@ def new_file(path: Path) -> Generator[BinaryIO]:
         _sync(folder)
 
 
+@contextmanager
+def new_folder(path: Path) -> Generator[Path]:
+    """A folder to fill, which takes the name `path` when the block ends without an error.
+
+    Until then nothing is at `path`, and after an error nothing is left. All of it is on disk before
+    it has its name.
+
+    Raises:
+        ZooError: there is something at `path` already, or it cannot be written. Every `OSError` of
+            the block becomes one.
+    """
+    target = path.absolute()
+    temporary = target.with_name(f".zoo-{secrets.token_hex(8)}.tmp")
+    try:
+        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        yield temporary
+        for file in temporary.iterdir():
+            _sync(file)
+        _sync(temporary)
+        temporary.rename(target)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        reason = error.strerror or str(error)
+        raise ZooError(
+            Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
+        ) from None
+    _sync(target.parent)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8, whole or not at all. Raises `ZooError` as `new_file`."""
     with new_file(path) as file:
@@ -70,9 +105,10 @@ def _refuse_what_is_no_file(path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file")
 
 
-def _sync(folder: Path) -> None:
-    """Wait until the names in a folder are on disk, where the file system can do that."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk, where the file system can do
+    that."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
             os.fsync(descriptor)

@@ -64,14 +64,15 @@ class Entry:
 
 @dataclass
 class Registry:
-    """All layers merged. `plugins[slot][name]` and `models[name]` hold the entries; `budget` is
-    what the one who loads it allows."""
+    """All layers merged. `plugins[slot][name]` and `models[name]` hold the entries, `families` the
+    folders of family files; `budget` is what the one who loads it allows."""
 
     plugins: dict[str, dict[str, Entry]] = field(
         default_factory=lambda: {slot: {} for slot in SLOTS}
     )
     models: dict[str, Entry] = field(default_factory=dict[str, Entry])
     defaults: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    families: list[Path] = field(default_factory=list[Path])
     budget: Budget = field(default_factory=Budget)
     _loaded: dict[tuple[str, str], type[Plugin]] = field(
         default_factory=dict["tuple[str, str]", "type[Plugin]"], repr=False
@@ -215,12 +216,14 @@ class _Layers:
         if type(data.get("format")) is not int or data["format"] != FORMAT:
             place = document.place(("format",), value=True)
             self.report(f"a registry states `format = {FORMAT}`", place)
-        known = {"format", "include", "defaults", "models", *SLOTS}
+        known = {"format", "include", "families", "defaults", "models", *SLOTS}
         self.refuse_unknown(data, known, document, ())
         # First, so that this registry's own lines go over those that it includes.
         include = data.get("include", [])
         for index, package in enumerate(include if isinstance(include, list) else [include]):
             self.include(document, package, index)
+        if "families" in data:
+            self.add_families(document, path.resolve().parent)
         for group in (*SLOTS, "models", "defaults"):
             table = data.get(group, {})
             if isinstance(table, dict):
@@ -284,6 +287,17 @@ class _Layers:
             )
         )
 
+    def add_families(self, document: Document, folder: Path) -> None:
+        """Add the folder of family files that a registry names."""
+        name = document.data["families"]
+        place = document.place(("families",), value=True)
+        if not isinstance(name, str) or not _is_inside(Path(name)):
+            self.report("`families` must be the name of a folder beside or below this file", place)
+        elif not (folder / name).is_dir():
+            self.report(f"there is no folder {quoted(name)}", place)
+        else:
+            self.registry.families.append(folder / name)
+
     def table(self, group: str) -> dict[str, Entry]:
         if group == "models":
             return self.registry.models
@@ -328,5 +342,9 @@ def _is_target(group: str, target: str) -> bool:
     if group == "defaults":
         return NAME.fullmatch(target) is not None
     path = Path(target if group == "models" else target.rpartition(":")[0])
-    inside = not path.is_absolute() and ".." not in path.parts and path != Path()
-    return inside and (group == "models" or _TARGET.fullmatch(target) is not None)
+    return _is_inside(path) and (group == "models" or _TARGET.fullmatch(target) is not None)
+
+
+def _is_inside(path: Path) -> bool:
+    """Whether a path leads to something below the folder that it is taken from."""
+    return not path.is_absolute() and ".." not in path.parts and path != Path()
