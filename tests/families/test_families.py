@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from zoo.families.catalogue import Catalogue
+import torch
 
 from families.cases import Case, all_cases
-from families.conformance import check, make_truth
-from zoo.registry import load_registry
+from families.conformance import check, make_truth, registry
+from zoo.families.catalogue import Catalogue
 
-FAMILIES = Catalogue(load_registry()).by_model_type
+FAMILIES = Catalogue(registry()).by_model_type
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The models are too small for more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("case", all_cases().values(), ids=all_cases())
