@@ -12,6 +12,7 @@ import click
 
 import zoo
 from zoo.errors import Place, Problem, ZooError
+from zoo.family_cli import export, families, import_, lint
 from zoo.plugin_cli import init, plugin
 
 if TYPE_CHECKING:
@@ -253,8 +254,8 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
     _print(as_json, listing_data(layers(), what, pattern), listing_text)
 
 
-cli.add_command(init)
-cli.add_command(plugin)
+for command in (import_, export, families, lint, init, plugin):
+    cli.add_command(command)
 
 
 def _print(as_json: bool, data: Any, text: Callable[[Any], str]) -> None:

@@ -123,6 +123,13 @@ def import_folder(
         ZooError: `output` is there already, or cannot be written.
     """
     found = plan_import(source, name=name or output.resolve().name, registry=registry)
+    return save_import(found, output, on_bytes=on_bytes)
+
+
+def save_import(
+    found: Import, output: Path, *, on_bytes: Callable[[int], None] | None = None
+) -> str:
+    """Carry out an import. Arguments, result and errors are those of `import_folder`."""
     with new_folder(output) as folder:
         for companion in found.companions:
             (folder / companion.name).write_bytes(companion.data)
