@@ -2,25 +2,31 @@
 
 python tools/family_defaults.py
 
-For each model type that a family reads: the defaults of the fields of its config class, and
-`attribute_map`, the fields that have a second name. Values that change nothing of what a model
-computes are left out.
+For each model type that has a language model in transformers, so that a new family needs no new
+file: the defaults of the fields of its config class, and `attribute_map`, the fields that have a
+second name. Values that change nothing of what a model computes are left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig
+from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from zoo.families.catalogue import Catalogue
-from zoo.registry import load_registry
-
 FILE = Path(__file__).parent.parent / "plugins" / "zoo_families" / "defaults.json"
+
+LANGUAGE_MODELS = (
+    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+)
 
 INERT = {
     "_name_or_path",
@@ -47,7 +53,7 @@ def text() -> str:
     """The whole file, a line for each model type."""
     lines = [
         f"{json.dumps(model_type)}: {json.dumps(described(CONFIG_MAPPING[model_type]))}"
-        for model_type in sorted(Catalogue(load_registry()).by_model_type)
+        for model_type in sorted(set().union(*LANGUAGE_MODELS))
     ]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -79,14 +85,15 @@ def defaults(cls: type[PreTrainedConfig]) -> dict[str, Any]:
 
 
 def is_json(value: Any) -> bool:
+    """Whether JSON can express a value."""
     try:
-        json.dumps(value)
-    except TypeError:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
         return False
     return True
 
 
-def sorted_by_key(table: dict[str, Any]) -> dict[str, Any]:
+def sorted_by_key(table: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sorted(table.items()))
 
 
