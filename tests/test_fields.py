@@ -324,6 +324,8 @@ def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
     except (ValueError, IndexError) as error:
         yield str(error)
         return
+    if getattr(model, "pooler", None) is not None:
+        yield {"pooled": model.pooler(model.encode(arguments["source"]))}
     _, maps = model(**arguments, return_attention=True)
     yield {f"{kind} {i}": m for kind, ms in maps._asdict().items() for i, m in enumerate(ms)}
     torch.manual_seed(2)

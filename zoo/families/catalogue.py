@@ -96,6 +96,7 @@ class Catalogue:
                 merged = Vocabulary(
                     activations={**merged.activations, **own.activations},
                     rope={**merged.rope, **own.rope},
+                    sentence=own.sentence or merged.sentence,
                     inert=merged.inert | own.inert,
                 )
         return merged

@@ -132,12 +132,13 @@ class Reader:
     def read(self, name: str) -> torch.Tensor:
         """The tensor of that name. Raises `WeightsError` if its file is not whole."""
         path = self._tensors[name].path
+        own_name = name.rpartition("/")[2]  # without the folder of the file
         try:
             if path not in self._files:
                 # Read, not mapped: of a file that shrinks meanwhile comes an error, not a SIGBUS.
                 opened = cast("Any", safe_open)(str(path), framework="pt", backend="pread")
                 self._files[path] = self._stack.enter_context(opened)
-            tensor: torch.Tensor = self._files[path].get_tensor(name)
+            tensor: torch.Tensor = self._files[path].get_tensor(own_name)
         except (SafetensorError, OSError) as error:
             raise not_whole(error, Place(str(path))) from None
         return tensor

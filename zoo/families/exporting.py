@@ -17,8 +17,10 @@ from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import FILE_NAME
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import JsonFile
-from zoo.families.origin import COMPANIONS, Origin, config_text
+from zoo.families.family import with_rules
+from zoo.families.origin import Origin, config_text, read_companions, write_companions
 from zoo.families.plan import Plan, Step, active_rules, make_plan
+from zoo.families.sentence import dense_rules
 from zoo.loading import load
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
@@ -46,11 +48,10 @@ def export_folder(source: Path, output: Path, *, registry: Registry | None = Non
     tensors = dict(_made(model, plan, origin))
     with new_folder(output) as folder:
         (folder / CONFIG).write_text(config_text(origin.config), encoding="utf-8")
-        for name in COMPANIONS:
-            if (path.parent / name).is_file():
-                (folder / name).write_bytes((path.parent / name).read_bytes())
-        with (folder / FILE_NAME).open("xb") as file:
-            _write(tensors, file)
+        write_companions(read_companions(path.parent, origin.files), folder)
+        for place in sorted({name.rpartition("/")[0] for name in tensors}):
+            with (folder / place / FILE_NAME).open("xb") as file:
+                _write(tensors, place, file)
 
 
 def _origin(header: Header, where: Place) -> Origin:
@@ -72,7 +73,8 @@ def _origin(header: Header, where: Place) -> Origin:
 def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) -> Plan:
     catalogue = Catalogue(registry)
     file = JsonFile(Path(CONFIG), dict(origin.config), config_text(origin.config))
-    scope = catalogue.scope(catalogue.family(origin.family), file, frozenset(origin.tensors))
+    family = with_rules(catalogue.family(origin.family), dense_rules(origin.tensors))
+    scope = catalogue.scope(family, file, frozenset(origin.tensors))
     return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
 
 
@@ -98,8 +100,13 @@ def _undone(step: Step, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[s
         yield key, step.relayout.undo(parts)
 
 
-def _write(tensors: Mapping[str, torch.Tensor], file: BinaryIO) -> None:
-    """Write a plain safetensors file, as `transformers` reads it."""
+def _write(all_tensors: Mapping[str, torch.Tensor], place: str, file: BinaryIO) -> None:
+    """Write the tensors of one folder as a plain safetensors file, as `transformers` reads it."""
+    tensors = {
+        name.rpartition("/")[2]: tensor
+        for name, tensor in all_tensors.items()
+        if name.rpartition("/")[0] == place
+    }
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -223,6 +223,12 @@ def _over(parent: Family, own: Family, head: _Head, document: Document) -> Famil
         rules={**kept, **own.rules},
         n_lines=own.n_lines,
     )
+
+
+def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:
+    """A family with further rules, which stand nowhere in its file."""
+    document = read_document(family.path)
+    return replace(family, rules={**family.rules, **{n: (r, document) for n, r in rules.items()}})
 
 
 def read_defaults(folder: Path) -> Mapping[str, Any]:

@@ -18,9 +18,16 @@ from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import read_json
-from zoo.families.family import Family
-from zoo.families.origin import Companion, Origin, find_companions
+from zoo.families.family import Family, with_rules
+from zoo.families.origin import (
+    COMPANIONS,
+    Companion,
+    Origin,
+    read_companions,
+    write_companions,
+)
 from zoo.families.plan import Plan, Step, active_rules, make_plan
+from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of, plugin_versions
@@ -70,19 +77,23 @@ def plan_import(
     file = read_json(source / CONFIG)
     catalogue = Catalogue(registry)
     family = catalogue.family_of(file)
-    stored = find_tensors(source)
+    words = catalogue.vocabulary.sentence
+    sentence = (words and find_sentence_head(source, words)) or SentenceHead()
+    family = with_rules(family, dense_rules(sentence.tensors))
+    stored = {**find_tensors(source), **sentence.tensors}
     renamed = {_modern(key, family.legacy): key for key in stored}
     if len(renamed) < len(stored):
         message = "it holds a tensor under its old and its new name"
         raise WeightsError(Problem(message, Place(str(source))))
     tensors = {key: stored[old] for key, old in renamed.items()}
     scope = catalogue.scope(family, file, frozenset(tensors))
-    spec = family_spec(scope, name or source.resolve().name, registry)
+    head = {"head": dict(sentence.spec)} if sentence.spec else {}
+    spec = family_spec(scope, name or source.resolve().name, registry, head)
     where = Place(str(source))
     plan = make_plan(spec, scope, active_rules(scope), tensors, where)
     if unread := scope.config.unread(catalogue.vocabulary.inert | family.ignores):
         raise WeightsError(unread)
-    companions = tuple(find_companions(source))
+    companions = tuple(read_companions(source, (*COMPANIONS, *sentence.files)))
     origin = Origin(
         family=family.name,
         config=file.data,
@@ -131,8 +142,7 @@ def save_import(
 ) -> str:
     """Carry out an import. Arguments, result and errors are those of `import_folder`."""
     with new_folder(output) as folder:
-        for companion in found.companions:
-            (folder / companion.name).write_bytes(companion.data)
+        write_companions(found.companions, folder)
         with (folder / FILE_NAME).open("xb") as file:
             return write_import(found, file, on_bytes=on_bytes)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 COMPANIONS = (
     "tokenizer.json",
@@ -28,8 +28,14 @@ COMPANIONS = (
     "chat_template.jinja",
     "generation_config.json",
     "preprocessor_config.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
 )
 """The files beside the weights that belong to a model: its tokenizer, and how it is used."""
+
+
+CompanionName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?\w[\w.-]*$")]
+"""The name of a file in a model's folder, or in a folder in that."""
 
 
 class Origin(BaseModel):
@@ -45,7 +51,7 @@ class Origin(BaseModel):
     """The names of its tensors, in the spelling of today."""
     renamed: Mapping[str, str] = {}
     """Its own older spellings, by those names."""
-    files: Mapping[str, str] = {}
+    files: Mapping[CompanionName, str] = {}
     """The files that came along, with the SHA-256 of each."""
 
 
@@ -61,13 +67,19 @@ class Companion:
         return hashlib.sha256(self.data).hexdigest()
 
 
-def find_companions(folder: Path) -> list[Companion]:
-    """The files of a folder that belong to its model and are not its weights."""
+def read_companions(folder: Path, names: Iterable[str]) -> list[Companion]:
+    """Those of the files `names` that a folder has."""
     return [
-        Companion(name, (folder / name).read_bytes())
-        for name in COMPANIONS
-        if (folder / name).is_file()
+        Companion(name, (folder / name).read_bytes()) for name in names if (folder / name).is_file()
     ]
+
+
+def write_companions(companions: Iterable[Companion], folder: Path) -> None:
+    """Write files into a new folder."""
+    for companion in companions:
+        path = folder / companion.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(companion.data)
 
 
 def config_text(config: Mapping[str, Any]) -> str:

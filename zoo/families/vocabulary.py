@@ -31,6 +31,19 @@ class RopeKind(BaseModel):
     fields: tuple[str, ...] = ()
 
 
+class SentenceWords(BaseModel):
+    """What the modules of sentence-transformers are called."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    """The head that pools, and perhaps maps and normalises."""
+    pooling: Mapping[str, str]
+    """Its name of each way of pooling."""
+    activations: Mapping[str, str]
+    """Its name of each activation of a dense layer."""
+
+
 class Vocabulary(BaseModel):
     """The words of configurations."""
 
@@ -40,6 +53,8 @@ class Vocabulary(BaseModel):
     """The zoo's name of each activation."""
     rope: Mapping[str, RopeKind] = Field(default_factory=dict[str, RopeKind])
     """The kind of position for each `rope_type`."""
+    sentence: SentenceWords | None = None
+    """The words of sentence-transformers."""
     inert: frozenset[str] = frozenset()
     """Keys of configurations that change nothing in what a model computes in evaluation."""
 

@@ -30,7 +30,8 @@ class LayerSchemes(NamedTuple):
 
 
 class Stack(nn.Module):
-    """Embedding, blocks, final norm."""
+    """Embedding, blocks, final norm. `order` are the numbers of the layers as they run; one that
+    stands there again runs again, with the same weights."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Stack(nn.Module):
         embed_name: str,
         layers: Sequence[nn.Module],
         schemes_of_layers: Sequence[LayerSchemes],
-        passes: int,
+        order: Sequence[int],
         schemes: Mapping[str, nn.Module],
         norm: nn.Module | None,
         d_model: int,
@@ -53,7 +54,7 @@ class Stack(nn.Module):
         self.add_module(embed_name, embed)
         self.layers = nn.ModuleList(layers)
         self.schemes_of_layers = tuple(schemes_of_layers)
-        self.passes = passes
+        self.order = tuple(order)
         for name, scheme in schemes.items():
             self.add_module(name, scheme)
         self.norm = norm
@@ -123,11 +124,10 @@ class Stack(nn.Module):
             for schemes in dict.fromkeys(self.schemes_of_layers)
         }
         found: dict[str, list[torch.Tensor]] = {}
-        for _ in range(self.passes):
-            for schemes, layer in zip(self.schemes_of_layers, self.layers, strict=True):
-                x, maps = layer(x, contexts[schemes])
-                for kind, weights in maps.items():
-                    found.setdefault(kind, []).append(weights)
+        for number in self.order:
+            x, maps = self.layers[number](x, contexts[self.schemes_of_layers[number]])
+            for kind, weights in maps.items():
+                found.setdefault(kind, []).append(weights)
         if self.norm is not None:
             x = self.norm(x)
         if self.out_proj is not None:
