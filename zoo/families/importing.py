@@ -96,7 +96,7 @@ def plan_import(
     companions = tuple(read_companions(source, (*COMPANIONS, *sentence.files)))
     origin = Origin(
         family=family.name,
-        config=file.data,
+        config=file.text,
         tensors=tuple(sorted(tensors.keys() - set(plan.dropped))),
         renamed={key: old for key, old in renamed.items() if key != old},
         files={companion.name: companion.sha256 for companion in companions},
