@@ -108,6 +108,9 @@ def check(truth: Truth, work: Path) -> Report:
     compare_outputs(truth, work / "imported", report)
     export_folder(work / "imported", work / "exported", registry=registry())
     compare_tensors(planned, truth.folder, work / "exported", report)
+    original, exported = (f / "config.json" for f in (truth.folder, work / "exported"))
+    if original.read_bytes() != exported.read_bytes():
+        report.faults.append("export: `config.json` has other bytes")
     compare_reloaded(truth, work / "exported", report)
     compare_without_defaults(truth, planned, work / "short", report)
     return report

@@ -47,7 +47,7 @@ def export_folder(source: Path, output: Path, *, registry: Registry | None = Non
     plan = _plan(model, origin, registry, Place(str(path)))
     tensors = dict(_made(model, plan, origin))
     with new_folder(output) as folder:
-        (folder / CONFIG).write_text(origin.config, encoding="utf-8")
+        (folder / CONFIG).write_bytes(origin.config.encode())
         write_companions(read_companions(path.parent, origin.files), folder)
         for place in sorted({name.rpartition("/")[0] for name in tensors}):
             with (folder / place / FILE_NAME).open("xb") as file:
@@ -72,7 +72,7 @@ def _origin(header: Header, where: Place) -> Origin:
 
 def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) -> Plan:
     catalogue = Catalogue(registry)
-    file = parse_json(origin.config, Path(CONFIG))
+    file = parse_json(Path(CONFIG), origin.config.encode())
     family = with_rules(catalogue.family(origin.family), dense_rules(origin.tensors))
     scope = catalogue.scope(family, file, frozenset(origin.tensors))
     return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)

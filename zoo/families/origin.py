@@ -45,7 +45,7 @@ class Origin(BaseModel):
     family: str
     """The family that read it."""
     config: str
-    """The text of its config.json; canonical JSON would not keep 1.0 from 1."""
+    """The text of its config.json: as JSON inside the header, 1.0 would become 1."""
     tensors: tuple[str, ...]
     """The names of its tensors, in the spelling of today."""
     renamed: Mapping[str, str] = {}
