@@ -189,6 +189,7 @@ def test_which_layers_a_rule_means(rules: list[dict[str, Any]], widths: list[int
     ("fields", "message"),
     [
         ({"encoder": {"count_positions": "unpadded"}}, "state `pad_id`"),
+        ({"padding": "seen"}, "state `pad_id`"),
         ({"pad_id": VOCAB}, "pad_id = 11 is beyond the vocabulary of 11 tokens"),
         (
             {"encoder": {"share_layers": True, "layers": [{"first": 1, "d_ff": 3}]}},

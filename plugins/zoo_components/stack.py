@@ -57,7 +57,9 @@ class Stack(Component):
     list that has for each layer the number of the weights that it uses, counted from 0, such as
     `[0, 0, 1, 1]`."""
     pad_id: Shared[int | None] = Field(default=None, ge=0)
-    """The id of padding: such tokens are hidden from attention."""
+    """The id of padding: such tokens are hidden from attention, and count for no pooling."""
+    padding: Shared[Literal["hidden", "seen"]] = "hidden"
+    """Whether attention sees padding where no mask hides it, as in `transformers`."""
     count_positions: Literal["all", "unpadded", "unmasked"] = "all"
     """What gives a token its position: its place in the sequence, or the number of tokens before it
     that are not padding (RoBERTa) or not masked (OPT); padding or masked, it is at -1."""
@@ -102,6 +104,10 @@ class Stack(Component):
             raise contradiction(
                 '`count_positions = "unpadded"` needs to know what padding is: state `pad_id`',
                 "count_positions",
+            )
+        if self.padding == "seen" and self.pad_id is None:
+            raise contradiction(
+                '`padding = "seen"` needs to know what padding is: state `pad_id`', "padding"
             )
         if self.pad_id is not None and self.pad_id >= (self.vocab or math.inf):
             raise contradiction(
@@ -252,6 +258,7 @@ class Stack(Component):
             output_width=self.output_width,
             causal=self.causal,
             pad_id=self.pad_id,
+            padding_seen=self.padding == "seen",
             count_positions=self.count_positions,
         )
 

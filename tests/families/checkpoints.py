@@ -95,15 +95,14 @@ def is_computed(tensor: Tensor, other: Tensor) -> bool:
 
 @torch.no_grad()
 def fill(tensor: Tensor, owner: nn.Module, random: torch.Generator) -> None:
-    """Random values of the size that a trained model has: about 1 / sqrt(inputs) for matrices, and
-    0.2 around the initial value for vectors and for whatever starts as a constant."""
+    """Random values of the size that a trained model has: 0.2 around the value of what starts as a
+    constant, as norms and biases do, and about 1 / sqrt(inputs) for matrices."""
     noise = torch.randn(tensor.shape, generator=random)
-    constant = bool((tensor == tensor.flatten()[0]).all())
-    if constant and tensor.dim() < 2:
+    if bool((tensor == tensor.flatten()[0]).all()):
         tensor.add_(0.2 * noise)
     elif isinstance(owner, nn.Embedding):
         tensor.copy_(0.4 * noise)
-    elif tensor.dim() < 2 or tensor.shape[0] == 1:
+    elif tensor.dim() < 2:
         tensor.copy_(0.2 * noise)
     else:
         inputs = tensor[0].numel() if isinstance(owner, nn.Conv1d) else tensor.shape[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
-from zoo.families import export_folder, import_folder
-from zoo.families.importing import Import, plan_import
 
 import zoo
 from families.cases import Case
 from families.checkpoints import load, make_model, save, without_defaults, write_config
 from families.inputs import Inputs, make_inputs
 from families.outputs import Outputs, our_outputs, takes_types, their_outputs
+from zoo.families import export_folder, import_folder
+from zoo.families.importing import Import, plan_import
 
 TOLERANCE = 1e-5
 """Absolute and relative, in float32."""
@@ -74,10 +75,18 @@ class Report:
         return max((d.largest for d in self.differences), default=0.0)
 
 
+@cache
+def registry() -> zoo.Registry:
+    """The registry of every check, read once."""
+    return zoo.load_registry()
+
+
 def make_truth(case: Case, folder: Path) -> Truth:
     """Make the model of a case, save it into the folder, and run it."""
     model = make_model(case)
     save(model, case, folder)
+    if case.published:
+        model = load(case, folder)
     inputs = tuple(make_inputs(case, model.config, takes_types(model)))
     return Truth(case, folder, inputs, run(model, case, inputs))
 
@@ -94,10 +103,10 @@ def check(truth: Truth, work: Path) -> Report:
         work: a folder to write into.
     """
     report = Report()
-    planned = plan_import(truth.folder, name="tiny")
-    import_folder(truth.folder, work / "imported", name="tiny")
+    planned = plan_import(truth.folder, name="tiny", registry=registry())
+    import_folder(truth.folder, work / "imported", name="tiny", registry=registry())
     compare_outputs(truth, work / "imported", report)
-    export_folder(work / "imported", work / "exported")
+    export_folder(work / "imported", work / "exported", registry=registry())
     compare_tensors(planned, truth.folder, work / "exported", report)
     original, exported = (f / "config.json" for f in (truth.folder, work / "exported"))
     if original.read_bytes() != exported.read_bytes():
@@ -109,7 +118,7 @@ def check(truth: Truth, work: Path) -> Report:
 
 def compare_outputs(truth: Truth, imported: Path, report: Report) -> None:
     """The outputs of the imported model against those of transformers."""
-    model = zoo.load(imported).eval()
+    model = zoo.load(imported, registry=registry()).eval()
     for given in truth.inputs:
         theirs = truth.outputs[given.name]
         ours = our_outputs(model, truth.case, given, theirs)
@@ -191,7 +200,7 @@ def compare_without_defaults(truth: Truth, planned: Import, folder: Path, report
     folder.mkdir()
     shutil.copy(truth.folder / "model.safetensors", folder)
     write_config(folder, without_defaults(truth.folder, truth.case))
-    spec = plan_import(folder, name="tiny").spec
+    spec = plan_import(folder, name="tiny", registry=registry()).spec
     if spec.digest != planned.spec.digest:
         report.faults.append(
             "config without defaults: another spec: "

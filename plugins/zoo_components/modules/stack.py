@@ -47,6 +47,7 @@ class Stack(nn.Module):
         output_width: int,
         causal: bool,
         pad_id: int | None,
+        padding_seen: bool,
         count_positions: str,
     ) -> None:
         super().__init__()
@@ -63,6 +64,7 @@ class Stack(nn.Module):
         )
         self.causal = causal
         self.pad_id = pad_id
+        self.padding_seen = padding_seen
         self.count_positions = count_positions
 
     def forward(
@@ -183,12 +185,14 @@ class Stack(nn.Module):
     def token_mask(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
         """(batch, length), False at padding and at tokens that the mask hides from all queries."""
         by_token = mask if mask is not None and mask.dim() == 2 else None
-        padding = self.padding_mask(inputs)
-        return join(by_token, None if padding is None else padding[:, 0, 0])
+        if self.pad_id is None or inputs.is_floating_point():
+            return by_token
+        return join(by_token, inputs != self.pad_id)
 
     def padding_mask(self, inputs: torch.Tensor) -> torch.Tensor | None:
-        """(batch, 1, 1, length), False at padding; None when the spec names no `pad_id`."""
-        if self.pad_id is None or inputs.is_floating_point():
+        """(batch, 1, 1, length), False at padding; None when attention sees it, or when the spec
+        names no `pad_id`."""
+        if self.pad_id is None or self.padding_seen or inputs.is_floating_point():
             return None
         return (inputs != self.pad_id)[:, None, None, :]
 
