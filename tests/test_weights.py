@@ -127,6 +127,19 @@ def test_tensors_of_different_dtypes_stay_different(tmp_path: Path) -> None:
     assert everything(zoo.load(tmp_path)) == everything(model)
 
 
+def test_where_weights_came_from_is_kept(tiny: Path, tmp_path: Path) -> None:
+    """Also when they are saved again; the digest of the tensors says nothing of it."""
+    assert zoo.load(tiny).origin is None
+    model = zoo.load(tiny)
+    model.origin = {"family": "gpt2", "config": {"n_layer": 1, "eps": 1e-5, "names": ["ä", None]}}
+    digest = zoo.save(model, tmp_path / "imported")
+    loaded = zoo.load(tmp_path / "imported")
+    assert loaded.origin == model.origin
+    assert zoo.save(loaded, tmp_path / "again") == digest == zoo.save(zoo.load(tiny), tmp_path)
+    first, again = (tmp_path / name / "model.safetensors" for name in ("imported", "again"))
+    assert first.read_bytes() == again.read_bytes()
+
+
 def test_a_model_in_training_comes_back(tiny: Path, tmp_path: Path) -> None:
     model = zoo.load(tiny)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -468,6 +481,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "unknown kind": (lambda d, t: d["spec"].update(builder="nothing"), "unknown builder `nothing`"),
     "unknown key": (lambda d, t: d["spec"].update(colour="red"), "unknown key `colour`"),
     "wrong type": (lambda d, t: d["spec"].update(source_vocab="many"), "must be an integer"),
+    "origin": (lambda d, t: d["provenance"].update(origin=["x"]), "metadata is damaged"),
     "null": (lambda d, t: d["spec"].update(source_vocab=None), "source_vocab"),
     "deep": (deep, "deep"),
     "parent": (lambda d, t: d["spec"].update(extends="gpt2"), "extends another one"),

@@ -56,6 +56,7 @@ def load(
     spec = spec_of(from_data(header.spec, f"{path} (its spec)"), registry)
     _check_against_spec(header, spec, where)
     model = build_on_meta(spec, dtype or _dtype_of(header))
+    model.origin = header.origin
     try:
         # Read, not mapped: of a file that shrinks meanwhile comes an error and not a SIGBUS.
         with cast("Any", safe_open)(str(path), framework="pt", backend="pread") as file:

@@ -71,7 +71,7 @@ def write(
     spec = model.spec
     header = Header(
         spec=spec.to_dict(),
-        provenance={"zoo": zoo.__version__, "plugins": plugin_versions(spec)},
+        provenance=_provenance(model),
         ties=dict(spec.ties),
         records=_records(tensors),
     )
@@ -81,6 +81,11 @@ def write(
         if on_bytes is not None:
             on_bytes(written)
     return header.content_digest
+
+
+def _provenance(model: Transformer) -> dict[str, Any]:
+    made_by = {"zoo": zoo.__version__, "plugins": plugin_versions(model.spec)}
+    return made_by if model.origin is None else {**made_by, "origin": model.origin}
 
 
 def _storable(model: Transformer) -> dict[str, torch.Tensor]:

@@ -47,12 +47,21 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the metadata of a weights file says."""
+    """What the metadata of a weights file says.
+
+    `provenance` holds the zoo's version (`zoo`), that of each plugin (`plugins`), and where the
+    weights came from when the zoo has not made them (`origin`).
+    """
 
     spec: dict[str, Any]
     provenance: dict[str, Any]
     ties: dict[str, str]
     records: dict[str, Record]
+
+    @property
+    def origin(self) -> dict[str, Any] | None:
+        """Where the weights came from, as plain data."""
+        return self.provenance.get("origin")
 
     def to_json(self) -> str:
         """Canonical JSON (RFC 8785)."""
@@ -179,6 +188,8 @@ def _parse(metadata: Any, place: Place) -> Header:
             ties={name: _string(first) for name, first in _object(data["ties"]).items()},
             records={name: _record(r) for name, r in _object(data["tensors"]).items()},
         )
+        if header.origin is not None:
+            _object(header.origin)
         if "extends" in header.spec:
             raise ValueError("its spec extends another one")
         if json.loads(header.to_json()) != data:
