@@ -387,24 +387,35 @@ Edit = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
 
 
 def rewritten(path: Path, edit: Edit) -> None:
-    """The file as another program could write it: header and tensors changed, every checksum of the
-    header right."""
+    """The file as a liar would write it: header and tensors changed, every checksum of the header
+    right, and laid out as the zoo does it."""
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         data = json.loads(file.metadata()["zoo"])
     del data["sha256"]
     edit(data, tensors)
     data.setdefault("sha256", hashlib.sha256(canonical(data)).hexdigest())
-    specs = {
-        name: TensorSpec(
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            shape=list(tensor.shape),
-            data_ptr=tensor.data_ptr(),
-            data_len=tensor.nbytes,
-        )
-        for name, tensor in tensors.items()
-    }
-    serialize_file(specs, path, metadata={"zoo": canonical(data).decode()})
+    entries: dict[str, Any] = {"__metadata__": {"zoo": canonical(data).decode()}}
+    content = b""
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
+        offsets = [len(content), len(content) + tensor.nbytes]
+        entries[name] = {
+            "dtype": SAFETENSORS_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": offsets,
+        }
+        content += bits(tensor)
+    text = json.dumps(entries, separators=(",", ":"))
+    text += " " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + content)
+
+
+SAFETENSORS_NAMES = {
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.bool: "BOOL",
+}
 
 
 def canonical(data: dict[str, Any]) -> bytes:
@@ -416,9 +427,8 @@ def canonical(data: dict[str, Any]) -> bytes:
 def put(data: dict[str, Any], tensors: dict[str, torch.Tensor], name: str, t: torch.Tensor) -> None:
     """A tensor with its right record."""
     tensors[name] = t.contiguous()
-    names = {"float32": "F32", "int64": "I64", "int32": "I32", "bool": "BOOL"}
     data["tensors"][name] = {
-        "dtype": names[str(t.dtype).removeprefix("torch.")],
+        "dtype": SAFETENSORS_NAMES[t.dtype],
         "shape": list(t.shape),
         "sha256": hashlib.sha256(bits(t)).hexdigest(),
     }

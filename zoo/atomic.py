@@ -56,6 +56,15 @@ def new_file(path: Path) -> Generator[BinaryIO]:
         _sync(folder)
 
 
+def remove_file(path: Path) -> None:
+    """Remove a file for good. Raises `ZooError` if that is not possible."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ZooError(f"cannot remove {str(path)!r}: {error.strerror}") from None
+    _sync(path.parent)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8, whole or not at all. Raises `ZooError` as `new_file`."""
     with new_file(path) as file:

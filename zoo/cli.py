@@ -98,6 +98,12 @@ Layers = Callable[[], "Registry"]
     show_default=True,
     help="Where it is built; `meta` checks the build and writes nothing.",
 )
+@click.option(
+    "--max-shard-bytes",
+    metavar="BYTES",
+    type=click.IntRange(min=1),
+    help="Write shards of at most so many bytes of tensors, with their index.",
+)
 @json_option
 @click.pass_obj
 def build(
@@ -107,15 +113,18 @@ def build(
     seed: int,
     dtype: str,
     device: str,
+    max_shard_bytes: int | None,
     as_json: bool,
 ) -> None:
-    """Build SPEC, a file or a model's name, and write it as one file that rebuilds itself."""
+    """Build SPEC, a file or a model's name, and write weights that rebuild themselves."""
     registry = layers()
     found = zoo.read_spec(spec, registry=registry)
     from zoo.commands import build_and_save
 
     gc.enable()
-    report = build_and_save(found, output, seed=seed, dtype=dtype, device=device)
+    report = build_and_save(
+        found, output, seed=seed, dtype=dtype, device=device, max_shard_bytes=max_shard_bytes
+    )
     _print(as_json, report, _build_text)
 
 

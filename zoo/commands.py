@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zoo.atomic import new_file
 from zoo.building import build
 from zoo.errors import Problem, ZooError
-from zoo.saving import write
+from zoo.saving import destination
 from zoo.spec import ModelSpec
-from zoo.weights_file import saved_path
+from zoo.weights_file import weights_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def build_and_save(
-    spec: ModelSpec, output: Path | None, *, seed: int, dtype: str, device: str
+    spec: ModelSpec,
+    output: Path | None,
+    *,
+    seed: int,
+    dtype: str,
+    device: str,
+    max_shard_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Build a model and save it; what `zoo build` reports."""
     target = _device(device)
@@ -39,15 +44,18 @@ def build_and_save(
     if target.type == "meta":
         build(spec, device=target, dtype=torch_dtype)
         return report
-    path = saved_path(output if output is not None else Path(spec.name))
+    path = output if output is not None else Path(spec.name)
     n_bytes = sum(
         t.size * (8 if t.dtype == "int64" else torch_dtype.itemsize) for t in spec.tensors.values()
     )
-    # The file is opened first: a place that cannot be written to is told before the long work.
-    with new_file(path) as file, _progress(spec.name, 2 * n_bytes) as on_bytes:
+    with (
+        _progress(spec.name, 2 * n_bytes) as on_bytes,
+        # Opened first: a place that cannot be written to is told before the long work.
+        destination(path, max_shard_bytes=max_shard_bytes, on_bytes=on_bytes) as write,
+    ):
         model = build(spec, seed=seed, device=target, dtype=torch_dtype, on_bytes=on_bytes)
-        report["content_digest"] = write(model, file, on_bytes=on_bytes)
-    report["path"] = str(path)
+        report["content_digest"] = write(model)
+    report["path"] = str(weights_path(path))
     return report
 
 

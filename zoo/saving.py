@@ -1,29 +1,28 @@
-"""A model in, one weights file out: digested on all cores, written so that no crash can tear it."""
+"""A model in, weights out, in one file or in shards: digested on all cores, written so that no
+crash can tear them."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
 import zoo
-from zoo.atomic import new_file
+from zoo.atomic import new_file, remove_file
 from zoo.building import differences_from_spec, stored
-from zoo.component import Component, fields_of
-from zoo.document import read_document
 from zoo.errors import Problem, WeightsError
-from zoo.registry import shipped_registry
-from zoo.slots import SLOTS, Plugin
+from zoo.provenance import plugin_versions
+from zoo.shards import index_bytes, plan_shards, shard_names, shards_in
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, Record, saved_path
+from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, Record, saved_path
 
 DTYPES = {
     torch.float64: "F64",
@@ -34,17 +33,20 @@ DTYPES = {
 }
 """torch's dtypes that a model may store, with their names in a header."""
 
+OnBytes = Callable[[int], None]
 
-def save(model: Transformer, path: str | Path) -> str:
-    """Write a model as one file that rebuilds itself.
+
+def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = None) -> str:
+    """Write a model as one file, or as shards with their index, that rebuild themselves.
 
     The bytes depend on the spec, the tensors and the versions of the plugins alone. Whatever was
-    at `path` stays whole until the new file is complete and on disk.
+    at `path` stays whole until the new model is complete and on disk.
 
     Args:
         model: a model that `zoo.build` or `zoo.load` returned, on any device but "meta".
         path: a `.safetensors` file, or a folder that gets a `model.safetensors`; missing folders
-            are made.
+            are made. For shards, a folder.
+        max_shard_bytes: the bytes of tensors in each shard; a larger tensor has one of its own.
 
     Returns:
         The content digest: `sha256:` over the sorted records of the tensors.
@@ -53,20 +55,98 @@ def save(model: Transformer, path: str | Path) -> str:
         WeightsError: the model has no values, or its tensors are not those of its spec.
         ZooError: the file cannot be written.
     """
-    with new_file(saved_path(Path(path))) as file:
-        return write(model, file)
+    with destination(Path(path), max_shard_bytes=max_shard_bytes) as write:
+        return write(model)
 
 
-def write(
-    model: Transformer, file: BinaryIO, *, on_bytes: Callable[[int], None] | None = None
-) -> str:
-    """Write a model to an open file, as `save` does.
+@contextmanager
+def destination(
+    path: Path, *, max_shard_bytes: int | None = None, on_bytes: OnBytes | None = None
+) -> Generator[Callable[[Transformer], str]]:
+    """A place that a model can be saved to: found to be writable at once, and written by calling
+    what this gives with the model, within the block. The model is there when the block ends.
 
     Args:
-        model: as for `save`.
-        file: open for writing, at its start.
+        path: as for `save`.
+        max_shard_bytes: as for `save`.
         on_bytes: called with the number of bytes written since the last call.
     """
+    if max_shard_bytes is not None:
+        with _shards_in(path, max_shard_bytes, on_bytes) as write:
+            yield write
+        return
+    target = saved_path(path)
+    # An index goes over a file beside it, so the file counts only when the index is gone.
+    stale = shards_in(target.parent) if target.name == FILE_NAME else []
+    with new_file(target) as file:
+
+        def write_file(model: Transformer) -> str:
+            header, tensors = _described(model)
+            file.write(header.to_bytes())
+            _write_tensors(file, tensors, header.names_in_file(), on_bytes)
+            return header.content_digest
+
+        yield write_file
+    if stale:
+        remove_file(target.with_name(INDEX_NAME))
+        _drop(target.with_name(name) for name in stale)
+
+
+@contextmanager
+def _shards_in(
+    folder: Path, max_bytes: int, on_bytes: OnBytes | None
+) -> Generator[Callable[[Transformer], str]]:
+    if folder.suffix == ".safetensors":
+        raise WeightsError(Problem(f"shards are written to a folder, not to {str(folder)!r}"))
+    if max_bytes < 1:
+        raise WeightsError("a shard has at least one byte")
+    stale = {FILE_NAME, *shards_in(folder)}
+    new: list[Path] = []
+    try:
+        # The index is opened first and takes its name last, when all that it names is on disk.
+        with new_file(folder / INDEX_NAME) as index:
+
+            def write(model: Transformer) -> str:
+                header, tensors = _described(model)
+                plan = plan_shards(header, max_bytes)
+                for name, names in zip(shard_names(header, plan), plan, strict=True):
+                    stale.discard(name)
+                    if not (folder / name).exists():
+                        new.append(folder / name)
+                    with new_file(folder / name) as file:
+                        file.write(header.shard_bytes(names))
+                        _write_tensors(file, tensors, names, on_bytes)
+                index.write(index_bytes(header, plan))
+                return header.content_digest
+
+            yield write
+    except BaseException:
+        _drop(new)
+        raise
+    _drop(folder / name for name in stale)
+
+
+def _drop(paths: Iterable[Path]) -> None:
+    """Remove files that nothing refers to, as far as that is possible."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _write_tensors(
+    file: BinaryIO,
+    tensors: Mapping[str, torch.Tensor],
+    names: Iterable[str],
+    on_bytes: OnBytes | None,
+) -> None:
+    for name in names:
+        written = file.write(bytes_of(tensors[name]))
+        if on_bytes is not None:
+            on_bytes(written)
+
+
+def _described(model: Transformer) -> tuple[Header, dict[str, torch.Tensor]]:
+    """The header of a model's weights, and its tensors as they are stored."""
     tensors = _storable(model)
     spec = model.spec
     header = Header(
@@ -75,12 +155,7 @@ def write(
         ties=dict(spec.ties),
         records=_records(tensors),
     )
-    file.write(header.to_bytes())
-    for name in header.names_in_file():
-        written = file.write(_bytes_of(tensors[name]))
-        if on_bytes is not None:
-            on_bytes(written)
-    return header.content_digest
+    return header, tensors
 
 
 def _provenance(model: Transformer) -> dict[str, Any]:
@@ -127,53 +202,10 @@ def _records(tensors: Mapping[str, torch.Tensor]) -> dict[str, Record]:
 
 def sha256_of(tensor: torch.Tensor) -> str:
     """The hexadecimal SHA-256 of a contiguous CPU tensor's bytes."""
-    return hashlib.sha256(_bytes_of(tensor)).hexdigest()
+    return hashlib.sha256(bytes_of(tensor)).hexdigest()
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous CPU tensor."""
     raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
     return memoryview(raw)
-
-
-def plugin_versions(spec: ModelSpec) -> dict[str, str]:
-    """Each plugin that a spec uses, as `slot.kind`, and the distribution and version, or the
-    SHA-256 of the file, that it came from."""
-    plugins, shipped = dict(_plugins(spec.model)), _shipped_packages()
-    return {name: _origin(plugins[name], shipped) for name in sorted(plugins)}
-
-
-def _plugins(component: Component) -> Iterator[tuple[str, type[Plugin]]]:
-    if isinstance(component, Plugin):
-        slot = next(slot for slot, base in SLOTS.items() if isinstance(component, base))
-        yield f"{slot}.{component.kind}", type(component)
-    for name in fields_of(type(component)):
-        value = getattr(component, name)
-        parts: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
-        for part in parts:
-            if isinstance(part, Component):
-                yield from _plugins(part)
-
-
-def _shipped_packages() -> set[str]:
-    tables = read_document(shipped_registry()).data
-    return {target.partition(".")[0] for slot in SLOTS for target in tables.get(slot, {}).values()}
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    """The installed distributions by their packages; looking costs a tenth of a second."""
-    from importlib.metadata import packages_distributions
-
-    return packages_distributions()
-
-
-def _origin(cls: type[Plugin], shipped: set[str]) -> str:
-    from importlib.metadata import version
-
-    package = cls.__module__.partition(".")[0]
-    if package in shipped:
-        return f"zoo {zoo.__version__}"
-    if owners := _distributions().get(package):
-        return f"{owners[0]} {version(owners[0])}"
-    file = Path(sys.modules[cls.__module__].__file__ or "")
-    return "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()

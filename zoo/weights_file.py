@@ -2,16 +2,16 @@
 
 The header holds exactly one metadata key, `zoo`, with canonical JSON: the resolved spec, where the
 plugins came from, the tied tensors, a record of each tensor, and the SHA-256 of all that. The file
-is laid out here and not by the safetensors library, so that its bytes depend on no other package.
+is laid out here and not by the safetensors library, so that its bytes depend on no other package;
+and what is laid out in another way is refused, so that no changed byte of a header goes unnoticed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -22,11 +22,12 @@ from zoo.errors import Place, Problem, WeightsError
 KEY = "zoo"
 FORMAT = 1
 FILE_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 """The dtypes that are stored, as safetensors names them, and the bytes of one element."""
 
-MAX_JSON_BYTES = 100_000_000
-"""What the safetensors format allows."""
+MAX_JSON_BYTES = 1 << 25
+"""The longest header that is read: enough for 100,000 tensors. (The format allows 100 MB.)"""
 
 _Entry = tuple[str, tuple[int, ...]]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -99,10 +100,20 @@ class Header:
         return sorted(self.records, key=key)
 
     def to_bytes(self) -> bytes:
-        """What stands in the file before the tensors: the length of a JSON text, and that text."""
-        entries: dict[str, Any] = {"__metadata__": {KEY: self.to_json()}}
+        """What stands in a file of all tensors before them: the length of a JSON text, and that
+        text."""
+        return self._laid_out(self.names_in_file(), self.to_json())
+
+    def shard_bytes(self, names: Sequence[str]) -> bytes:
+        """The same of a shard, which holds some of the tensors, and instead of the metadata the
+        SHA-256 of it: the metadata is in the index."""
+        sha256 = hashlib.sha256(self.to_json().encode()).hexdigest()
+        return self._laid_out(names, json.dumps({"format": FORMAT, "shard_of": sha256}))
+
+    def _laid_out(self, names: Sequence[str], metadata: str) -> bytes:
+        entries: dict[str, Any] = {"__metadata__": {KEY: metadata}}
         end = 0
-        for name in self.names_in_file():
+        for name in names:
             record = self.records[name]
             start, end = end, end + record.n_bytes
             entries[name] = {
@@ -116,8 +127,12 @@ class Header:
 
 
 def weights_path(path: Path) -> Path:
-    """The weights file that `path` means: itself, or `model.safetensors` in a folder."""
-    return path if path.suffix == ".safetensors" or path.is_file() else path / FILE_NAME
+    """The file that `path` means: itself, or in a folder the index of its shards if there is one,
+    else its `model.safetensors`."""
+    if path.suffix == ".safetensors" or path.is_file():
+        return path
+    index = path / INDEX_NAME
+    return index if index.is_file() else path / FILE_NAME
 
 
 def saved_path(path: Path) -> Path:
@@ -126,50 +141,18 @@ def saved_path(path: Path) -> Path:
     return path if path.suffix == ".safetensors" else path / FILE_NAME
 
 
-def read_header(path: Path) -> Header:
-    """Read what a weights file says of itself. Needs neither torch nor numpy.
+def parse_file(raw: bytes, place: Place) -> Header:
+    """The header of a file of all tensors, given what stands before them.
 
     Raises:
-        WeightsError: the file is missing, damaged, or was not written by the zoo.
+        WeightsError: it is damaged, or was not written by the zoo.
     """
-    place = Place(str(path))
-    if not path.is_file():
-        raise WeightsError(Problem("there is no such weights file", place))
     try:
-        metadata, found = _read_entries(path)
-    except OSError as error:
-        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
+        entries: dict[str, Any] = json.loads(raw[8:].decode("utf-8"))
+        metadata = entries.pop("__metadata__", None)
+        found = {name: (e["dtype"], tuple(e["shape"])) for name, e in entries.items()}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise not_whole(error, place) from None
-    header = _parse(metadata, place)
-    if problems := list(_differences(found, header.records, place)):
-        raise WeightsError(problems)
-    return header
-
-
-def not_whole(error: Exception, place: Place) -> WeightsError:
-    """The error for a file that is no safetensors file, or not all of one."""
-    message = f"not a whole safetensors file: {error}"
-    return WeightsError(Problem(message, place, "fetch or build it again"))
-
-
-def _read_entries(path: Path) -> tuple[Any, dict[str, _Entry]]:
-    """The metadata of a safetensors file, and the dtype and shape of each tensor in it."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > MAX_JSON_BYTES:
-            raise ValueError(f"its header would be {length:,} bytes long")
-        raw = file.read(length)
-        size = file.seek(0, os.SEEK_END)
-    entries: dict[str, Any] = json.loads(raw.decode("utf-8"))
-    metadata = entries.pop("__metadata__", None)
-    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-    if size != 8 + length + end:
-        raise ValueError(f"{size:,} bytes long, while its header tells of {8 + length + end:,}")
-    return metadata, {name: (e["dtype"], tuple(e["shape"])) for name, e in entries.items()}
-
-
-def _parse(metadata: Any, place: Place) -> Header:
+        raise not_whole(str(error), place) from None
     if not isinstance(metadata, dict) or KEY not in metadata:
         raise WeightsError(
             Problem(
@@ -178,8 +161,30 @@ def _parse(metadata: Any, place: Place) -> Header:
                 help="`zoo build` writes files that rebuild themselves",
             )
         )
+    header = parse_metadata(metadata[KEY], place)
+    if problems := list(_differences(found, header.records, place)):
+        raise WeightsError(problems)
+    if header.to_bytes() != raw:
+        raise _damaged("the header is not laid out as the zoo does it", place)
+    return header
+
+
+def parse_metadata(text: object, place: Place) -> Header:
+    """The header that the canonical JSON of a `zoo` metadata key tells.
+
+    Raises:
+        WeightsError: it is damaged, or was not written by the zoo.
+    """
     try:
-        data: Any = json.loads(metadata[KEY])
+        data: Any = json.loads(_string(text))
+        if isinstance(data, dict) and "shard_of" in data:
+            raise WeightsError(
+                Problem(
+                    "one shard of several, which alone is no model",
+                    place,
+                    help=f"name the folder, which has a {INDEX_NAME}",
+                )
+            )
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']!r} is not known")
         header = Header(
@@ -192,12 +197,21 @@ def _parse(metadata: Any, place: Place) -> Header:
             _object(header.origin)
         if "extends" in header.spec:
             raise ValueError("its spec extends another one")
-        if json.loads(header.to_json()) != data:
+        if header.to_json() != text:
             raise ValueError("it is not what was written")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         message = f"the `zoo` metadata is damaged: {type(error).__name__}: {error}"
-        raise WeightsError(Problem(message, place, "fetch or build it again")) from None
+        raise _damaged(message, place) from None
     return header
+
+
+def not_whole(reason: str, place: Place) -> WeightsError:
+    """The error for a file that is no safetensors file, or not all of one."""
+    return _damaged(f"not a whole safetensors file: {reason}", place)
+
+
+def _damaged(message: str, place: Place) -> WeightsError:
+    return WeightsError(Problem(message, place, "fetch or build it again"))
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -217,7 +231,7 @@ def _record(value: Any) -> Record:
     shape: tuple[Any, ...] = tuple(value["shape"])
     if dtype not in ITEM_BYTES:
         raise ValueError(f"the dtype {dtype!r} is not known")
-    if any(type(size) is not int for size in shape):
+    if any(type(size) is not int or size < 0 for size in shape):
         raise TypeError("a shape is a list of integers")
     if not _SHA256.fullmatch(sha256):
         raise ValueError("a record has no SHA-256")
