@@ -37,7 +37,7 @@ def plan_shards(header: Header, max_bytes: int) -> Plan:
 
 def shard_names(header: Header, plan: Plan) -> list[str]:
     """The file name of each shard."""
-    key = json.dumps([header.to_json(), [list(names) for names in plan]])
+    key = json.dumps([header.json, [list(names) for names in plan]])
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     count = len(plan)
     return [f"model-{digest}-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
@@ -49,7 +49,7 @@ def index_bytes(header: Header, plan: Plan) -> bytes:
     weight_map = {name: file for file, names in zip(files, plan, strict=True) for name in names}
     total = sum(record.n_bytes for record in header.records.values())
     data = {
-        "metadata": {"total_size": total, KEY: header.to_json()},
+        "metadata": {"total_size": total, KEY: header.json},
         "weight_map": weight_map,
     }
     return (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()

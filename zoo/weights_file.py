@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -46,7 +47,7 @@ class Record:
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Header:
     """What the metadata of a weights file says.
 
@@ -64,22 +65,26 @@ class Header:
         """Where the weights came from, as plain data."""
         return self.provenance.get("origin")
 
-    def to_json(self) -> str:
-        """Canonical JSON (RFC 8785)."""
+    @cached_property
+    def json(self) -> str:
+        """Canonical JSON (RFC 8785) of all this, with the SHA-256 of that JSON in it."""
         import rfc8785
 
+        tensors = {
+            name: {"dtype": r.dtype, "shape": list(r.shape), "sha256": r.sha256}
+            for name, r in self.records.items()
+        }
         data: dict[str, Any] = {
             "format": FORMAT,
             "spec": self.spec,
             "provenance": self.provenance,
             "ties": self.ties,
-            "tensors": {
-                name: {"dtype": r.dtype, "shape": list(r.shape), "sha256": r.sha256}
-                for name, r in self.records.items()
-            },
+            "tensors": tensors,
         }
-        data["sha256"] = hashlib.sha256(rfc8785.dumps(data)).hexdigest()
-        return rfc8785.dumps(data).decode()
+        # Each value once, since this takes longer than all else that is done with a header.
+        parts = {key: rfc8785.dumps(value).decode() for key, value in data.items()}
+        sha256 = hashlib.sha256(_joined(parts).encode()).hexdigest()
+        return _joined({**parts, "sha256": f'"{sha256}"'})
 
     @property
     def content_digest(self) -> str:
@@ -102,12 +107,12 @@ class Header:
     def to_bytes(self) -> bytes:
         """What stands in a file of all tensors before them: the length of a JSON text, and that
         text."""
-        return self._laid_out(self.names_in_file(), self.to_json())
+        return self._laid_out(self.names_in_file(), self.json)
 
     def shard_bytes(self, names: Sequence[str]) -> bytes:
         """The same of a shard, which holds some of the tensors, and instead of the metadata the
         SHA-256 of it: the metadata is in the index."""
-        sha256 = hashlib.sha256(self.to_json().encode()).hexdigest()
+        sha256 = hashlib.sha256(self.json.encode()).hexdigest()
         return self._laid_out(names, json.dumps({"format": FORMAT, "shard_of": sha256}))
 
     def _laid_out(self, names: Sequence[str], metadata: str) -> bytes:
@@ -124,6 +129,11 @@ class Header:
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         return len(text).to_bytes(8, "little") + text
+
+
+def _joined(parts: Mapping[str, str]) -> str:
+    """The canonical JSON of an object whose values are given as such."""
+    return "{" + ",".join(f'"{key}":{parts[key]}' for key in sorted(parts)) + "}"
 
 
 def weights_path(path: Path) -> Path:
@@ -197,7 +207,7 @@ def parse_metadata(text: object, place: Place) -> Header:
             _object(header.origin)
         if "extends" in header.spec:
             raise ValueError("its spec extends another one")
-        if header.to_json() != text:
+        if header.json != text:
             raise ValueError("it is not what was written")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         message = f"the `zoo` metadata is damaged: {type(error).__name__}: {error}"
