@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +54,35 @@ def new_file(path: Path) -> Generator[BinaryIO]:
             Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
         ) from None
     for folder in {target.parent, *(folder.parent for folder in made)}:
-        _sync(folder)
+        sync_folder(folder)
+
+
+@contextmanager
+def new_folder(path: Path) -> Generator[Path]:
+    """An empty folder to write to, which takes the name `path` when the block ends without an
+    error. It must not be there before. The files in it must be on disk when the block ends, which
+    those of `new_file` are.
+
+    Raises:
+        ZooError: there is something at `path`, or it cannot be written. Every `OSError` of the
+            block becomes one.
+    """
+    if os.path.lexists(path):
+        raise ZooError(
+            Problem(f"{str(path)!r} is there already", help="nothing is overwritten; remove it")
+        )
+    temporary = path.with_name(f".zoo-{secrets.token_hex(8)}.tmp")
+    try:
+        temporary.mkdir()
+        yield temporary
+        sync_folder(temporary)
+        temporary.rename(path)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        raise ZooError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+    sync_folder(path.parent)
 
 
 def remove_file(path: Path) -> None:
@@ -62,7 +91,7 @@ def remove_file(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise ZooError(f"cannot remove {str(path)!r}: {error.strerror}") from None
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -79,7 +108,7 @@ def _refuse_what_is_no_file(path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file")
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on disk, where the file system can do that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

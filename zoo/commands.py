@@ -11,9 +11,10 @@ import torch
 
 from zoo.building import build
 from zoo.errors import Problem, ZooError
-from zoo.saving import destination
+from zoo.saving import described
 from zoo.spec import ModelSpec
 from zoo.weights_file import weights_path
+from zoo.weights_writer import destination
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,9 @@ def build_and_save(
         destination(path, max_shard_bytes=max_shard_bytes, on_bytes=on_bytes) as write,
     ):
         model = build(spec, seed=seed, device=target, dtype=torch_dtype, on_bytes=on_bytes)
-        report["content_digest"] = write(model)
+        header, content = described(model)
+        write(header, content)
+        report["content_digest"] = header.content_digest
     report["path"] = str(weights_path(path))
     return report
 

@@ -1,28 +1,24 @@
-"""A model in, weights out, in one file or in shards: digested on all cores, written so that no
-crash can tear them."""
+"""A model in, weights out: what is saved of it, digested on all cores."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
 import zoo
-from zoo.atomic import new_file, remove_file
 from zoo.building import differences_from_spec, stored
 from zoo.errors import Problem, WeightsError
 from zoo.provenance import plugin_versions
-from zoo.shards import index_bytes, plan_shards, shard_names, shards_in
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, Record, saved_path
+from zoo.weights_file import Header, Record
+from zoo.weights_writer import Content, destination
 
 DTYPES = {
     torch.float64: "F64",
@@ -32,8 +28,6 @@ DTYPES = {
     torch.int64: "I64",
 }
 """torch's dtypes that a model may store, with their names in a header."""
-
-OnBytes = Callable[[int], None]
 
 
 def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = None) -> str:
@@ -56,97 +50,13 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
         ZooError: the file cannot be written.
     """
     with destination(Path(path), max_shard_bytes=max_shard_bytes) as write:
-        return write(model)
+        header, content = described(model)
+        write(header, content)
+        return header.content_digest
 
 
-@contextmanager
-def destination(
-    path: Path, *, max_shard_bytes: int | None = None, on_bytes: OnBytes | None = None
-) -> Generator[Callable[[Transformer], str]]:
-    """A place that a model can be saved to: found to be writable at once, and written by calling
-    what this gives with the model, within the block. The model is there when the block ends.
-
-    Args:
-        path: as for `save`.
-        max_shard_bytes: as for `save`.
-        on_bytes: called with the number of bytes written since the last call.
-    """
-    if max_shard_bytes is not None:
-        with _shards_in(path, max_shard_bytes, on_bytes) as write:
-            yield write
-        return
-    target = saved_path(path)
-    # An index goes over a file beside it, so the file counts only when the index is gone.
-    stale = shards_in(target.parent) if target.name == FILE_NAME else []
-    with new_file(target) as file:
-
-        def write_file(model: Transformer) -> str:
-            header, tensors = _described(model)
-            file.write(header.to_bytes())
-            _write_tensors(file, tensors, header.names_in_file(), on_bytes)
-            return header.content_digest
-
-        yield write_file
-    if stale:
-        remove_file(target.with_name(INDEX_NAME))
-        _drop(target.with_name(name) for name in stale)
-
-
-@contextmanager
-def _shards_in(
-    folder: Path, max_bytes: int, on_bytes: OnBytes | None
-) -> Generator[Callable[[Transformer], str]]:
-    if folder.suffix == ".safetensors":
-        raise WeightsError(Problem(f"shards are written to a folder, not to {str(folder)!r}"))
-    if max_bytes < 1:
-        raise WeightsError("a shard has at least one byte")
-    stale = {FILE_NAME, *shards_in(folder)}
-    new: list[Path] = []
-    try:
-        # The index is opened first and takes its name last, when all that it names is on disk.
-        with new_file(folder / INDEX_NAME) as index:
-
-            def write(model: Transformer) -> str:
-                header, tensors = _described(model)
-                plan = plan_shards(header, max_bytes)
-                for name, names in zip(shard_names(header, plan), plan, strict=True):
-                    stale.discard(name)
-                    if not (folder / name).exists():
-                        new.append(folder / name)
-                    with new_file(folder / name) as file:
-                        file.write(header.shard_bytes(names))
-                        _write_tensors(file, tensors, names, on_bytes)
-                index.write(index_bytes(header, plan))
-                return header.content_digest
-
-            yield write
-    except BaseException:
-        _drop(new)
-        raise
-    _drop(folder / name for name in stale)
-
-
-def _drop(paths: Iterable[Path]) -> None:
-    """Remove files that nothing refers to, as far as that is possible."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-
-
-def _write_tensors(
-    file: BinaryIO,
-    tensors: Mapping[str, torch.Tensor],
-    names: Iterable[str],
-    on_bytes: OnBytes | None,
-) -> None:
-    for name in names:
-        written = file.write(bytes_of(tensors[name]))
-        if on_bytes is not None:
-            on_bytes(written)
-
-
-def _described(model: Transformer) -> tuple[Header, dict[str, torch.Tensor]]:
-    """The header of a model's weights, and its tensors as they are stored."""
+def described(model: Transformer) -> tuple[Header, Content]:
+    """The header of a model's weights, and what gives the bytes of each tensor."""
     tensors = _storable(model)
     spec = model.spec
     header = Header(
@@ -155,7 +65,7 @@ def _described(model: Transformer) -> tuple[Header, dict[str, torch.Tensor]]:
         ties=dict(spec.ties),
         records=_records(tensors),
     )
-    return header, tensors
+    return header, lambda name: [bytes_of(tensors[name])]
 
 
 def _provenance(model: Transformer) -> dict[str, Any]:
