@@ -1,4 +1,5 @@
-"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`."""
+"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`. Further commands are
+in `zoo.plugin_cli` and `zoo.bundle_cli`."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zoo
+from zoo.bundle_cli import bundle, load, lock
 from zoo.errors import Place, Problem, ZooError
 from zoo.plugin_cli import init, plugin
 
@@ -104,6 +106,7 @@ Layers = Callable[[], "Registry"]
     type=click.IntRange(min=1),
     help="Write shards of at most so many bytes of tensors, with their index.",
 )
+@click.option("--locked", is_flag=True, help="Refuse what differs from the zoo.lock beside SPEC.")
 @json_option
 @click.pass_obj
 def build(
@@ -114,11 +117,16 @@ def build(
     dtype: str,
     device: str,
     max_shard_bytes: int | None,
+    locked: bool,
     as_json: bool,
 ) -> None:
     """Build SPEC, a file or a model's name, and write weights that rebuild themselves."""
     registry = layers()
     found = zoo.read_spec(spec, registry=registry)
+    if locked:
+        from zoo.lock import check_locked
+
+        check_locked(found, Path(spec).parent)
     from zoo.commands import build_and_save
 
     gc.enable()
@@ -264,6 +272,9 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
 
 cli.add_command(init)
 cli.add_command(plugin)
+cli.add_command(load)
+cli.add_command(lock)
+cli.add_command(bundle)
 
 
 def _print(as_json: bool, data: Any, text: Callable[[Any], str]) -> None:

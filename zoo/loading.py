@@ -13,16 +13,18 @@ from typing import Literal
 import torch
 
 from zoo.building import build_on_meta, empty, fill_initial, place
+from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.document import from_data
 from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
 from zoo.layout import Tensor
 from zoo.load_report import LoadReport, TensorReport
+from zoo.lock import check_locked
 from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, Record, weights_path
+from zoo.weights_file import Header, Record, changed_tensor, weights_path
 from zoo.weights_reader import Weights, open_weights
 
 Read = Literal["bytes", "mmap"]
@@ -39,13 +41,14 @@ def load(
     verify: bool = True,
     only: str | Sequence[str] | None = None,
     read: Read | None = None,
+    locked: bool = False,
     registry: Registry | None = None,
 ) -> Transformer:
     """Rebuild a saved model.
 
     Args:
         path_or_name: a weights file, a folder that holds a `model.safetensors` or the index of its
-            shards, or a named model.
+            shards, a bundle, or a named model. The files of a bundle are held against its lock.
         device: where the tensors are placed.
         dtype: what floating-point tensors are cast to; kept as stored unless given.
         verify: whether each tensor's bytes are checked against its SHA-256 record.
@@ -53,6 +56,7 @@ def load(
             get the initial values that the spec describes, with the seed 0.
         read: "bytes" copies the tensors into memory; "mmap" maps the files, which must be
             read-only. Unless given, read-only files are mapped.
+        locked: whether the zoo, torch and the plugins must be those of the bundle's lock.
         registry: where the plugins are looked up; the layers around the working directory unless
             given.
 
@@ -60,8 +64,8 @@ def load(
         The model. Its `load_report` tells what was done with each tensor.
 
     Raises:
-        WeightsError: a file is missing, damaged, not the zoo's, or not what its spec says; or
-            nothing matches a pattern of `only`.
+        WeightsError: a file is missing, damaged, not the zoo's, or not what its spec or its lock
+            says; or nothing matches a pattern of `only`.
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the plugins at hand.
     """
@@ -71,7 +75,14 @@ def load(
     patterns = [only] if isinstance(only, str) else only
     with open_weights(path) as weights:
         header = weights.header
+        if (lock := lock_of_bundle(path.parent)) is not None:
+            # Not hashed here: the weights, whose tensors are when they are read.
+            others = [name for name in lock.files if not is_weights(name)]
+            check_files(path.parent, lock, others)
+            check_weights(path.parent, lock, weights)
         spec = spec_of(from_data(header.spec, f"{path} (its spec)"), registry)
+        if locked:
+            check_locked(spec, path.parent)
         _check_against_spec(header, spec, where)
         names = _matching(header, patterns, where)
         model = build_on_meta(spec, dtype or _dtype_of(header))
@@ -188,8 +199,7 @@ class _Reader:
         if changed := sorted(name for name, tensor in tensors.items() if tensor is None):
             where = Place(str(self.weights.path))
             raise WeightsError(
-                Problem(f"the bytes of `{name}` are not those that were saved", where)
-                for name in changed
+                problem for name in changed for problem in changed_tensor(name, where).problems
             )
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 

@@ -65,6 +65,17 @@ class Header:
         """Where the weights came from, as plain data."""
         return self.provenance.get("origin")
 
+    @property
+    def zoo(self) -> str:
+        """The version of the zoo that wrote them."""
+        return _string(self.provenance["zoo"])
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """The distribution and version, or the SHA-256, of each plugin, by `slot.kind`."""
+        plugins = _object(self.provenance["plugins"])
+        return {name: _string(origin) for name, origin in plugins.items()}
+
     @cached_property
     def json(self) -> str:
         """Canonical JSON (RFC 8785) of all this, with the SHA-256 of that JSON in it."""
@@ -85,6 +96,18 @@ class Header:
         parts = {key: rfc8785.dumps(value).decode() for key, value in data.items()}
         sha256 = hashlib.sha256(_joined(parts).encode()).hexdigest()
         return _joined({**parts, "sha256": f'"{sha256}"'})
+
+    @property
+    def json_sha256(self) -> str:
+        """The SHA-256 of `json`, on which every byte of a file of these weights depends."""
+        return hashlib.sha256(self.json.encode()).hexdigest()
+
+    @property
+    def spec_digest(self) -> str:
+        """`sha256:` and the SHA-256 of the spec's canonical JSON, as `ModelSpec.digest`."""
+        import rfc8785
+
+        return f"sha256:{hashlib.sha256(rfc8785.dumps(self.spec)).hexdigest()}"
 
     @property
     def content_digest(self) -> str:
@@ -112,8 +135,7 @@ class Header:
     def shard_bytes(self, names: Sequence[str]) -> bytes:
         """The same of a shard, which holds some of the tensors, and instead of the metadata the
         SHA-256 of it: the metadata is in the index."""
-        sha256 = hashlib.sha256(self.json.encode()).hexdigest()
-        return self._laid_out(names, json.dumps({"format": FORMAT, "shard_of": sha256}))
+        return self._laid_out(names, json.dumps({"format": FORMAT, "shard_of": self.json_sha256}))
 
     def _laid_out(self, names: Sequence[str], metadata: str) -> bytes:
         entries: dict[str, Any] = {"__metadata__": {KEY: metadata}}
@@ -203,6 +225,7 @@ def parse_metadata(text: object, place: Place) -> Header:
             ties={name: _string(first) for name, first in _object(data["ties"]).items()},
             records={name: _record(r) for name, r in _object(data["tensors"]).items()},
         )
+        _ = header.zoo, header.plugins
         if header.origin is not None:
             _object(header.origin)
         if "extends" in header.spec:
@@ -218,6 +241,11 @@ def parse_metadata(text: object, place: Place) -> Header:
 def not_whole(reason: str, place: Place) -> WeightsError:
     """The error for a file that is no safetensors file, or not all of one."""
     return _damaged(f"not a whole safetensors file: {reason}", place)
+
+
+def changed_tensor(name: str, place: Place) -> WeightsError:
+    """The error for a tensor whose bytes do not have the SHA-256 of its record."""
+    return WeightsError(Problem(f"the bytes of `{name}` are not those that were saved", place))
 
 
 def _damaged(message: str, place: Place) -> WeightsError:
