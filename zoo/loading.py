@@ -207,12 +207,12 @@ class _Reader:
         """One tensor; None if its bytes are not those of its record."""
         record = self.weights.header.records[name]
         stored, wanted = _TORCH_DTYPES[record.dtype], self._dtype_of(record)
-        kept = self.mapped and stored == wanted and self.device.type == "cpu"
-        tensor = self._map(name, record) if kept else empty(record.shape, stored, self.spec)
-        if kept:
+        if self.mapped and stored == wanted and self.device.type == "cpu":
             # Not hashed in the mapping, so that no load is ended by a SIGBUS.
             sha256 = self.weights.sha256(name) if self.verify else None
+            tensor = self._map(name, record)
         else:
+            tensor = empty(record.shape, stored, self.spec)
             sha256 = self.weights.read(name, bytes_of(tensor), hashed=self.verify)
         if self.verify and sha256 != record.sha256:
             return None

@@ -54,7 +54,12 @@ class _File:
 
     @cached_property
     def mapping(self) -> mmap:
-        return mmap(self.file.fileno(), 0, access=ACCESS_COPY)
+        try:
+            return mmap(self.file.fileno(), self.size, access=ACCESS_COPY)
+        except ValueError:  # longer than the file is by now
+            raise self.changed("it has become shorter while it was read") from None
+        except OSError as error:
+            raise cannot_read(error, self.place) from None
 
     def read(self, buffer: memoryview, offset: int) -> None:
         """Fill `buffer` with the bytes from `offset` on."""
