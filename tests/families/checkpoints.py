@@ -69,6 +69,8 @@ def make_model(case: Case) -> PreTrainedModel:
     for name, tensor, owner in saved_tensors(model):
         if not is_computed(tensor, others[name]):
             fill(tensor, owner, generator(f"{case.name}:{name}"))
+            for part, factor in case.shrunk.items():
+                tensor.data *= factor if part in name else 1.0
     return model
 
 
