@@ -13,7 +13,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from transformers import PreTrainedConfig
 from transformers.models.auto import modeling_auto
@@ -75,7 +75,9 @@ def defaults(cls: type[PreTrainedConfig]) -> dict[str, Any]:
     for field in dataclasses.fields(cls):
         if field.name in INERT or (field.name.startswith("_") and field.name not in PRIVATE):
             continue
-        if field.default is not dataclasses.MISSING:
+        if type(field.default) is int and float in get_args(field.type):
+            found[field.name] = float(field.default)  # or else only integers would be taken
+        elif field.default is not dataclasses.MISSING:
             found[field.name] = field.default
         elif field.default_factory is not dataclasses.MISSING:
             found[field.name] = field.default_factory()

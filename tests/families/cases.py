@@ -43,6 +43,7 @@ class Case:
         attention: the implementation in transformers that is the truth.
         untied: whether the head gets weights of its own although the config says that it is tied,
             as in some published checkpoints.
+        left: whether it is also given texts with padding on the left.
         features: of a model that listens, the shape of the features of one input in transformers:
             (frames, features), or the reverse if `channels_first`.
         channels_first: which of the two.
@@ -57,6 +58,7 @@ class Case:
     shrunk: Mapping[str, float] = field(default_factory=dict)
     attention: str = "eager"
     untied: bool = False
+    left: bool = True
     features: tuple[int, int] | None = None
     channels_first: bool = False
 

@@ -62,7 +62,7 @@ def make_inputs(case: Case, config: PreTrainedConfig, takes_types: bool) -> Iter
     yield replace(plain, name="short", source=plain.source[:, :SHORT])
     right = padded(plain, config, torch.tensor([0, 4, 9]))
     yield right
-    if case.kind == "decoder":
+    if case.kind == "decoder" and case.left:
         yield padded(plain, config, torch.tensor([0, 4, 9]), left=True)
     yield with_special_ids(plain, config)
     if takes_types and getattr(config, "type_vocab_size", 0) > 1:
