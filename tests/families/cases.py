@@ -37,6 +37,7 @@ class Case:
         config: what its config states beyond the sizes.
         published: what its config.json states otherwise than transformers writes it today, such as
             older spellings; None for what it lacks.
+        renamed: parts of the names of its tensors, with what they are in the checkpoint instead.
         attention: the implementation in transformers that is the truth.
         untied: whether the head gets weights of its own although the config says that it is tied,
             as in some published checkpoints.
@@ -51,6 +52,7 @@ class Case:
     model_class: str
     config: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, Any] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     attention: str = "eager"
     untied: bool = False
     left: bool = True

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -116,11 +117,24 @@ def generator(name: str) -> torch.Generator:
 
 
 def save(model: PreTrainedModel, case: Case, folder: Path) -> None:
-    """Write what `save_pretrained` writes, with the config as the case says it is published."""
+    """Write what `save_pretrained` writes, with the config and the names of tensors that the case
+    says to be published."""
     model.save_pretrained(folder)
+    if case.renamed:
+        rename(folder / "model.safetensors", case.renamed)
     gone = {key for key, value in case.published.items() if value is None}
     config = read_config(folder) | dict(case.published)
     write_config(folder, {key: value for key, value in config.items() if key not in gone})
+
+
+def rename(file: Path, renamed: Mapping[str, str]) -> None:
+    """Give the tensors of a file other names."""
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in load_file(file).items():
+        for new, old in renamed.items():
+            name = name.replace(new, old)
+        tensors[name] = tensor
+    save_file(tensors, file, {"format": "pt"})
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def make_truth(case: Case, folder: Path) -> Truth:
     """Make the model of a case, save it into the folder, and run it."""
     model = make_model(case)
     save(model, case, folder)
-    if case.published:
+    if case.published or case.renamed:
         model = load(case, folder)
     inputs = tuple(make_inputs(case, model.config, takes_types(model)))
     return Truth(case, folder, inputs, run(model, case, inputs))
