@@ -54,7 +54,16 @@ def new_file(path: Path) -> Generator[BinaryIO]:
             Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
         ) from None
     for folder in {target.parent, *(folder.parent for folder in made)}:
-        _sync(folder)
+        sync(folder)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file for good. Raises `ZooError` if that is not possible."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ZooError(f"cannot remove {str(path)!r}: {error.strerror}") from None
+    sync(path.parent)
 
 
 @contextmanager
@@ -76,9 +85,9 @@ def new_folder(path: Path) -> Generator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
         yield temporary
-        for file in temporary.iterdir():
-            _sync(file)
-        _sync(temporary)
+        for file in temporary.rglob("*"):
+            sync(file)
+        sync(temporary)
         temporary.rename(target)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -88,7 +97,7 @@ def new_folder(path: Path) -> Generator[Path]:
         raise ZooError(
             Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
         ) from None
-    _sync(target.parent)
+    sync(target.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -105,7 +114,7 @@ def _refuse_what_is_no_file(path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on disk, where the file system can do
     that."""
     descriptor = os.open(path, os.O_RDONLY)

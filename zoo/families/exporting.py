@@ -25,7 +25,8 @@ from zoo.loading import load
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, read_header, weights_path
+from zoo.weights_file import Header, weights_path
+from zoo.weights_reader import read_header
 
 
 def export_folder(source: Path, output: Path, *, registry: Registry | None = None) -> None:

@@ -29,8 +29,9 @@ from zoo.families.origin import (
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
+from zoo.provenance import plugin_versions
 from zoo.registry import Registry, load_registry
-from zoo.saving import DTYPES, bytes_of, plugin_versions
+from zoo.saving import DTYPES, bytes_of
 from zoo.spec import ModelSpec
 from zoo.weights_file import FILE_NAME, Header, Record
 
