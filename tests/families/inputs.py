@@ -77,7 +77,8 @@ def texts(random: torch.Generator, length: int) -> Tensor:
 
 def pad_id(config: PreTrainedConfig) -> int:
     """The id that pads."""
-    return 1 if config.pad_token_id is None else config.pad_token_id
+    stated: int | None = getattr(config, "pad_token_id", None)  # some configs have no such field
+    return 1 if stated is None else stated
 
 
 def padded(
