@@ -38,6 +38,8 @@ class Case:
         published: what its config.json states otherwise than transformers writes it today, such as
             older spellings; None for what it lacks.
         renamed: parts of the names of its tensors, with what they are in the checkpoint instead.
+        shrunk: parts of the names of weights, with what their random values are multiplied with:
+            where scores are not scaled, as in T5, the queries of a trained model are smaller.
         attention: the implementation in transformers that is the truth.
         untied: whether the head gets weights of its own although the config says that it is tied,
             as in some published checkpoints.
@@ -53,6 +55,7 @@ class Case:
     config: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, Any] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
+    shrunk: Mapping[str, float] = field(default_factory=dict)
     attention: str = "eager"
     untied: bool = False
     left: bool = True

@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,8 @@ def make_model(case: Case) -> PreTrainedModel:
     for name, tensor, owner in saved_tensors(model):
         if not is_computed(tensor, others[name]):
             fill(tensor, owner, generator(f"{case.name}:{name}"))
+            for part, factor in case.shrunk.items():
+                tensor.data *= factor if part in name else 1.0
     return model
 
 
@@ -155,8 +157,8 @@ def without_defaults(folder: Path, case: Case) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k in kept or k not in defaults or v != defaults[k]}
 
 
-def load(case: Case, folder: Path) -> PreTrainedModel:
-    """What transformers reads from a folder.
+def load(case: Case, folder: Path, may_lack: Collection[str] = ()) -> PreTrainedModel:
+    """What transformers reads from a folder, which may lack some tensors.
 
     Raises:
         ValueError: it finds a tensor missing, unexpected or of the wrong shape.
@@ -165,7 +167,8 @@ def load(case: Case, folder: Path) -> PreTrainedModel:
     model, report = cls.from_pretrained(
         folder, attn_implementation=case.attention, output_loading_info=True
     )
-    if complaints := {what: sorted(names) for what, names in report.items() if names}:
+    found = {what: sorted(set(names) - set(may_lack)) for what, names in report.items()}
+    if complaints := {what: names for what, names in found.items() if names}:
         raise ValueError(f"transformers loads {folder} with {complaints}")
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()  # mapped weights are not aligned: other last bits

@@ -111,7 +111,7 @@ def check(truth: Truth, work: Path) -> Report:
     original, exported = (f / "config.json" for f in (truth.folder, work / "exported"))
     if original.read_bytes() != exported.read_bytes():
         report.faults.append("export: `config.json` has other bytes")
-    compare_reloaded(truth, work / "exported", report)
+    compare_reloaded(truth, planned, work / "exported", report)
     compare_without_defaults(truth, planned, work / "short", report)
     return report
 
@@ -180,10 +180,10 @@ def unequal(found: Tensor, expected: Tensor) -> str | None:
     return None if same else "has other bytes"
 
 
-def compare_reloaded(truth: Truth, exported: Path, report: Report) -> None:
+def compare_reloaded(truth: Truth, planned: Import, exported: Path, report: Report) -> None:
     """What transformers makes of the exported folder, which must be the very same."""
     try:
-        model = load(truth.case, exported)
+        model = load(truth.case, exported, planned.plan.dropped)
     except ValueError as error:
         report.faults.append(str(error))
         return
