@@ -126,6 +126,10 @@ class Residual(Block):
     def reads(self) -> str | None:
         return self.self_attn.reads
 
+    @property
+    def rotation_key(self) -> str | None:
+        return None if self.self_position.rotates else self.self_attn.rotation_key
+
     def sublayers(self) -> dict[str, Sublayer]:
         """The branches that are there, in order."""
         named = {"self_attn": self.self_attn, "cross_attn": self.cross_attn, "ffn": self.ffn}

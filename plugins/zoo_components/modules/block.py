@@ -29,7 +29,8 @@ def with_norms(sublayer: Sublayer) -> nn.Module:
             "of a class of your own, which can hold the norms around it"
         )
     for site in SITES:
-        norm = sublayer.norm.build() if site in sublayer.norms else nn.Identity()
+        here = sublayer.norm if site in sublayer.norms else None
+        norm = here.build() if here else nn.Identity()
         module.add_module(f"{site}_norm", norm)
     return module
 
