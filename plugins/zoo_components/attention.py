@@ -55,13 +55,13 @@ class MultiHead(Attention):
     qk_norm_scope: Annotated[
         Literal["head", "full", "per_head"] | None, NotWith("qk_norm", "none", default="head")
     ] = UNSTATED
-    """What `qk_norm` normalises: each head with the same tensors, unless stated, all heads of a
-    position as one vector (OLMo 2), or each head with tensors of its own (StableLM 2)."""
+    """What `qk_norm` normalises: each head with the same tensors, all heads of a position as one
+    vector (OLMo 2), or each head with tensors of its own (StableLM 2)."""
     qk_norm_site: Annotated[
         Literal["before_rotation", "after_rotation"] | None,
         NotWith("qk_norm", "none", default="before_rotation"),
     ] = UNSTATED
-    """Whether `qk_norm` comes before rotary positions, unless stated, or after them."""
+    """Whether `qk_norm` comes before or after rotary positions."""
     v_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="v_head_dim")] = (
         Field(default_factory=lambda data: NoNorm(kind="none", width=data["v_head_dim"]))
     )
@@ -83,15 +83,15 @@ class MultiHead(Attention):
     q_temperature_scale: Annotated[
         PositiveFloat | None, NotWith("q_temperature", "none", default=0.1)
     ] = UNSTATED
-    """`scale` in that formula, 0.1 unless stated."""
+    """`scale` in that formula."""
     q_temperature_floor: Annotated[
         PositiveFloat | None, NotWith("q_temperature", "none", default=8192.0)
     ] = UNSTATED
-    """`floor` in that formula, in positions; 8192 unless stated."""
+    """`floor` in that formula, in positions."""
     q_temperature_shift: Annotated[
         NotNegative | None, NotWith("q_temperature", "none", default=0)
     ] = UNSTATED
-    """`shift` in that formula, 0 unless stated: 1 in Llama 4 and Beam, 0 in Ministral 3."""
+    """`shift` in that formula: 1 in Llama 4 and Beam, 0 in Ministral 3."""
     scale: PositiveFloat = Field(default_factory=lambda data: data["head_dim"] ** -0.5)
     """What the scores are multiplied with; 1 / sqrt(head_dim) by default."""
     softcap: PositiveFloatOrNone = "none"
@@ -101,8 +101,8 @@ class MultiHead(Attention):
     window_sides: Annotated[
         Literal["past", "both"] | None, NotWith("window", "none", default="past")
     ] = UNSTATED
-    """Where `window` w ends. `past`, unless stated: position i attends to j only if i - j < w, so
-    to w positions under a causal mask. `both`: only if |i - j| <= w, so to 2 w + 1."""
+    """Where `window` w ends. `past`: position i attends to j only if i - j < w, so to w positions
+    under a causal mask. `both`: only if |i - j| <= w, so to 2 w + 1."""
     chunk: SizeOrNone = "none"
     """A position sees only its own chunk of that many positions (Llama 4)."""
     sinks: bool = False
@@ -121,13 +121,12 @@ class MultiHead(Attention):
     output_gate_scope: Annotated[
         Literal["element", "head"] | None, NotWith("output_gate", "none", default="element")
     ] = UNSTATED
-    """What has a gate: each element of the heads' outputs, unless stated, or each head."""
+    """What has a gate: each element of the heads' outputs, or each head."""
     output_gate_bias: Annotated[
         Literal["none", "projection", "head"] | None,
         NotWith("output_gate", "none", default="none"),
     ] = UNSTATED
-    """The gates' bias: none, unless stated, that of their linear map, or one for all gates of a
-    head (Beam)."""
+    """The gates' bias: none, that of their linear map, or one for all gates of a head (Beam)."""
     sub_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="v_head_dim")] = (
         Field(default_factory=lambda data: NoNorm(kind="none", width=data["v_head_dim"]))
     )
