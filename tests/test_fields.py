@@ -160,6 +160,7 @@ FIELDS: Mapping[str, Case] = {
     "attention.multi_head.rotate_values": Case(around=ROTARY),
     "attention.multi_head.q_temperature": Case({"q_temperature": "power"}),
     "attention.multi_head.q_temperature_*": Case(TEMPERATURE),
+    "attention.multi_head.global_tokens": Case(around={"decoder": {"causal": False}}),
     "attention.multi_head.window_sides": Case({"window": 3}),
     "attention.multi_head.output_gate_*": Case({"output_gate": "sigmoid"}),
     "*.slope": Case({"activation": "prelu"}),

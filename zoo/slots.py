@@ -99,6 +99,11 @@ class Attention(Sublayer):
     that scheme's module as `scheme` too."""
 
     @property
+    def takes_global_tokens(self) -> bool:
+        """Whether `forward` takes `global_tokens` too: boolean, (..., query), or None."""
+        return False
+
+    @property
     def rotation_key(self) -> str | None:
         """The key of an option that changes nothing unless a position scheme rotates."""
         return None
@@ -191,6 +196,11 @@ class Block(Plugin):
         """The `site` of the position scheme whose tables the self-attention reads: the stack's
         `LayerContext.scheme`."""
         return None
+
+    @property
+    def takes_global_tokens(self) -> bool:
+        """Whether the self-attention takes the stack's `LayerContext.global_tokens`."""
+        return False
 
     @property
     def rotation_key(self) -> str | None:

@@ -105,6 +105,17 @@ class MultiHead(Attention):
     under a causal mask. `both`: only if |i - j| <= w, so to 2 w + 1."""
     chunk: SizeOrNone = "none"
     """A position sees only its own chunk of that many positions (Llama 4)."""
+    global_tokens: Annotated[
+        bool | None,
+        OnlyWith(
+            "key_width",
+            None,
+            default=False,
+            because="is about tokens of one sequence, and cross-attention sees another",
+        ),
+    ] = UNSTATED
+    """Whether the model may be told of global tokens: all see them, whatever the `window`, and they
+    see all, by projections of their own (Beltagy et al. 2020, arXiv:2004.05150, section 3.1)."""
     sinks: bool = False
     """Whether each head has one more key with a learned logit and the value zero, on which it can
     spend weight (gpt-oss; Xiao et al. 2023, arXiv:2309.17453). The logits start at 0."""
@@ -178,6 +189,10 @@ class MultiHead(Attention):
             )
 
     @property
+    def takes_global_tokens(self) -> bool:
+        return bool(self.global_tokens)
+
+    @property
     def rotation_key(self) -> str | None:
         return "rotate_values" if self.rotate_values else None
 
@@ -228,15 +243,24 @@ class MultiHead(Attention):
             return {}
         return {"q_norm": self.n_heads, "k_norm": self.n_kv_heads}
 
-    def layout(self) -> Layout:
-        d_model, key_width = self.d_model, self.key_width or self.d_model
-        width, kv_width = self.n_heads * self.v_head_dim, self.n_kv_heads * self.v_head_dim
-        parts: dict[str, Tensor | Layout] = {
-            "q_proj": linear(d_model, self.n_heads * self.head_dim, bias="q" in self.bias),
-            "k_proj": linear(key_width, self.n_kv_heads * self.head_dim, bias="k" in self.bias),
+    def _projections(self) -> dict[str, Layout]:
+        """The maps to queries, keys and values."""
+        key_width = self.key_width or self.d_model
+        q, k, v = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim, self.v_head_dim
+        maps = {
+            "q_proj": linear(self.d_model, q, bias="q" in self.bias),
+            "k_proj": linear(key_width, k, bias="k" in self.bias),
         }
         if self.values == "projected":
-            parts["v_proj"] = linear(key_width, kv_width, bias="v" in self.bias)
+            maps["v_proj"] = linear(key_width, self.n_kv_heads * v, bias="v" in self.bias)
+        return maps
+
+    def layout(self) -> Layout:
+        d_model = self.d_model
+        width, kv_width = self.n_heads * self.v_head_dim, self.n_kv_heads * self.v_head_dim
+        parts: dict[str, Tensor | Layout] = {**self._projections()}
+        if self.global_tokens:
+            parts |= {f"global_{name}": one for name, one in self._projections().items()}
         heads = self._norms_per_head()
         for name, norm in self._norms().items():
             parts[name] = _repeated(norm.layout(), heads[name]) if name in heads else norm.layout()
@@ -306,6 +330,7 @@ class MultiHead(Attention):
             reach=None if self.window == self.chunk == "none" else reach,
             scoring=scoring,
             sinks=self.sinks,
+            global_tokens=bool(self.global_tokens),
             v_scale=self.v_scale,
             gate=None if self.output_gate == "none" else gate,
         )

@@ -127,6 +127,10 @@ class Residual(Block):
         return self.self_attn.reads
 
     @property
+    def takes_global_tokens(self) -> bool:
+        return self.self_attn.takes_global_tokens
+
+    @property
     def rotation_key(self) -> str | None:
         return None if self.self_position.rotates else self.self_attn.rotation_key
 
@@ -158,6 +162,7 @@ class Residual(Block):
             scheme=self._own_scheme(),
             scheme_name=self.self_position.site,
             reads_scheme=self.reads is not None,
+            takes_global_tokens=self.takes_global_tokens,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,

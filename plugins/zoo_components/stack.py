@@ -118,6 +118,13 @@ class Stack(Component):
             )
         self._check_sharing()
         self._check_rotation()
+        if self.causal and any(block.takes_global_tokens for _, block, _ in self.groups):
+            raise contradiction(
+                "global tokens see all and are seen by all, and in a causal stack no token sees "
+                "later ones: state `global_tokens` in an encoder alone",
+                "block.self_attn.global_tokens",
+                "causal",
+            )
         for group in self.layers:
             if self.position != group.position and (
                 self.position.embedded or group.position.embedded

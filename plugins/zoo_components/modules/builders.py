@@ -59,11 +59,16 @@ class EncoderDecoder(TiedTransformer):
         *,
         source_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """The encoder's states, (batch, source length, d_model), and its maps if asked for."""
         states, maps = self.encoder(
-            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+            source,
+            mask=source_mask,
+            token_types=token_types,
+            global_tokens=global_tokens,
+            return_weights=return_attention,
         )
         return (states, _maps(encoder=maps)) if return_attention else states
 
@@ -98,6 +103,7 @@ class EncoderDecoder(TiedTransformer):
         source_mask: torch.Tensor | None = None,
         target_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """Score the target, given the source.
@@ -111,6 +117,8 @@ class EncoderDecoder(TiedTransformer):
             target_mask: the same for the decoder's self-attention; it is joined with the causal
                 mask. Padding is hidden without a mask when the spec names a `pad_id`.
             token_types: the type of each source token, (batch, source length); 0 unless given.
+            global_tokens: which source tokens see all and are seen by all, boolean, (batch, source
+                length); for an encoder whose attention states `global_tokens = true`.
             return_attention: also return the attention maps.
 
         Returns:
@@ -118,7 +126,11 @@ class EncoderDecoder(TiedTransformer):
             of every layer and kind if asked for.
         """
         memory, encoder_maps = self.encoder(
-            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+            source,
+            mask=source_mask,
+            token_types=token_types,
+            global_tokens=global_tokens,
+            return_weights=return_attention,
         )
         states, maps = self.decoder(
             target,
@@ -180,11 +192,16 @@ class Encoder(TiedTransformer):
         *,
         source_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """The states, (batch, length, d_model), and the attention maps if asked for."""
         states, maps = self.encoder(
-            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+            source,
+            mask=source_mask,
+            token_types=token_types,
+            global_tokens=global_tokens,
+            return_weights=return_attention,
         )
         return (states, _maps(encoder=maps)) if return_attention else states
 
@@ -194,14 +211,20 @@ class Encoder(TiedTransformer):
         *,
         source_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """Encode the source, ids (batch, length) or vectors, and apply the head.
 
-        `source_mask`, `token_types` and `return_attention` are as in `EncoderDecoder.forward`.
+        `source_mask`, `token_types`, `global_tokens` and `return_attention` are as in
+        `EncoderDecoder.forward`.
         """
         states, maps = self.encoder(
-            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+            source,
+            mask=source_mask,
+            token_types=token_types,
+            global_tokens=global_tokens,
+            return_weights=return_attention,
         )
         output = self.head_output(states, self.encoder, source, source_mask)
         return (output, _maps(encoder=maps)) if return_attention else output
