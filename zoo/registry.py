@@ -200,9 +200,10 @@ class _Layers:
         self.seen: set[Path] = set()
 
     def add(self, path: Path, included: Callable[[], Place] | None = None) -> None:
-        if path.resolve() in self.seen:
+        resolved = path.resolve()
+        if resolved in self.seen:
             return
-        self.seen.add(path.resolve())
+        self.seen.add(resolved)
         here = Path.cwd()
         try:
             shown = path.relative_to(here) if path.is_relative_to(here) else path
@@ -225,7 +226,7 @@ class _Layers:
             table = data.get(group, {})
             if isinstance(table, dict):
                 for name, value in cast("dict[str, Any]", table).items():
-                    self.add_entry(document, path.resolve().parent, group, name, value)
+                    self.add_entry(document, resolved.parent, group, name, value)
             else:
                 message = f"`{group}` maps names to {'specs' if group == 'models' else 'plugins'}"
                 place = document.place((group,), value=True)
