@@ -4,8 +4,6 @@ The core knows these interfaces and no component by name. A slot's class states 
 its parent gives. The docstring of each states the `forward` of the module that `build` returns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -141,7 +139,7 @@ class Embedding(Plugin):
         """The width of the vectors that positions are added to."""
         return self.d_model
 
-    def build(self, scheme: nn.Module | None = None) -> nn.Module:
+    def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
         """The module, which applies `scheme.embed` to the embedded tokens."""
         raise TypeError(f"{type(self).__name__} has no build method")
 
@@ -209,7 +207,7 @@ class Builder(Plugin):
         """Tensors that are one and the same, each pair as alias and target."""
         return {}
 
-    def build(self) -> Transformer:
+    def build(self) -> "Transformer":
         """The module, on torch's current default device."""
         raise TypeError(f"{type(self).__name__} has no build method")
 

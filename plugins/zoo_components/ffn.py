@@ -1,7 +1,5 @@
 """Feed-forward networks: the `ffn` slot."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -42,7 +40,7 @@ class Mlp(Activated, FeedForward):
             f"mlp {self.activation}, d_ff {self.d_ff}",
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import Mlp as Module
 
         return Module(
@@ -85,7 +83,7 @@ class Glu(Activated, FeedForward):
             f"glu {self.activation}, d_ff {self.d_ff}",
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import Glu as Module
 
         return Module(
@@ -129,7 +127,7 @@ class Conv1d(Activated, FeedForward):
             parts["bias"] = Tensor((n_out,), "bias", fan_in=n_in * k, fan_out=n_out * k)
         return Layout(parts)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import Conv1d as Module
 
         return Module(
@@ -176,7 +174,7 @@ class ResidualStack(Activated, FeedForward):
             f"{self.n_units} x residual unit {self.activation}, d_ff {self.d_ff}",
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import ResidualStack as Module
 
         return Module(

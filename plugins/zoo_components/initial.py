@@ -1,7 +1,5 @@
 """Where weights start: the `init` slot."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

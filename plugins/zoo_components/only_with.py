@@ -1,7 +1,5 @@
 """Fields that mean something only beside a certain value of another field."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import Field, GetCoreSchemaHandler, ValidationInfo

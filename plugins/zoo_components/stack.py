@@ -1,12 +1,10 @@
 """A stack: embedding, positions, a number of blocks, a final norm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -94,7 +92,7 @@ class Stack(Component):
     """The final norm."""
 
     @model_validator(mode="after")
-    def _check(self) -> Stack:
+    def _check(self) -> Self:
         if self.count_positions == "unpadded" and self.pad_id is None:
             raise contradiction(
                 '`count_positions = "unpadded"` needs to know what padding is: state `pad_id`',
@@ -192,7 +190,7 @@ class Stack(Component):
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
         return Layout({name: p for name, p in parts.items() if p.size}, generates=self.causal)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.stack import LayerSchemes
         from zoo_components.modules.stack import Stack as Module
 
