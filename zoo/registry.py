@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from zoo.budget import Budget
 from zoo.document import Document, KeyPath, read_document
@@ -43,12 +43,11 @@ SLOTS = (
 """The names of the slots, which `zoo.slots` describes: a list of what there is needs no more."""
 FILE_NAME = "registry.toml"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,127}", re.IGNORECASE)
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _TARGET = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[\w./ -]+\.py):[A-Za-z_]\w*")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of a registry: a plugin of a slot, or a named model."""
 
     group: str
