@@ -139,21 +139,29 @@ def shipped_registry() -> Path:
 
 def find_registries(extra: Path | None = None) -> list[Path]:
     """The layers, first to last: shipped, the user's, the nearest one at or above the working
-    directory, and `extra`."""
+    directory, and `extra`. A nearest one that another copy of the zoo ships is no layer: it holds
+    the names that this one has from its own."""
     from platformdirs import user_config_path
 
     try:
         here = Path.cwd()
     except OSError as error:
         raise RegistryError(f"the working directory cannot be read: {error.strerror}") from None
-    nearest = (folder / FILE_NAME for folder in (here, *here.parents))
+    candidates = (folder / FILE_NAME for folder in (here, *here.parents))
+    nearest = next(filter(_is_file, candidates), None)
+    local = [] if nearest is None or _is_of_a_checkout(nearest) else [nearest]
     layers = [
         shipped_registry(),
         *filter(_is_file, [user_config_path("zoo") / FILE_NAME]),
-        *[path for path in nearest if _is_file(path)][:1],
+        *local,
         *([extra] if extra is not None else []),
     ]
     return list({path.resolve(): path for path in layers}.values())
+
+
+def _is_of_a_checkout(registry: Path) -> bool:
+    """Whether this file lies beside the sources of a zoo, as the shipped one of a checkout does."""
+    return _is_file(registry.parent / "zoo" / Path(__file__).name)
 
 
 def _is_file(path: Path) -> bool:
