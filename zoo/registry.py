@@ -335,6 +335,12 @@ NAME_RULE = "lower-case letters, digits and `_`, and begin with a letter"
 def _is_target(group: str, target: str) -> bool:
     if group == "defaults":
         return NAME.fullmatch(target) is not None
-    path = Path(target if group == "models" else target.rpartition(":")[0])
-    inside = not path.is_absolute() and ".." not in path.parts and path != Path()
-    return inside and (group == "models" or _TARGET.fullmatch(target) is not None)
+    if group == "models":
+        return _is_below(Path(target))
+    where = target.rpartition(":")[0]
+    is_sound = not where.endswith(".py") or _is_below(Path(where))
+    return is_sound and _TARGET.fullmatch(target) is not None
+
+
+def _is_below(path: Path) -> bool:
+    return not path.is_absolute() and ".." not in path.parts and path != Path()

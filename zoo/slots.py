@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from zoo.component import Component, Given, Shared, Slot
-from zoo.distribution import Constant, Distribution
 from zoo.layout import Layout, Tensor
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo.distribution import Distribution
     from zoo.transformer import Transformer
 
 NormPlacement = Literal["pre", "post", "sandwich", "post_branch", "parallel"]
@@ -186,13 +186,15 @@ class Block(Plugin):
 class Init(Plugin):
     """Says which distribution a tensor starts from."""
 
-    def start_of(self, tensor: Tensor) -> Distribution:
+    def start_of(self, tensor: Tensor) -> "Distribution":
         """The distribution of `tensor`'s initial values; a constant's own value comes first."""
+        from zoo.distribution import Constant
+
         if tensor.role == "constant":
             return Constant(tensor.value)
         return self.distribution(tensor)
 
-    def distribution(self, tensor: Tensor) -> Distribution:
+    def distribution(self, tensor: Tensor) -> "Distribution":
         """The distribution of a tensor that is no constant, by its role and fans."""
         raise TypeError(f"{type(self).__name__} has no distribution method")
 
