@@ -121,7 +121,7 @@ class Stack(nn.Module):
         shared = LayerContext(
             mask=join(attended, self.padding_mask(inputs)),
             causal=self.causal,
-            positions=positions,
+            positions=torch.arange(length, device=inputs.device),
             memory=memory,
             memory_mask=memory_mask,
             global_tokens=global_tokens,
@@ -169,10 +169,10 @@ class Stack(nn.Module):
         positions: torch.Tensor,
         dtype: torch.dtype,
     ) -> LayerContext:
-        """The context of the layers that have these position schemes."""
+        """The context of the layers that have these position schemes. `positions` are those that
+        `count_positions` gives the tokens; distances are between their places in the sequence."""
         rotation = bias = None
-        places = torch.arange(positions.shape[-1], device=positions.device)
-        for name, at in ((schemes.position, positions), (schemes.relative, places)):
+        for name, at in ((schemes.position, positions), (schemes.relative, context.positions)):
             if name is not None:
                 scheme = self.scheme(name)
                 rotation = rotation or scheme.rotation(at, dtype)
