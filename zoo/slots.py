@@ -15,6 +15,7 @@ from pydantic import Field
 from zoo.component import Component, Given, Shared, Slot
 from zoo.distribution import Constant, Distribution
 from zoo.layout import Layout, Tensor
+from zoo.only_with import NotWith
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,8 +67,8 @@ class Sublayer(Plugin):
         default_factory=lambda data: NORM_SITES[data["norm_placement"]], strict=False
     )
     """Which of the norms `pre`, `post` and `out` are there."""
-    norm: Annotated[Norm, Slot("norm", width="d_model")]
-    """The norm at each of those places."""
+    norm: Annotated[Norm | None, Slot("norm", width="d_model"), NotWith("norms", ())]
+    """The norm at each of those places; None if there are none."""
     residual_scale: Shared[float] = 1.0
     """What the branch's output is multiplied with before the sum (muP: Yang et al. 2022,
     arXiv:2203.03466)."""
@@ -77,7 +78,7 @@ class Sublayer(Plugin):
     def layout_with_norms(self) -> Layout:
         """The branch's layout with its norms inside, as the block registers them."""
         own = self.layout()
-        norms = {f"{site}_norm": self.norm.layout() for site in self.norms}
+        norms = {f"{site}_norm": self.norm.layout() for site in self.norms if self.norm}
         return replace(own, parts={**own.parts, **norms}, label=own.label or self.kind)
 
 
@@ -96,6 +97,16 @@ class Attention(Sublayer):
     reads: ClassVar[str | None] = None
     """The `site` of a position scheme whose tables the attention reads: its `forward` then takes
     that scheme's module as `scheme` too."""
+
+    @property
+    def takes_global_tokens(self) -> bool:
+        """Whether `forward` takes `global_tokens` too: boolean, (..., query), or None."""
+        return False
+
+    @property
+    def rotation_key(self) -> str | None:
+        """The key of an option that changes nothing unless a position scheme rotates."""
+        return None
 
 
 class FeedForward(Sublayer):
@@ -117,6 +128,8 @@ class Position(Plugin):
     head_dim: Given[int | None] = None
     embedded: ClassVar[bool] = False
     """Whether the scheme is added to the embeddings, as `embed.positions`, or is for attention."""
+    rotates: ClassVar[bool] = False
+    """Whether the scheme turns queries and keys: its module defines `rotation`."""
     site: ClassVar[str] = "position"
     """What the module of a scheme with tables that works in attention is called in its stack."""
 
@@ -182,6 +195,17 @@ class Block(Plugin):
     def reads(self) -> str | None:
         """The `site` of the position scheme whose tables the self-attention reads: the stack's
         `LayerContext.scheme`."""
+        return None
+
+    @property
+    def takes_global_tokens(self) -> bool:
+        """Whether the self-attention takes the stack's `LayerContext.global_tokens`."""
+        return False
+
+    @property
+    def rotation_key(self) -> str | None:
+        """The key of an option of the self-attention that changes nothing unless the stack's
+        position scheme rotates."""
         return None
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from zoo.component import Component
 from zoo.layout import Layout, Tensor, vector
-from zoo_components.only_with import UNSTATED, OnlyWith
+from zoo.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
     from torch import nn

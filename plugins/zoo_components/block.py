@@ -126,6 +126,14 @@ class Residual(Block):
     def reads(self) -> str | None:
         return self.self_attn.reads
 
+    @property
+    def takes_global_tokens(self) -> bool:
+        return self.self_attn.takes_global_tokens
+
+    @property
+    def rotation_key(self) -> str | None:
+        return None if self.self_position.rotates else self.self_attn.rotation_key
+
     def sublayers(self) -> dict[str, Sublayer]:
         """The branches that are there, in order."""
         named = {"self_attn": self.self_attn, "cross_attn": self.cross_attn, "ffn": self.ffn}
@@ -154,6 +162,7 @@ class Residual(Block):
             scheme=self._own_scheme(),
             scheme_name=self.self_position.site,
             reads_scheme=self.reads is not None,
+            takes_global_tokens=self.takes_global_tokens,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,

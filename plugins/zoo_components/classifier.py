@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from zoo.component import Probability, Shared, Size, Slot
 from zoo.layout import Layout, linear
+from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Head, Norm
-from zoo_components.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
     from torch import nn

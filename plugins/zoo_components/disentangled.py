@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
 from zoo.layout import Layout, linear
+from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Attention
-from zoo_components.only_with import UNSTATED, OnlyWith
-from zoo_components.projections import Projections
+from zoo_components.projections import ALL, Projections
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +31,7 @@ class Disentangled(Attention):
         default_factory=lambda data: max(1, data["d_model"] // data["n_heads"])
     )
     """The width of a head; d_model / n_heads by default."""
-    bias: Shared[Projections] = ("q", "k", "v", "o")
+    bias: Shared[Projections] = ALL
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
     terms: Annotated[tuple[Term, ...], Field(strict=False, min_length=1)] = (
         "content_to_position",

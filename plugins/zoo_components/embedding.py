@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from zoo.component import Given, PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, embedding, linear
+from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Embedding, Norm
-from zoo_components.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
     from torch import nn

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
+from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
+from zoo.document import MAX_INTEGER
 from zoo.layout import Layout, Tensor, linear
 from zoo.slots import FeedForward, Norm
 from zoo_components.activation import Activated, Activation
@@ -159,6 +160,17 @@ class ResidualStack(Activated, FeedForward):
     """Whether both maps have a bias."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the activation."""
+
+    @model_validator(mode="after")
+    def _check_width(self) -> ResidualStack:
+        width = self.d_model * self.expansion_factor
+        if not 1 <= width <= MAX_INTEGER:
+            raise contradiction(
+                f"d_model * expansion_factor = {width:g} is no width",
+                "expansion_factor",
+                "d_model",
+            )
+        return self
 
     @property
     def d_ff(self) -> int:

@@ -19,9 +19,9 @@ from zoo.component import (
     contradiction,
 )
 from zoo.layout import Layout, Role, Tensor, linear
+from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import FeedForward
 from zoo_components.activation import Activated, Activation
-from zoo_components.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,9 +58,11 @@ class Router(Component):
     """Groups of equally many experts (DeepSeek-AI 2024, arXiv:2405.04434)."""
     top_groups: Size = Field(default_factory=lambda data: data["n_groups"])
     """From how many of the groups a token's experts are chosen; from all unless stated."""
-    group_score: Literal["max", "top2"] = "max"
-    """What groups are chosen by: their best expert (DeepSeek-V2), or the sum of their best two
-    (DeepSeek-V3)."""
+    group_score: Literal["max", "top2"] | None = Field(
+        default_factory=lambda data: "max" if data["top_groups"] < data["n_groups"] else None
+    )
+    """What groups are chosen by, if not all are: their best expert (DeepSeek-V2), unless stated,
+    or the sum of their best two (DeepSeek-V3)."""
     normalize: bool = False
     """Whether the weights of the chosen experts are divided by their norm."""
     normalize_order: Annotated[PositiveFloat | None, OnlyWith("normalize", True, default=1.0)] = (
@@ -106,13 +108,25 @@ class Router(Component):
                 "top_groups",
                 "top_k",
             )
-        if self.group_score == "top2" and self.top_groups < self.n_groups == self.n_experts:
+        if self.top_groups == self.n_groups:
+            self._check_no_groups()
+        if self.group_score == "top2" and self.n_groups == self.n_experts:
             raise contradiction(
                 '`group_score = "top2"` needs groups of two experts or more',
                 "group_score",
                 "n_groups",
             )
         return self
+
+    def _check_no_groups(self) -> None:
+        for key, idle in (("n_groups", self.n_groups > 1), ("group_score", bool(self.group_score))):
+            if idle:
+                raise contradiction(
+                    f"`{key}` changes nothing where experts of all groups may be chosen: state a "
+                    "smaller `top_groups`",
+                    key,
+                    "top_groups",
+                )
 
     def layout(self) -> Layout:
         parts = dict(linear(self.d_model, self.n_experts, bias=self.bias).parts)

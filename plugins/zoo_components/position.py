@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from zoo.component import PositiveFloat, Shared, Size, contradiction
+from zoo.component import Given, PositiveFloat, Shared, Size, contradiction
 from zoo.layout import Layout, embedding
+from zoo.only_with import UNSTATED, NotWith
 from zoo.slots import Position
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Sinusoidal(Position):
     the angles are position / base**(2k / d_model)."""
 
     embedded: ClassVar[bool] = True
+    count_positions: Given[Literal["all", "unpadded", "unmasked"]] = "all"
     max_length: Shared[Size] = 5000
     """How many positions there are."""
     base: PositiveFloat = 10000.0
@@ -41,7 +43,9 @@ class Sinusoidal(Position):
     """The exponent of the k-th angle: 2k / d_model, or k / (d_model / 2 - 1) (tensor2tensor)."""
     offset: int = Field(default=0, ge=0)
     """What is added to each position (2 in M2M-100)."""
-    zero_padding: bool = False
+    zero_padding: Annotated[bool | None, NotWith("count_positions", "all", default=False)] = (
+        UNSTATED
+    )
     """Whether a token that the stack's `count_positions` leaves out gets the zero vector, as in
     fairseq."""
 
@@ -72,7 +76,7 @@ class Sinusoidal(Position):
             interleaved=self.arrangement == "interleaved",
             half_minus_one=self.exponent == "half_minus_one",
             offset=self.offset,
-            zero_padding=self.zero_padding,
+            zero_padding=bool(self.zero_padding),
         )
 
 

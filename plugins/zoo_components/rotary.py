@@ -22,6 +22,7 @@ class Rotary(Position):
     arXiv:2104.09864): the k-th of the pairs in `width` rotated elements by
     position / base**(2k / width)."""
 
+    rotates: ClassVar[bool] = True
     base: Annotated[PositiveFloat, Field(gt=1.0)] = 10000.0
     """The longest wavelength is about 2 pi times this; `rope_theta` in many configurations."""
     fraction: PositiveFloat = Field(default=1.0, le=1.0)

@@ -12,11 +12,15 @@ from pydantic import Field, model_validator
 
 from zoo.component import Component, Given, LayerRules, Shared, Size, Slot, contradiction
 from zoo.layout import LayerList, Layout, linear
+from zoo.only_with import OnlyWith
 from zoo.slots import Block, Embedding, Norm, NormPlacement, Position
 from zoo_components.sharing import SharedLayers
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+CountPositions = Literal["all", "unpadded", "unmasked"]
 
 
 class LayerGroup(Component):
@@ -27,6 +31,7 @@ class LayerGroup(Component):
     norm_placement: Given[NormPlacement]
     causal: Given[bool]
     width: Given[int]
+    count_positions: Given[CountPositions]
     at: tuple[int, ...] = Field(strict=False)
     """The layers' numbers, from 0."""
     block: Annotated[Block, Slot("block")]
@@ -60,7 +65,7 @@ class Stack(Component):
     """The id of padding: such tokens are hidden from attention, and count for no pooling."""
     padding: Shared[Literal["hidden", "seen"]] = "hidden"
     """Whether attention sees padding where no mask hides it, as in `transformers`."""
-    count_positions: Literal["all", "unpadded", "unmasked"] = "all"
+    count_positions: CountPositions = "all"
     """What gives a token its position: its place in the sequence, or the number of tokens before it
     that are not padding (RoBERTa) or not masked (OPT); padding or masked, it is at -1."""
     output_width: Size = Field(default_factory=lambda data: data["d_model"])
@@ -95,7 +100,7 @@ class Stack(Component):
         LayerRules(LayerGroup, count="n_layers", width="embedding.position_width"),
     ] = ()
     """What differs in single layers, by rules."""
-    norm: Annotated[Norm, Slot("norm", width="d_model")]
+    norm: Annotated[Norm | None, Slot("norm", width="d_model"), OnlyWith("final_norm", True)]
     """The final norm."""
 
     @model_validator(mode="after")
@@ -118,6 +123,14 @@ class Stack(Component):
                 "target_vocab",
             )
         self._check_sharing()
+        self._check_rotation()
+        if self.causal and any(block.takes_global_tokens for _, block, _ in self.groups):
+            raise contradiction(
+                "global tokens see all and are seen by all, and in a causal stack no token sees "
+                "later ones: state `global_tokens` in an encoder alone",
+                "block.self_attn.global_tokens",
+                "causal",
+            )
         for group in self.layers:
             if self.position != group.position and (
                 self.position.embedded or group.position.embedded
@@ -168,6 +181,18 @@ class Stack(Component):
                         "share_layers",
                         "layers",
                     )
+
+    def _check_rotation(self) -> None:
+        """An option that is about rotary positions needs them in some layer that has it."""
+        asking = {b.rotation_key: b for _, b, _ in self.groups if b.rotation_key}
+        for key in asking:
+            schemes = [scheme for _, b, scheme in self.groups if b.rotation_key == key]
+            if not any(scheme.rotates for scheme in (*schemes, self.relative)):
+                raise contradiction(
+                    f"`{key}` is about rotary positions, and no layer that states it has them",
+                    f"block.self_attn.{key}",
+                    "position.kind",
+                )
 
     @cached_property
     def _layer_groups(self) -> list[tuple[Sequence[int], Block, Position]]:
@@ -223,7 +248,7 @@ class Stack(Component):
             **{name: scheme.layout() for name, scheme in self.schemes.items()},
             "layers": self._layer_list(layers),
         }
-        if self.final_norm:
+        if self.norm:
             parts["norm"] = self.norm.layout()
         if self.output_width != self.d_model:
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
@@ -253,7 +278,7 @@ class Stack(Component):
             schemes_of_layers=[schemes for _, schemes in ordered],
             order=self.share_layers if isinstance(self.share_layers, tuple) else order,
             schemes={name: scheme.build() for name, scheme in self.schemes.items()},
-            norm=self.norm.build() if self.final_norm else None,
+            norm=self.norm.build() if self.norm else None,
             d_model=self.d_model,
             output_width=self.output_width,
             causal=self.causal,

@@ -75,6 +75,7 @@ class Stack(nn.Module):
         mask: torch.Tensor | None = None,
         memory_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, Maps]:
         """Run the stack.
@@ -87,6 +88,7 @@ class Stack(nn.Module):
                 is that of the embedded sequence.
             memory_mask: for cross-attention, likewise.
             token_types: ids of token types, (batch, length); 0 unless given.
+            global_tokens: boolean, (batch, length), the tokens that see all and are seen by all.
             return_weights: also return the attention weights of every layer.
 
         Returns:
@@ -100,6 +102,7 @@ class Stack(nn.Module):
                 mask=mask,
                 memory_mask=memory_mask,
                 token_types=token_types,
+                global_tokens=None if global_tokens is None else global_tokens[None],
                 return_weights=return_weights,
             )
             return x[0], {kind: tuple(w[0] for w in weights) for kind, weights in maps.items()}
@@ -109,6 +112,8 @@ class Stack(nn.Module):
             attended = check_mask(mask, batch=batch, query=length, key=length)
         if memory_mask is not None and memory is not None:
             memory_mask = check_mask(memory_mask, batch=batch, query=length, key=memory.shape[-2])
+        if global_tokens is not None:
+            self.check_global_tokens(global_tokens, batch, length)
         positions = self.positions(inputs, mask)
         embed = self.get_submodule(self.embed_name)
         tokens = self.token_mask(inputs, mask)
@@ -119,6 +124,7 @@ class Stack(nn.Module):
             positions=positions,
             memory=memory,
             memory_mask=memory_mask,
+            global_tokens=global_tokens,
             return_weights=return_weights,
         )
         contexts = {
@@ -135,6 +141,26 @@ class Stack(nn.Module):
         if self.out_proj is not None:
             x = self.out_proj(x)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
+
+    def check_global_tokens(self, tokens: torch.Tensor, batch: int, length: int) -> None:
+        """Refuse what names no tokens, or what no layer would look at.
+
+        Raises:
+            TypeError: it is not boolean.
+            ValueError: it has another shape, or no attention was made for global tokens.
+        """
+        if tokens.dtype != torch.bool:
+            raise TypeError(f"global_tokens is boolean, True = global, not {tokens.dtype}")
+        if tokens.shape != (batch, length):
+            raise ValueError(
+                f"global_tokens of shape {tuple(tokens.shape)} does not fit: it is (batch, length)"
+                f" = ({batch}, {length})"
+            )
+        if not any(getattr(layer, "takes_global_tokens", False) for layer in self.layers):
+            raise ValueError(
+                "no attention of this stack takes global tokens; its spec does not say "
+                "`global_tokens = true`"
+            )
 
     def with_schemes(
         self,
