@@ -4,8 +4,6 @@ The core knows these interfaces and no component by name. A slot's class states 
 its parent gives. The docstring of each states the `forward` of the module that `build` returns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -13,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from zoo.component import Component, Given, Shared, Slot
-from zoo.distribution import Constant, Distribution
 from zoo.layout import Layout, Tensor
 from zoo.only_with import NotWith
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo.distribution import Distribution
     from zoo.transformer import Transformer
 
 NormPlacement = Literal["pre", "post", "sandwich", "post_branch", "parallel"]
@@ -154,7 +152,7 @@ class Embedding(Plugin):
         """The width of the vectors that positions are added to."""
         return self.d_model
 
-    def build(self, scheme: nn.Module | None = None) -> nn.Module:
+    def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
         """The module, which applies `scheme.embed` to the embedded tokens."""
         raise TypeError(f"{type(self).__name__} has no build method")
 
@@ -212,13 +210,15 @@ class Block(Plugin):
 class Init(Plugin):
     """Says which distribution a tensor starts from."""
 
-    def start_of(self, tensor: Tensor) -> Distribution:
+    def start_of(self, tensor: Tensor) -> "Distribution":
         """The distribution of `tensor`'s initial values; a constant's own value comes first."""
+        from zoo.distribution import Constant
+
         if tensor.role == "constant":
             return Constant(tensor.value)
         return self.distribution(tensor)
 
-    def distribution(self, tensor: Tensor) -> Distribution:
+    def distribution(self, tensor: Tensor) -> "Distribution":
         """The distribution of a tensor that is no constant, by its role and fans."""
         raise TypeError(f"{type(self).__name__} has no distribution method")
 
@@ -233,7 +233,7 @@ class Builder(Plugin):
         """Tensors that are one and the same, each pair as alias and target."""
         return {}
 
-    def build(self) -> Transformer:
+    def build(self) -> "Transformer":
         """The module, on torch's current default device."""
         raise TypeError(f"{type(self).__name__} has no build method")
 

@@ -1,7 +1,5 @@
 """Activation functions by name, for the feed-forward components."""
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -70,7 +68,7 @@ class Activated(Component):
             return {"activation": Layout(tensors)}
         return {}
 
-    def build_activation(self) -> nn.Module:
+    def build_activation(self) -> "nn.Module":
         """The activation's module, any shape to the same shape."""
         from zoo_components.modules.activation import make_activation
 

@@ -1,9 +1,7 @@
 """Multi-head attention: the `attention` slot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -145,7 +143,7 @@ class MultiHead(Attention):
     arXiv:2210.06423; BitNet)."""
 
     @model_validator(mode="after")
-    def _check(self) -> MultiHead:
+    def _check(self) -> Self:
         if "head_dim" not in self.model_fields_set and self.d_model % self.n_heads:
             raise contradiction(
                 f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}; "
@@ -283,7 +281,7 @@ class MultiHead(Attention):
             memory_cache=cache if self.key_width else 0,
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.attention import MultiHeadAttention
         from zoo_components.modules.heads import Gate, PerHeadNorm, Temperature
         from zoo_components.modules.masks import Reach

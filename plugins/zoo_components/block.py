@@ -1,9 +1,7 @@
 """One layer of a stack: the `block` slot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -62,7 +60,7 @@ class Residual(Block):
     """Whether the layer's output is multiplied with one learned number (Gemma 4)."""
 
     @model_validator(mode="after")
-    def _check(self) -> Residual:
+    def _check(self) -> Self:
         if self.arrangement == "parallel":
             self._check_parallel()
         if self.self_position.embedded:
@@ -151,10 +149,10 @@ class Residual(Block):
             parts["scalar"] = vector(1, value=1.0)
         return Layout(parts)
 
-    def _own_scheme(self) -> nn.Module | None:
+    def _own_scheme(self) -> "nn.Module | None":
         return None if self.self_position.absent else self.self_position.build()
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.block import ResidualBlock, with_norms
 
         return ResidualBlock(

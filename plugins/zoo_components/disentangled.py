@@ -1,8 +1,6 @@
 """Disentangled attention: the `attention` slot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -56,7 +54,7 @@ class Disentangled(Attention):
     """Dropout on the attention weights."""
 
     @model_validator(mode="after")
-    def _check(self) -> Disentangled:
+    def _check(self) -> Self:
         if self.key_width is not None:
             raise ValueError(
                 "disentangled attention is about distances within one sequence: choose another "
@@ -92,7 +90,7 @@ class Disentangled(Attention):
         label = f"disentangled, {self.n_heads} heads of {self.head_dim}"
         return Layout(parts, label, cache=2 * width)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.disentangled import DisentangledAttention
         from zoo_components.modules.scores import Scoring
 

@@ -1,10 +1,8 @@
 """Mixtures of experts, in the `ffn` slot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -81,7 +79,7 @@ class Router(Component):
     """What the weights are multiplied with at the end."""
 
     @model_validator(mode="after")
-    def _check(self) -> Router:
+    def _check(self) -> Self:
         if self.top_k > self.n_experts:
             raise contradiction(
                 f"top_k = {self.top_k} experts cannot be chosen from n_experts = {self.n_experts}",
@@ -134,7 +132,7 @@ class Router(Component):
             parts["correction_bias"] = Tensor((self.n_experts,), "constant", buffer=True)
         return Layout(parts, self.score)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.routing import Router as Module
 
         return Module(**{name: getattr(self, name) for name in type(self).model_fields})
@@ -184,7 +182,7 @@ class MixtureOfExperts(Activated, FeedForward):
     training, add `zoo_components.modules.moe.auxiliary_loss(model)` to the loss."""
 
     @model_validator(mode="after")
-    def _check(self) -> MixtureOfExperts:
+    def _check(self) -> Self:
         for key in ("shared_gate", "shared_average"):
             if getattr(self, key) and self.shared_d_ff is None:
                 raise contradiction(
@@ -230,13 +228,13 @@ class MixtureOfExperts(Activated, FeedForward):
             parts["bias"] = Tensor(shape, "bias", fan_in=n_in, fan_out=n_out)
         return Layout(parts)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from torch.nn import Linear
 
         from zoo_components.modules.experts import Expert, GroupedLinear
         from zoo_components.modules.moe import MixtureOfExperts as Module
 
-        def expert(linear: Callable[..., nn.Module], d_ff: int) -> Expert:
+        def expert(linear: "Callable[..., nn.Module]", d_ff: int) -> Expert:
             return Expert(
                 linear,
                 d_model=self.d_model,

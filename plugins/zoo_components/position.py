@@ -1,8 +1,6 @@
 """Positions that are added to the embeddings, and none: the `position` slot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,7 +19,7 @@ class NoPosition(Position):
 
     absent: ClassVar[bool] = True
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo.position import PositionScheme
 
         return PositionScheme()
@@ -50,7 +48,7 @@ class Sinusoidal(Position):
     fairseq."""
 
     @model_validator(mode="after")
-    def _check(self) -> Sinusoidal:
+    def _check(self) -> Self:
         if self.exponent == "half_minus_one" and self.width < 4:
             raise contradiction(
                 f'`exponent = "half_minus_one"` divides by d_model / 2 - 1, which is 0 or less for '
@@ -66,7 +64,7 @@ class Sinusoidal(Position):
             computed=(self.max_length + self.offset) * self.width,
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.position import SinusoidalPositions
 
         return SinusoidalPositions(
@@ -93,7 +91,7 @@ class Learned(Position):
     def layout(self) -> Layout:
         return embedding(self.max_length + self.offset, self.width)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.position import LearnedPositions
 
         return LearnedPositions(width=self.width, max_length=self.max_length, offset=self.offset)

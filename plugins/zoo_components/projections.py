@@ -1,7 +1,5 @@
 """Which of attention's projections have a bias."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field

@@ -1,12 +1,10 @@
 """A stack: embedding, positions, a number of blocks, a final norm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -104,7 +102,7 @@ class Stack(Component):
     """The final norm."""
 
     @model_validator(mode="after")
-    def _check(self) -> Stack:
+    def _check(self) -> Self:
         if self.count_positions == "unpadded" and self.pad_id is None:
             raise contradiction(
                 '`count_positions = "unpadded"` needs to know what padding is: state `pad_id`',
@@ -259,7 +257,7 @@ class Stack(Component):
             return LayerList(layers, order=self.share_layers)
         return LayerList(layers, passes=self.n_layers if self.share_layers else 1)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.stack import LayerSchemes
         from zoo_components.modules.stack import Stack as Module
 
