@@ -1,6 +1,6 @@
 """Feed-forward networks: the `ffn` slot."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
