@@ -6,7 +6,7 @@ its parent gives. The docstring of each states the `forward` of the module that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -49,6 +49,7 @@ class Generation:
         longest: the most target tokens that the positions allow; None for no end.
         longest_source: the same of the source.
         not_incremental: the parts for whose sake each token is computed from all before it.
+        changes: `changes(before, after)` is `Position.changes` of the target's positions.
     """
 
     target_vocab: int
@@ -60,6 +61,7 @@ class Generation:
     longest: int | None = None
     longest_source: int | None = None
     not_incremental: tuple[str, ...] = ()
+    changes: Callable[[int, int], bool] = lambda before, after: False
 
 
 class Plugin(Component):
@@ -168,6 +170,11 @@ class Position(Plugin):
         """How many positions there are; None for no end."""
         return None
 
+    def changes(self, before: int, after: int) -> bool:
+        """Whether in a sequence of `after` tokens positions are told apart otherwise than in one of
+        `before`, so that nothing that was kept of it serves any more."""
+        return False
+
 
 class Embedding(Plugin):
     """Makes the vectors that enter a stack.
@@ -241,6 +248,11 @@ class Block(Plugin):
     def reads(self) -> str | None:
         """The `site` of the position scheme whose tables the self-attention reads: the stack's
         `LayerContext.scheme`."""
+        return None
+
+    @property
+    def own_position(self) -> Position | None:
+        """The position scheme of this layer alone, if it has one."""
         return None
 
     @property

@@ -67,6 +67,7 @@ class EncoderDecoder(Builder):
             longest=self.decoder.position.longest,
             longest_source=self.encoder.position.longest,
             not_incremental=self.decoder.not_incremental,
+            changes=self.decoder.changes,
         )
 
     def layout(self) -> Layout:
@@ -171,6 +172,7 @@ class Decoder(Builder):
             pad_id=self.decoder.pad_id,
             longest=self.decoder.position.longest,
             not_incremental=self.decoder.not_incremental,
+            changes=self.decoder.changes,
         )
 
     def layout(self) -> Layout:

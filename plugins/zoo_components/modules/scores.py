@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from zoo_components.modules.masks import causal_mask, join
+from zoo_components.modules.masks import causal_mask, join, last_keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def attend(
     Returns:
         (..., heads, query, value width), and the weights (..., heads, query, key) or None.
     """
-    mask, bias = _last(mask, k.shape[-2]), _last(bias, k.shape[-2])
+    mask, bias = last_keys(mask, k.shape[-2]), last_keys(bias, k.shape[-2])
     if q.shape[-2] == 1:
         causal = False  # the one query is the last key
     explicit = return_weights or sinks is not None or scoring.softcap is not None
@@ -113,11 +113,6 @@ def _joined(
         return mask
     bias = bias.to(dtype)
     return bias if mask is None else torch.where(mask, bias, -torch.inf)
-
-
-def _last(x: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
-    """The columns of the last keys, of a mask or bias that has columns for more."""
-    return x if x is None or x.shape[-1] <= n_keys else x[..., x.shape[-1] - n_keys :]
 
 
 def _softmax(
