@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.backends import attention_backend
     from zoo.building import build
     from zoo.errors import InputError, PluginError, RegistryError, SpecError, WeightsError, ZooError
     from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
@@ -38,6 +39,7 @@ __all__ = [
     "Transformer",
     "WeightsError",
     "ZooError",
+    "attention_backend",
     "build",
     "generate",
     "load",
@@ -50,6 +52,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "attention_backend": "backends",
     "build": "building",
     "load": "loading",
     "read_spec": "reading",

@@ -177,13 +177,20 @@ def _told_of(found: ModelSpec | None, problems: Sequence[Problem]) -> dict[str, 
 @spec_argument
 @click.option("--resolved", is_flag=True, help="The full form, each value with its origin.")
 @click.option("--tensors", is_flag=True, help="The name and shape of every stored tensor.")
+@click.option("--backends", is_flag=True, help="What computes each attention, and why.")
 @click.option(
     "--svg", type=click.Path(path_type=Path), help="Draw the architecture into this SVG file."
 )
 @json_option
 @click.pass_obj
 def show(
-    layers: Layers, spec: str, resolved: bool, tensors: bool, svg: Path | None, as_json: bool
+    layers: Layers,
+    spec: str,
+    resolved: bool,
+    tensors: bool,
+    backends: bool,
+    svg: Path | None,
+    as_json: bool,
 ) -> None:
     """Show SPEC, a file, a model's name or a weights file: its parts, parameters and sizes."""
     from zoo import show as views
@@ -199,6 +206,8 @@ def show(
         _print(as_json, found.to_dict(), lambda _: views.resolved_text(found))
     elif tensors:
         _print(as_json, views.tensors_data(found), views.tensors_text)
+    elif backends:
+        _print(as_json, views.backends_data(found), views.backends_text)
     elif svg is None or as_json:
         _print(as_json, views.summary_data(found), lambda data: views.summary_text(found, data))
 

@@ -132,6 +132,12 @@ class Attention(Sublayer):
     that scheme's module as `scheme` too."""
 
     @property
+    def against_fused(self) -> str | None:
+        """Why no fused kernel can compute it, None where one can: what `auto` says of its choice
+        (`zoo.backends`)."""
+        return f"`{self.kind}` computes its weights itself"
+
+    @property
     def incremental(self) -> bool:
         """Whether `forward` takes a `cache`. Without, generation computes each token from all."""
         return False
