@@ -1,4 +1,4 @@
-"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`."""
+"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`, and more."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 import zoo
 from zoo.errors import Place, Problem, ZooError
 from zoo.plugin_cli import init, plugin
+from zoo.run_cli import run as run_command
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -264,6 +265,7 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
 
 cli.add_command(init)
 cli.add_command(plugin)
+cli.add_command(run_command)
 
 
 def _print(as_json: bool, data: Any, text: Callable[[Any], str]) -> None:

@@ -64,6 +64,22 @@ class Generation:
     changes: Callable[[int, int], bool] = lambda before, after: False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is read by a model with an encoder alone.
+
+    Args:
+        vocab: ids are below this.
+        longest: the most tokens that the positions allow; None for no end.
+    """
+
+    vocab: int
+    longest: int | None = None
+
+
+Task = Literal["translate", "generate", "embed", "fill_mask", "classify"]
+
+
 class Plugin(Component):
     """A component that a spec names by its `kind`."""
 
@@ -222,6 +238,11 @@ class Head(Plugin):
     too, boolean, False = padding, (batch, length) or None."""
 
     @property
+    def task(self) -> Task | None:
+        """What an encoder with this head is for."""
+        return None
+
+    @property
     def scores_tokens(self) -> bool:
         """Whether it scores the tokens of the vocabulary, (..., vocab): their logits, or anything
         whose softmax is the same, so that a model with it can generate."""
@@ -295,6 +316,16 @@ class Builder(Plugin):
     @property
     def generation(self) -> Generation | None:
         """How the model generates; None if it does not."""
+        return None
+
+    @property
+    def reading(self) -> Reading | None:
+        """What the model reads when it is called with ids alone; None if it cannot be."""
+        return None
+
+    @property
+    def task(self) -> Task | None:
+        """What `zoo run` does with the model; None for nothing."""
         return None
 
     def build(self) -> Transformer:
