@@ -21,7 +21,7 @@ class LayerSchemes(NamedTuple):
 
     Args:
         position: the layer's own or the stack's.
-        relative: a second one.
+        relative: a second one, which counts all tokens.
         read: the one whose tables the attention reads.
     """
 
@@ -121,7 +121,7 @@ class Stack(nn.Module):
             memory_mask = check_mask(memory_mask, batch=rows, query=length, key=memory.shape[-2])
         if global_tokens is not None:
             self.check_global_tokens(global_tokens, batch, length)
-        tokens = self.token_mask(inputs, mask)
+        tokens = _by_token(mask) if self.padding_seen else self.token_mask(inputs, mask)
         if cache is None:
             keys = positions = self.positions(inputs, mask)
             attended = join(attended, self.padding_mask(inputs))
@@ -185,14 +185,15 @@ class Stack(nn.Module):
         mask: torch.Tensor | None,
         tokens: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Note the next tokens in the cache, `tokens` being their `token_mask`; their positions.
+        """Note the next tokens in the cache, `tokens` being those that attention sees; their
+        positions.
 
         Raises:
             ValueError: the mask is not one of tokens.
         """
         if mask is not None and mask.dim() != 2:
             raise ValueError("with a cache, a mask is (batch, length), False at padding")
-        counted = tokens if self.count_positions == "unpadded" else mask
+        counted = self.token_mask(inputs, mask) if self.count_positions == "unpadded" else mask
         # Generation waits for each token anyway, and masks of nothing would slow down attention.
         if tokens is not None and bool(tokens.all()):
             tokens = None
@@ -211,11 +212,14 @@ class Stack(nn.Module):
         """The context of the layers that have these position schemes; `keys` are the positions of
         all tokens so far."""
         rotation = bias = None
-        for name in (schemes.position, schemes.relative):
+        every = torch.arange(keys.shape[-1], device=keys.device)
+        new = every[keys.shape[-1] - positions.shape[-1] :]
+        counted = (schemes.position, positions, keys), (schemes.relative, new, every)
+        for name, at, of_keys in counted:
             if name is not None:
                 scheme = self.scheme(name)
-                rotation = rotation or scheme.rotation(positions, dtype)
-                added = scheme.bias(positions, keys, dtype)
+                rotation = rotation or scheme.rotation(at, dtype)
+                added = scheme.bias(at, of_keys, dtype)
                 bias = added if bias is None or added is None else bias + added
         read = None if schemes.read is None else self.scheme(schemes.read)
         return context._replace(scheme=read, rotation=rotation, bias=bias)
@@ -250,10 +254,9 @@ class Stack(nn.Module):
 
     def token_mask(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
         """(batch, length), False at padding and at tokens that the mask hides from all queries."""
-        by_token = mask if mask is not None and mask.dim() == 2 else None
         if self.pad_id is None or inputs.is_floating_point():
-            return by_token
-        return join(by_token, inputs != self.pad_id)
+            return _by_token(mask)
+        return join(_by_token(mask), inputs != self.pad_id)
 
     def padding_mask(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """(batch, 1, 1, length), False at padding; None when attention sees it, or when the spec
@@ -261,6 +264,11 @@ class Stack(nn.Module):
         if self.pad_id is None or self.padding_seen or inputs.is_floating_point():
             return None
         return (inputs != self.pad_id)[:, None, None, :]
+
+
+def _by_token(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """The mask if it is (batch, length), the same for all queries."""
+    return mask if mask is not None and mask.dim() == 2 else None
 
 
 def join(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
