@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 import zoo
@@ -41,7 +43,7 @@ def _steps(what: str, sizes: list[tuple[int, int, int]], rounds: int) -> list[Ra
             rounds,
         )
     found: list[Ratio] = []
-    for small, large in zip(sizes, sizes[1:], strict=False):
+    for small, large in pairwise(sizes):
         place = {"length": 2, "layers": 0, "batch": 1}[what]
         grown = times[str(small)] * operations(*large) / operations(*small)
         name = f"forward, {what} {small[place]} to {large[place]}"
