@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from zoo.backends import attention_backend
     from zoo.building import build
     from zoo.errors import InputError, PluginError, RegistryError, SpecError, WeightsError, ZooError
-    from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
+    from zoo.generation import (
+        Beam,
+        Generated,
+        Greedy,
+        Sampling,
+        arrange_weights,
+        generate,
+        stream,
+    )
     from zoo.loading import load
     from zoo.reading import read_spec
     from zoo.registry import Registry, load_registry
@@ -39,6 +47,7 @@ __all__ = [
     "Transformer",
     "WeightsError",
     "ZooError",
+    "arrange_weights",
     "attention_backend",
     "build",
     "generate",
@@ -57,6 +66,7 @@ _HOMES = {
     "load": "loading",
     "read_spec": "reading",
     "save": "saving",
+    "arrange_weights": "generation",
     "generate": "generation",
     "stream": "generation",
     "Greedy": "generation",

@@ -297,6 +297,7 @@ class Stack(Component):
             norm=self.norm.build() if self.norm else None,
             d_model=self.d_model,
             output_width=self.output_width,
+            memory_width=self.memory_width,
             causal=self.causal,
             pad_id=self.pad_id,
             padding_seen=self.padding == "seen",

@@ -12,6 +12,7 @@ from zoo.cache import AttentionCache
 from zoo.position import Rotation
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
+from zoo_components.modules.packing import at_places, places_of_tokens
 from zoo_components.modules.scores import Scoring, attend
 
 
@@ -111,7 +112,9 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (..., query, d_out), and the weights after dropout or None.
         """
-        if positions is None:
+        places = None if return_weights or memory is not None else places_of_tokens(x, mask)
+        positional = self.temperature is not None or self.reach is not None
+        if positions is None and positional:
             positions = torch.arange(x.shape[-2], device=x.device)
         mix = partial(
             attend,
@@ -122,8 +125,8 @@ class MultiHeadAttention(nn.Module):
             sinks=self.sinks,
             return_weights=return_weights,
         )
-        q = self._queries(x, rotation, positions)
-        k, v = self._kept(x, memory, rotation, cache)
+        q = self._queries(x, rotation, positions, places)
+        k, v = self._kept(x, memory, rotation, cache, places)
         seen = mask
         if self.reach is not None:
             keys = positions if cache is None else cache.positions(k.shape[-2])
@@ -133,8 +136,8 @@ class MultiHeadAttention(nn.Module):
             seen = join(last_keys(mask, k.shape[-2]), near)
         mixed, weights = mix(q, k, v, mask=seen)
         if global_tokens is not None:
-            q = self._queries(x, rotation, positions, "global_")
-            k, v = self._keys_and_values(x, rotation, "global_")
+            q = self._queries(x, rotation, positions, places, "global_")
+            k, v = self._keys_and_values(x, rotation, places, "global_")
             theirs, their_weights = mix(q, k, v, mask=mask)
             mine = global_tokens[..., None, :, None]
             mixed = torch.where(mine, theirs, mixed)
@@ -144,11 +147,14 @@ class MultiHeadAttention(nn.Module):
             mixed = mixed * self.v_scale
         if self.gate is not None:
             mixed = mixed * self._gates(x, self.gate)
-        return self.o_proj(self.sub_norm(merge_heads(mixed))), weights
+        merged = self.sub_norm(merge_heads(mixed))
+        return at_places(self.o_proj, merged, places), weights
 
-    def _projected(self, name: str, x: torch.Tensor, n_heads: int) -> torch.Tensor:
+    def _projected(
+        self, name: str, x: torch.Tensor, n_heads: int, places: torch.Tensor | None
+    ) -> torch.Tensor:
         """What the projection of that name makes of x, (..., heads, length, width)."""
-        projected = self.get_submodule(name)(x)
+        projected = at_places(self.get_submodule(name), x, places)
         if self.clip is not None:
             projected = projected.clamp(-self.clip, self.clip)
         return split_heads(projected, n_heads)
@@ -157,11 +163,12 @@ class MultiHeadAttention(nn.Module):
         self,
         x: torch.Tensor,
         rotation: Rotation | None,
-        positions: torch.Tensor,
+        positions: torch.Tensor | None,
+        places: torch.Tensor | None,
         prefix: str = "",
     ) -> torch.Tensor:
         """(..., heads, query, head_dim), by the projection whose name starts with `prefix`."""
-        q = self._projected(f"{prefix}q_proj", x, self.n_heads)
+        q = self._projected(f"{prefix}q_proj", x, self.n_heads, places)
         q = self._turned(q, self.q_norm, rotation)
         return q if self.temperature is None else self.temperature(q, positions)
 
@@ -171,25 +178,31 @@ class MultiHeadAttention(nn.Module):
         memory: torch.Tensor | None,
         rotation: Rotation | None,
         cache: AttentionCache | None,
+        places: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of `memory` or `x`; with a cache, those of all tokens that it keeps."""
         if cache is None:
-            return self._keys_and_values(x if memory is None else memory, rotation)
+            source = x if memory is None else memory
+            return self._keys_and_values(source, rotation, places)
         if memory is not None:
-            k, v = cache.of_memory(lambda: self._keys_and_values(memory, rotation))
+            k, v = cache.of_memory(lambda: self._keys_and_values(memory, rotation, None))
             return k, v
         window = None if self.reach is None else self.reach.past
-        k, v = cache.extend(*self._keys_and_values(x, rotation), window=window)
+        k, v = cache.extend(*self._keys_and_values(x, rotation, places), window=window)
         return k, v
 
     def _keys_and_values(
-        self, source: torch.Tensor, rotation: Rotation | None, prefix: str = ""
+        self,
+        source: torch.Tensor,
+        rotation: Rotation | None,
+        places: torch.Tensor | None,
+        prefix: str = "",
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(..., key-value heads, key, width), by the projections whose names start with
         `prefix`."""
-        k = v = self._projected(f"{prefix}k_proj", source, self.n_kv_heads)
+        k = v = self._projected(f"{prefix}k_proj", source, self.n_kv_heads, places)
         if not self.keys_as_values:
-            v = self._projected(f"{prefix}v_proj", source, self.n_kv_heads)
+            v = self._projected(f"{prefix}v_proj", source, self.n_kv_heads, places)
         v = self.v_norm(v)
         if self.rotate_values and rotation is not None:
             v = rotation(v)

@@ -12,6 +12,7 @@ from zoo.context import LayerContext
 from zoo.errors import PluginError
 from zoo.position import Rotation
 from zoo.slots import Sublayer
+from zoo_components.modules.packing import at_places
 
 SITES = ("pre", "post", "out")
 
@@ -49,6 +50,7 @@ class ResidualBlock(nn.Module):
         reads_scheme: bool,
         takes_global_tokens: bool,
         incremental: bool,
+        packs: bool,
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -64,7 +66,8 @@ class ResidualBlock(nn.Module):
             self.self_attn.add_module(scheme_name, scheme)
         self.scheme_name = None if scheme is None else scheme_name
         self.reads_scheme = reads_scheme
-        self.takes_global_tokens, self.incremental = takes_global_tokens, incremental
+        self.takes_global_tokens = takes_global_tokens
+        self.incremental, self.packs = incremental, packs
         self.dropout = nn.Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
@@ -112,7 +115,7 @@ class ResidualBlock(nn.Module):
         `maps`."""
         f = self.get_submodule(name)
         if name == "ffn":
-            x = f(x)
+            x = at_places(f, x, context.places if self.packs else None)
         elif name == "cross_attn":
             x, weights = self._crossed(x, context)
         else:

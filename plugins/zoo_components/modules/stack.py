@@ -12,6 +12,7 @@ from zoo.cache import Cache
 from zoo.context import LayerContext
 from zoo.position import PositionScheme
 from zoo.transformer import check_mask
+from zoo_components.modules.packing import places_of_tokens
 
 Maps = dict[str, tuple[torch.Tensor, ...]]
 
@@ -46,6 +47,7 @@ class Stack(nn.Module):
         norm: nn.Module | None,
         d_model: int,
         output_width: int,
+        memory_width: int | None,
         causal: bool,
         pad_id: int | None,
         padding_seen: bool,
@@ -63,6 +65,7 @@ class Stack(nn.Module):
         self.out_proj = (
             nn.Linear(d_model, output_width, bias=False) if output_width != d_model else None
         )
+        self.memory_width = memory_width
         self.causal = causal
         self.pad_id = pad_id
         self.padding_seen = padding_seen
@@ -116,6 +119,7 @@ class Stack(nn.Module):
         attended = None
         if mask is not None:
             attended = check_mask(mask, batch=batch, query=length, key=length)
+        self.check_memory(memory)
         if memory_mask is not None and memory is not None:
             rows = batch if cache is None else memory.shape[0]
             memory_mask = check_mask(memory_mask, batch=rows, query=length, key=memory.shape[-2])
@@ -132,6 +136,7 @@ class Stack(nn.Module):
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
             mask=attended,
+            places=None if return_weights else places_of_tokens(x, attended),
             causal=self.causal,
             positions=positions,
             key_positions=keys,
@@ -157,6 +162,16 @@ class Stack(nn.Module):
         if self.out_proj is not None:
             x = self.out_proj(x)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
+
+    def check_memory(self, memory: torch.Tensor | None) -> None:
+        """Raises ValueError if there is none to attend to, or one that no layer would look at."""
+        if memory is None and self.memory_width is not None:
+            raise ValueError(
+                "this decoder attends to a memory: pass `memory`, (batch, memory length, "
+                f"{self.memory_width})"
+            )
+        if memory is not None and self.memory_width is None:
+            raise ValueError("this decoder attends to no memory: its spec states no `memory_width`")
 
     def check_global_tokens(self, tokens: torch.Tensor, batch: int, length: int) -> None:
         """Refuse what names no tokens, or what no layer would look at.
