@@ -151,6 +151,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "latent": {"position": "rotary", "attention": LATENT},
     "latent_in_pair": {**PAIR, "position": "none", "attention": LATENT, "head_dim": None},
     "shared_layers": {"decoder": {"share_layers": True}, "position": BUCKETS},
+    "layers_in_sets": {"n_layers": 4, "decoder": {"share_layers": [0, 1, 0, 0]}},
+    "seen_padding": {"pad_id": 3, "padding": "seen", "position": "rotary"},
+    "seen_padding_without_position": {
+        "pad_id": 3,
+        "padding": "seen",
+        "position": {"kind": "learned", "max_length": 12, "offset": 2},
+        "decoder": {"count_positions": "unpadded", "relative": BUCKETS},
+    },
     "counted_padding": {"pad_id": 1, "decoder": {"count_positions": "unpadded"}},
     "counted_mask": {"decoder": {"count_positions": "unmasked"}},
     "parallel": {"norm_placement": "parallel", "position": "rotary"},
@@ -270,10 +278,11 @@ def test_keys_of_a_memory_are_made_once() -> None:
 
 
 @torch.no_grad()
-def test_layers_that_are_one_keep_apart() -> None:
+@pytest.mark.parametrize(("sharing", "n_layers"), [(True, 2), ([0, 1, 0], 3)])
+def test_layers_that_are_one_keep_apart(sharing: bool | list[int], n_layers: int) -> None:
     """A layer that is run twice has keys of both runs."""
-    model = built(tiny(decoder={"share_layers": True}))
-    assert check(model).cache.n_bytes == 8 * 2 * 16 * len(ROWS[0]) * len(ROWS) * 2
+    model = built(tiny(n_layers=n_layers, decoder={"share_layers": sharing}))
+    assert check(model).cache.n_bytes == 8 * 2 * 16 * len(ROWS[0]) * len(ROWS) * n_layers
 
 
 def test_a_full_cache_is_an_error() -> None:

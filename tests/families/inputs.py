@@ -30,6 +30,7 @@ class Inputs:
         types: the type of each source token, (batch, length).
         target: ids for the decoder of an encoder-decoder, (batch, target length).
         target_mask: (batch, target length).
+        memory: what a decoder alone attends to, (batch, memory length, width).
     """
 
     name: str
@@ -38,6 +39,7 @@ class Inputs:
     types: Tensor | None = None
     target: Tensor | None = None
     target_mask: Tensor | None = None
+    memory: Tensor | None = None
 
 
 def make_inputs(case: Case, config: PreTrainedConfig, takes_types: bool) -> Iterator[Inputs]:
@@ -57,7 +59,10 @@ def make_inputs(case: Case, config: PreTrainedConfig, takes_types: bool) -> Iter
         features = torch.randn(3, *case.features, generator=random)
         yield Inputs(name="plain", source=features, target=target)
         return
-    plain = Inputs(name="plain", source=texts(random, LENGTH), target=target)
+    memory = None
+    if case.memory is not None:
+        memory = torch.randn(3, *case.memory, generator=generator("memory"))
+    plain = Inputs(name="plain", source=texts(random, LENGTH), target=target, memory=memory)
     yield plain
     yield replace(plain, name="short", source=plain.source[:, :SHORT])
     right = padded(plain, config, torch.tensor([0, 4, 9]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -30,17 +30,25 @@ THEIR_NAMES = {
 
 def takes_types(model: PreTrainedModel) -> bool:
     """Whether the model of transformers can be given token types."""
-    return "token_type_ids" in inspect.signature(model.forward).parameters
+    return "token_type_ids" in parameters(model)
+
+
+def parameters(model: PreTrainedModel) -> Collection[str]:
+    """What the model of transformers can be given."""
+    return inspect.signature(model.forward).parameters
 
 
 @torch.no_grad()
 def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs:
     """What the model of transformers puts out."""
     source = "input_ids" if case.features is None else "input_features"
+    memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
+    memory = next((name for name in memories if name in parameters(model)), memories[0])
     arguments = {
         source: inputs.source,
         "attention_mask": None if inputs.mask is None else inputs.mask.long(),
         "token_type_ids": inputs.types,
+        memory: inputs.memory,
         "decoder_input_ids": inputs.target,
         "decoder_attention_mask": None if inputs.target_mask is None else inputs.target_mask.long(),
     }
@@ -58,7 +66,7 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
     source = inputs.source.transpose(1, 2) if case.channels_first else inputs.source
     found: Outputs = {}
     if case.kind == "decoder":
-        found["output"] = model(source, target_mask=inputs.mask)
+        found["output"] = model(source, inputs.memory, target_mask=inputs.mask)
     elif case.kind == "encoder_decoder":
         found["output"] = model(
             source, inputs.target, source_mask=inputs.mask, target_mask=inputs.target_mask
