@@ -62,7 +62,8 @@ class Stack(Component):
     pad_id: Shared[int | None] = Field(default=None, ge=0)
     """The id of padding: such tokens are hidden from attention, and count for no pooling."""
     padding: Shared[Literal["hidden", "seen"]] = "hidden"
-    """Whether attention sees padding where no mask hides it, as in `transformers`."""
+    """Whether padding that no mask hides is seen by attention, and kept among the embeddings, as in
+    `transformers`."""
     count_positions: CountPositions = "all"
     """What gives a token its position: its place in the sequence, or the number of tokens before it
     that are not padding (RoBERTa) or not masked (OPT); padding or masked, it is at -1."""
@@ -92,7 +93,8 @@ class Stack(Component):
             head_dim="block.head_dim",
         ),
     ]
-    """A second scheme, for attention, beside one that is added to the embeddings (MPNet)."""
+    """A second scheme, for attention, beside one that is added to the embeddings (MPNet). It counts
+    all tokens, whatever `count_positions` says."""
     layers: Annotated[
         tuple[LayerGroup, ...],
         LayerRules(LayerGroup, count="n_layers", width="embedding.position_width"),

@@ -20,7 +20,7 @@ class LayerSchemes(NamedTuple):
 
     Args:
         position: the layer's own or the stack's.
-        relative: a second one.
+        relative: a second one, which counts all tokens.
         read: the one whose tables the attention reads.
     """
 
@@ -116,7 +116,7 @@ class Stack(nn.Module):
             self.check_global_tokens(global_tokens, batch, length)
         positions = self.positions(inputs, mask)
         embed = self.get_submodule(self.embed_name)
-        tokens = self.token_mask(inputs, mask)
+        tokens = _by_token(mask) if self.padding_seen else self.token_mask(inputs, mask)
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
             mask=join(attended, self.padding_mask(inputs)),
@@ -171,11 +171,12 @@ class Stack(nn.Module):
     ) -> LayerContext:
         """The context of the layers that have these position schemes."""
         rotation = bias = None
-        for name in (schemes.position, schemes.relative):
+        places = torch.arange(positions.shape[-1], device=positions.device)
+        for name, at in ((schemes.position, positions), (schemes.relative, places)):
             if name is not None:
                 scheme = self.scheme(name)
-                rotation = rotation or scheme.rotation(positions, dtype)
-                added = scheme.bias(positions, positions, dtype)
+                rotation = rotation or scheme.rotation(at, dtype)
+                added = scheme.bias(at, at, dtype)
                 bias = added if bias is None or added is None else bias + added
         read = None if schemes.read is None else self.scheme(schemes.read)
         return context._replace(scheme=read, rotation=rotation, bias=bias)
@@ -210,10 +211,9 @@ class Stack(nn.Module):
 
     def token_mask(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
         """(batch, length), False at padding and at tokens that the mask hides from all queries."""
-        by_token = mask if mask is not None and mask.dim() == 2 else None
         if self.pad_id is None or inputs.is_floating_point():
-            return by_token
-        return join(by_token, inputs != self.pad_id)
+            return _by_token(mask)
+        return join(_by_token(mask), inputs != self.pad_id)
 
     def padding_mask(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """(batch, 1, 1, length), False at padding; None when attention sees it, or when the spec
@@ -221,6 +221,11 @@ class Stack(nn.Module):
         if self.pad_id is None or self.padding_seen or inputs.is_floating_point():
             return None
         return (inputs != self.pad_id)[:, None, None, :]
+
+
+def _by_token(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """The mask if it is (batch, length), the same for all queries."""
+    return mask if mask is not None and mask.dim() == 2 else None
 
 
 def join(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
