@@ -40,14 +40,14 @@ UNSEEN = """\
 ## Families nobody had tried
 
 Four families are not of the survey that the others come from. They were written last, from
-`transformers`' source alone, to see what a further family costs. The minutes are those of the clock,
-from opening the source to the last case that holds, by an author who had just read
+`transformers`' source alone, to see what a further family costs. The minutes are those of the
+clock, from opening the source to the last case that holds, by an author who had just read
 [how to write one](write-a-family.md).
 
 | family | what is its own | minutes |
 |---|---|---:|
-| `exaone4` | windows and layers without positions in turn, norms after the branches and of each head | 3 |
-| `rembert` | token vectors narrower than the states, a head wider than they are, three further heads | 2 |
+| `exaone4` | windows and layers without positions in turn, norms of each head | 3 |
+| `rembert` | narrow token vectors, a wide head, three further heads | 2 |
 | `plbart` | nothing | 1 |
 | `seed_oss` | which projections have a bias, dropout of the branches | 1 |
 
