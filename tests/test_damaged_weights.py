@@ -79,10 +79,9 @@ def test_no_damaged_file_is_loaded(count: int, tmp_path: Path) -> None:
         path.write_bytes(changed)
         try:
             zoo.load(path, registry=registry)
-        except zoo.WeightsError as error:
-            assert str(error)
-        else:
             pytest.fail("a damaged file was loaded")
+        except zoo.WeightsError:
+            pass
         try:
             load_file(path)
         except (SafetensorError, ValueError, OverflowError, KeyError):

@@ -99,9 +99,9 @@ def test_a_bundle_is_loaded_with_what_it_was_made_with(
 
 def test_without_a_lock(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path(LOCK_NAME).unlink()
-    assert "there is no lock" in failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
+    assert "there is no lock, as" in failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
     assert run(["build", "spec.toml", "-o", "out"]) == 0
-    assert "there is no lock" in failure(capsys, "load", "out", "--locked")
+    assert "there is no lock, as" in failure(capsys, "load", "out", "--locked")
 
 
 def test_a_lock_of_a_spec_makes_no_bundle_of_its_folder(locked: Path) -> None:
