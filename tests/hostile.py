@@ -6,6 +6,7 @@ headers have the right checksums for what is wrong with them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,6 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from zoo.full_form import data_to_toml
+from zoo.lock import FileRecord, Lock, read_lock
 
 SPEC = {
     "format": 1,
@@ -147,24 +151,20 @@ class Bundles:
     def __init__(self, good: Path) -> None:
         self.good = good
 
-    def files(self, **changed: bytes | None) -> Make:
-        """The good one with other files, and the lock of those."""
+    def file(self, name: str, content: bytes) -> Make:
+        """The good one with another file, and the lock of that."""
 
         def make(folder: Path) -> None:
             shutil.copytree(self.good, folder, dirs_exist_ok=True)
-            for name, content in changed.items():
-                path = folder / name.replace("__", ".")
-                if content is None:
-                    path.unlink()
-                else:
-                    path.parent.mkdir(exist_ok=True)
-                    path.write_bytes(content)
+            path = folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
             relock(folder)
 
         return make
 
     def header(self, change: Callable[[dict[str, Any]], Any]) -> Make:
-        """The good one with another header in its weights, and the lock of that."""
+        """The good one with another header in its weights, and the spec and the lock of that."""
 
         def make(folder: Path) -> None:
             shutil.copytree(self.good, folder, dirs_exist_ok=True)
@@ -172,6 +172,8 @@ class Bundles:
             data, entries, content = parts(path.read_bytes())
             change(data)
             path.write_bytes(joined(data, entries, content))
+            with contextlib.suppress(RecursionError):
+                (folder / "spec.toml").write_text(data_to_toml(data["spec"]))
             relock(folder)
 
         return make
@@ -198,13 +200,13 @@ class Bundles:
             change = _set("provenance", "plugins", {f"ffn.{n}": w for n, w in enumerate(words)})
             yield Case("bundle", aim, "plugins", self.header(change), inert=True)
             card = f"---\nlicense: {words[0]}\n---\n![x]({words[-1]})\n".encode()
-            yield Case("bundle", aim, "card", self.files(README__md=card), inert=True)
+            yield Case("bundle", aim, "card", self.file("README.md", card), inert=True)
         for aim, keys in KEYS.items():
             for key in keys:
                 yield Case("bundle", aim, f"spec key {key}", self.header(_set_spec(key, "evil")))
         for name in STRANGERS:
             aim = "plugins" if name == "registry.toml" else "files"
-            yield Case("bundle", aim, f"locked {name}", self.files(**{name: b"import evil\n"}))
+            yield Case("bundle", aim, f"locked {name}", self.file(name, b"import evil\n"))
             yield Case("bundle", aim, f"extra {name}", self.after(_add(name)))
         for name in ("../outside", "/etc/passwd", "a/b", "..", "zoo.lock", "model.sig/x"):
             yield Case("bundle", "writes", f"lock of {name}", self.after(_lock_also(name)))
@@ -212,20 +214,21 @@ class Bundles:
             yield Case("bundle", "paths", f"{name} is a link", self.after(_link(name)))
             yield Case("bundle", "files", f"{name} is a pipe", self.after(_pipe(name)))
         card = b"---\nx: !!python/object/apply:os.system ['id']\n---\n"
-        yield Case("bundle", "code", "YAML tags", self.files(README__md=card), inert=True)
+        yield Case("bundle", "code", "YAML tags", self.file("README.md", card), inert=True)
         for name in ("tokenizer_config.json", "generation_config.json"):
             content = (
                 b'{"auto_map": {"AutoTokenizer": ["evil.Evil", null]}, "trust_remote_code": 1}'
             )
-            yield Case("bundle", "code", f"auto_map in {name}", self.files(**{name: content}), True)
+            yield Case("bundle", "code", f"auto_map in {name}", self.file(name, content), True)
         jinja = b"{{ ''.__class__.__mro__[1].__subclasses__() }}"
-        changed = {"chat_template.jinja": jinja}
-        yield Case("bundle", "code", "a chat template", self.files(**changed), inert=True)
-        yield Case("bundle", "code", "a pickle", self.files(model__safetensors=b"\x80\x02cos\n."))
+        make = self.file("chat_template.jinja", jinja)
+        yield Case("bundle", "code", "a chat template", make, inert=True)
+        make = self.file("model.safetensors", b"\x80\x02cos\nsystem\n(Vid\ntR.")
+        yield Case("bundle", "code", "a pickle", make)
         spec = b'extends = "../outside"\n' + (self.good / "spec.toml").read_bytes()
-        yield Case("bundle", "paths", "spec.toml extends", self.files(spec__toml=spec))
+        yield Case("bundle", "paths", "spec.toml extends", self.file("spec.toml", spec))
         spec = (self.good / "spec.toml").read_bytes().replace(b'"mlp"', b'"evil"')
-        yield Case("bundle", "plugins", "another spec.toml", self.files(spec__toml=spec))
+        yield Case("bundle", "plugins", "another spec.toml", self.file("spec.toml", spec))
         yield Case("bundle", "trust", "a signature of nobody", self.after(_add("model.sig")), True)
         yield Case("bundle", "trust", "a lock without files", self.after(_no_files), inert=True)
         yield Case("bundle", "trust", "no lock", self.after(_no_lock), inert=True)
@@ -279,14 +282,10 @@ def canonical(data: Any) -> bytes:
 
 def relock(folder: Path) -> None:
     """The lock that the zoo would write for these files."""
-    from zoo.lock import FileRecord, Lock, read_lock
-
     lock = read_lock(folder)
-    data, _, _ = {}, {}, b""
-    try:
+    data: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError, KeyError, RecursionError):
         data, _, _ = parts((folder / "model.safetensors").read_bytes())
-    except (OSError, ValueError, KeyError):
-        data = {}
     files = {
         str(path.relative_to(folder)): FileRecord(
             hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size
@@ -301,6 +300,11 @@ def relock(folder: Path) -> None:
         stated["spec"] = "sha256:" + hashlib.sha256(canonical(data["spec"])).hexdigest()
         stated["plugins"] = data["provenance"].get("plugins", {})
         stated["name"] = str(data["spec"].get("name"))
+        lines = (
+            f"{name}\0{r['dtype']}\0{','.join(map(str, r['shape']))}\0{r['sha256']}\n"
+            for name, r in sorted(data["tensors"].items())
+        )
+        stated["content"] = "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
     (folder / "zoo.lock").write_text(Lock(**stated).to_text())
 
 
@@ -337,8 +341,6 @@ def _add(name: str) -> Make:
 
 def _lock_also(name: str) -> Make:
     def make(folder: Path) -> None:
-        from zoo.lock import FileRecord, Lock, read_lock
-
         lock = read_lock(folder)
         stated = {field: getattr(lock, field) for field in Lock.__dataclass_fields__}
         stated["files"] = {**lock.files, name: FileRecord("0" * 64, 1)}
@@ -365,8 +367,6 @@ def _pipe(name: str) -> Make:
 
 
 def _no_files(folder: Path) -> None:
-    from zoo.lock import Lock, read_lock
-
     lock = read_lock(folder)
     stated = {field: getattr(lock, field) for field in Lock.__dataclass_fields__}
     (folder / "zoo.lock").write_text(Lock(**{**stated, "files": {}}).to_text())
@@ -377,7 +377,8 @@ def _no_lock(folder: Path) -> None:
 
 
 def _sparse(folder: Path) -> None:
-    """Tensors of petabytes in a file that takes no room, with a header that agrees."""
+    """Tensors of 400 GB in a file that takes no room, with a header that agrees, and no lock."""
+    (folder / "zoo.lock").unlink()
     path = folder / "model.safetensors"
     data, entries, _ = parts(path.read_bytes())
     name = next(iter(entries))
@@ -390,7 +391,11 @@ def _sparse(folder: Path) -> None:
 
 
 def _head(raw: bytes) -> Make:
-    return lambda folder: (folder / "model.safetensors").write_bytes(raw) and None
+    def make(folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(raw)
+        relock(folder)
+
+    return make
 
 
 HEADS: dict[str, Make] = {
