@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -190,9 +191,14 @@ class Bundles:
     def cases(self) -> Iterator[Case]:
         for aim, words in WORDS.items():
             for word in words:
-                for slot in ("builder", "name"):
-                    change = _set_spec(slot, word)
-                    yield Case("bundle", aim, f"{slot} {word}", self.header(change))
+                yield Case(
+                    "bundle", aim, f"builder {word}", self.header(_set_spec("builder", word))
+                )
+                # What is spelled as a name may be one.
+                inert = re.fullmatch(r"[\w.]+", word) is not None
+                yield Case(
+                    "bundle", aim, f"name {word}", self.header(_set_spec("name", word)), inert
+                )
             yield Case("bundle", aim, "extends", self.header(_set_spec("extends", words[0])))
             origin = {"family": words[0], "config": {"auto_map": words[-1]}}
             change = _set("provenance", "origin", origin)
