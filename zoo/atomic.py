@@ -53,7 +53,7 @@ def new_file(path: Path) -> Generator[BinaryIO]:
             Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
         ) from None
     for folder in {target.parent, *(folder.parent for folder in made)}:
-        _sync(folder)
+        sync_folder(folder)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -70,7 +70,7 @@ def _refuse_what_is_no_file(path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file")
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on disk, where the file system can do that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,4 +1,5 @@
-"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`."""
+"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`, and those of other
+files."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import click
 import zoo
 from zoo.errors import Place, Problem, ZooError
 from zoo.plugin_cli import init, plugin
+from zoo.store_cli import gc as gc_
+from zoo.store_cli import pull, rm, store, verify
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -253,8 +256,8 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
     _print(as_json, listing_data(layers(), what, pattern), listing_text)
 
 
-cli.add_command(init)
-cli.add_command(plugin)
+for command in (init, plugin, pull, verify, rm, gc_, store):
+    cli.add_command(command)
 
 
 def _print(as_json: bool, data: Any, text: Callable[[Any], str]) -> None:

@@ -1,4 +1,5 @@
-"""What `zoo list` prints, as data and as text. Needs the registries only: no plugin is imported."""
+"""What `zoo list` prints, as data and as text. Needs the registries only: no plugin is imported,
+and of published models only the names are looked at."""
 
 from __future__ import annotations
 
@@ -23,6 +24,12 @@ def listing_data(registry: Registry, what: str | None, pattern: str | None) -> d
     data: dict[str, Any] = {}
     if what in (None, "models"):
         data["models"] = matching(registry.models)
+        names = registry.catalog.names()
+        data["published"] = [
+            {"name": name, "target": f"{path.parent.name}/{path.name}"}
+            for name, path in names.items()
+            if pattern is None or fnmatchcase(name, pattern)
+        ]
     if what in (None, "components"):
         slots = registry.plugins.items()
         data["components"] = [
