@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,31 @@ def _refuse_what_is_no_file(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those around it, each on disk before anything is in it."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
+def copy_synced(source: Path, target: Path) -> None:
+    """Copy the bytes of a file, and wait until they are on disk."""
+    with source.open("rb") as read, target.open("xb") as written:
+        shutil.copyfileobj(read, written, 1 << 20)
+        written.flush()
+        os.fsync(written.fileno())
+
+
+def sync_tree(folder: Path) -> None:
+    """Wait until the names in a folder, and in those below it, are on disk."""
+    for inner in folder.rglob("*"):
+        if inner.is_dir():
+            sync_folder(inner)
+    sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:

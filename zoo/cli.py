@@ -15,7 +15,7 @@ import zoo
 from zoo.errors import Place, Problem, ZooError
 from zoo.plugin_cli import init, plugin
 from zoo.store_cli import gc as gc_
-from zoo.store_cli import pull, rm, store, verify
+from zoo.store_cli import pull, push, rm, store, verify
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -256,7 +256,7 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
     _print(as_json, listing_data(layers(), what, pattern), listing_text)
 
 
-for command in (init, plugin, pull, verify, rm, gc_, store):
+for command in (init, plugin, pull, push, verify, rm, gc_, store):
     cli.add_command(command)
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
@@ -79,6 +79,12 @@ def safe_path(path: str) -> str:
     return path
 
 
+def selected(path: str, patterns: Iterable[str] = SELECTED) -> bool:
+    """Whether a file's path is like one of the patterns, which count from the model's folder."""
+    same_depth = (pattern for pattern in patterns if pattern.count("/") == path.count("/"))
+    return any(PurePosixPath(path).match(pattern) for pattern in same_depth)
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
 
@@ -91,10 +97,11 @@ class File(_Table):
 
 
 class License(_Table):
-    """SPDX identifiers, or the name of a licence that has none."""
+    """SPDX identifiers, or the name of a licence that has none: of the weights, and of the code
+    that they were published with."""
 
-    code: str
     weights: str
+    code: str | None = None
 
 
 class Fingerprint(_Table):
@@ -138,11 +145,6 @@ class Card(_Table):
         if self.trust == "pinned" and not self.files:
             raise ValueError('a model states its `files`, or says `trust = "first_use"`')
         return self
-
-    def selects(self, path: str) -> bool:
-        """Whether a file is taken on first use."""
-        same_depth = (p for p in self.select if p.count("/") == path.count("/"))
-        return any(PurePosixPath(path).match(pattern) for pattern in same_depth)
 
 
 @dataclass(frozen=True, slots=True)

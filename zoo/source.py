@@ -7,7 +7,7 @@ states, or that were seen on first use, by `zoo.store.fetch`, whatever the sourc
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +79,16 @@ class Source(BaseModel):
 
     def read(self, path: str, start: int, access: Access) -> AbstractContextManager[Stream]:
         """The bytes of a file, from `start` where the source can do that."""
+        raise NotImplementedError
+
+    @classmethod
+    def at(cls, address: str) -> Self | None:
+        """The source that `zoo push` writes to for an address; None if it is not of this kind."""
+        return None
+
+    def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
+        """Publish files of a folder where there are none yet; the source that they can be read
+        from, pinned."""
         raise NotImplementedError
 
 

@@ -47,6 +47,35 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 
 
 @click.command()
+@click.argument("model")
+@click.argument("address")
+@click.option("--license", required=True, help="Of the weights, as SPDX names it: Apache-2.0.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the model's file here, to be put where a registry's `catalog` is.",
+)
+@click.pass_obj
+def push(layers: Layers, model: str, address: str, license: str, output: Path | None) -> None:
+    """Publish MODEL, a folder or a model in the store, at ADDRESS: a folder, `hf://owner/name`, or
+    what fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it."""
+    from zoo.atomic import write_text
+    from zoo.store.files import Store
+    from zoo.store.pushing import push
+    from zoo.store.resolving import resolve
+
+    registry = layers()
+    folder = Path(model) if Path(model).is_dir() else resolve(model, registry)
+    text = push(folder, address, registry, Store.default(), license)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_text(output, text)
+        click.echo(output)
+
+
+@click.command()
 @click.argument("names", nargs=-1)
 @click.option("--fingerprint", is_flag=True, help="Run each model, and compare a few outputs.")
 @click.pass_obj

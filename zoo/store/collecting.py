@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo.store.files import Store, StoreError, make_folder, subfolders
+from zoo.atomic import make_folder
+from zoo.store.files import Store, StoreError, subfolders
 from zoo.store.refs import Ref, refs
 
 GRACE = 3600.0

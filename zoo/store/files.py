@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from zoo.atomic import sync_folder
+from zoo.atomic import copy_synced, make_folder, sync_folder, sync_tree
 from zoo.errors import Problem, ZooError
 from zoo.pretrained import File
 
@@ -127,9 +127,7 @@ class Store:
         for path in files:
             (made / path).parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(folder / path, made / path)
-        inner = {parent for path in files for parent in (made / path).relative_to(work).parents}
-        for parent in sorted(inner - {Path()}, reverse=True):
-            sync_folder(work / parent)
+        sync_tree(made)
         try:
             made.rename(target)
         except OSError as error:
@@ -210,15 +208,6 @@ def discard(path: Path, work: Path) -> None:
         path.rename(work / secrets.token_hex(8))
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those around it, each on disk before anything is in it."""
-    if path.is_dir():
-        return
-    make_folder(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_folder(path.parent)
-
-
 def link_or_copy(source: Path, target: Path) -> None:
     """Give a file a second name; a synced copy where the file system has no links."""
     try:
@@ -226,8 +215,7 @@ def link_or_copy(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        shutil.copyfile(source, target)
-        _settle(target)
+        copy_synced(source, target)
 
 
 def subfolders(folder: Path) -> list[Path]:

@@ -10,12 +10,14 @@ import contextlib
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from zoo.atomic import make_folder, sync_folder
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
 from zoo.pretrained import Pretrained, read_files_table, read_source_table
-from zoo.store.files import Store, StoreError, link_or_copy, make_folder
+from zoo.store.card_text import source_and_files
+from zoo.store.files import Store, StoreError, link_or_copy
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -62,7 +64,8 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:
-            file.write(lock_text(model).encode())
+            text = _HEAD + source_and_files(model.source, model.card.files)
+            file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
         # A link never goes over what is there.
@@ -70,8 +73,6 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
             link_or_copy(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    from zoo.atomic import sync_folder
-
     sync_folder(path.parent)
     unpinned = model.with_files(model.source, {})
     trusted = with_trusted(unpinned, store, registry)
@@ -93,17 +94,3 @@ def forget(store: Store, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def lock_text(model: Pretrained) -> str:
-    """The `[source]` and `[files]` of a model as TOML."""
-    import tomlkit
-
-    source: dict[str, Any] = model.source.model_dump(exclude_none=True)
-    document = tomlkit.document()
-    document.add("source", tomlkit.item(source))
-    files = tomlkit.table(is_super_table=True)
-    for path, file in sorted(model.card.files.items()):
-        files.add(path, tomlkit.item(file.model_dump()))
-    document.add("files", files)
-    return _HEAD + tomlkit.dumps(document)

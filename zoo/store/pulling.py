@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zoo.errors import Place, Problem, did_you_mean, quoted
 from zoo.plugin_errors import plugin_code
-from zoo.pretrained import File, Pretrained, find_pretrained, safe_path
+from zoo.pretrained import File, Pretrained, find_pretrained, safe_path, selected
 from zoo.source import Access, SourceError, offline
 from zoo.store.collecting import restored
 from zoo.store.fetching import OnBytes, fetch
@@ -117,7 +117,7 @@ def _fetch_all(
         with plugin_code(f"looking for the files of {model.name}"):
             source = source.pinned(access)
             there = source.files(access)
-        expected = {path: size for path, size in there.items() if model.card.selects(path)}
+        expected = {path: size for path, size in there.items() if selected(path, model.card.select)}
         if not expected:
             message = f"{model.name}: nothing there is a file of a model"
             raise SourceError(Problem(message, Place(model.document.name), _listed(there)))
