@@ -13,6 +13,8 @@ from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 from zoo_sources.transport import check_url, download
 
+_REPO = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95})?$"
+
 
 class HuggingFace(Source):
     """A repository of the hub. The token of `hf auth login` is used, if there is one.
@@ -23,7 +25,7 @@ class HuggingFace(Source):
     """
 
     kind: Literal["hf"]
-    repo: str = Field(pattern=r"^[\w.-]{1,96}(/[\w.-]{1,96})?$")
+    repo: str = Field(pattern=_REPO)
     revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
 
     @property
@@ -82,12 +84,13 @@ def _reason(error: Exception) -> str:
 def _hub() -> Any:
     try:
         import huggingface_hub
+        from huggingface_hub import constants
     except ModuleNotFoundError:
         raise SourceError(
             Problem("huggingface_hub is not installed", help="pip install 'zoo[hub]'")
         ) from None
     try:
-        check_url(huggingface_hub.constants.ENDPOINT)
+        check_url(constants.ENDPOINT)
     except ValueError as error:
         raise SourceError(f"HF_ENDPOINT: {error}") from None
     return huggingface_hub

@@ -114,7 +114,7 @@ def _receive(
             return
         except _BrokenOffError as error:
             failures = 0 if _size(partial) - before > _MUCH else failures + 1
-            if failures == ATTEMPTS:
+            if failures == ATTEMPTS or not source.remote:
                 raise SourceError(error.problems) from None
             time.sleep(0.1 * 2**failures)
 
