@@ -23,13 +23,14 @@ def listing_data(registry: Registry, what: str | None, pattern: str | None) -> d
 
     data: dict[str, Any] = {}
     if what in (None, "models"):
-        data["models"] = matching(registry.models)
-        names = registry.catalog.names()
-        data["published"] = [
-            {"name": name, "target": f"{path.parent.name}/{path.name}"}
-            for name, path in names.items()
+        published = [
+            {"name": name, "target": path.name, "registry": str(path.parent)}
+            for name, path in registry.catalog.names().items()
             if pattern is None or fnmatchcase(name, pattern)
         ]
+        data["models"] = sorted(
+            [*matching(registry.models), *published], key=lambda row: row["name"]
+        )
     if what in (None, "components"):
         slots = registry.plugins.items()
         data["components"] = [
