@@ -52,8 +52,8 @@ class Catalog:
         return self._deprecated.get(name)
 
     def names(self) -> dict[str, Path]:
-        """Every model by its full name, sorted, with its file."""
-        found = {name: path for folder in self.folders for name, path in _listed(folder)}
+        """Every model by its full name, sorted, with the folder of its file."""
+        found = {name: folder for folder in self.folders for name in _listed(folder)}
         return dict(sorted(found.items()))
 
     def known(self) -> list[str]:
@@ -112,12 +112,13 @@ class Catalog:
             raise RegistryError(in_order(problems))
 
 
-def _listed(folder: Path) -> Iterator[tuple[str, Path]]:
+def _listed(folder: Path) -> Iterator[str]:
     with os.scandir(folder) as entries:
-        for entry in entries:
-            stem, dot, suffix = entry.name.rpartition(".")
-            if dot and suffix == "toml" and entry.name != NAMES_FILE and MODEL_NAME.fullmatch(stem):
-                yield stem, folder / entry.name
+        names = [entry.name for entry in entries]
+    for name in names:
+        stem, _, suffix = name.rpartition(".")
+        if suffix == "toml" and name != NAMES_FILE and MODEL_NAME.fullmatch(stem):
+            yield stem
 
 
 def _read_names(document: Document) -> Iterator[tuple[str, str, str]]:
