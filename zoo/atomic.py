@@ -54,7 +54,39 @@ def new_file(path: Path) -> Generator[BinaryIO]:
             Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
         ) from None
     for folder in {target.parent, *(folder.parent for folder in made)}:
-        sync_folder(folder)
+        sync(folder)
+
+
+@contextmanager
+def new_folder(path: Path) -> Generator[Path]:
+    """A folder to fill, which takes the name `path` when the block ends without an error.
+
+    Until then nothing is at `path`, and after an error nothing is left. All of it is on disk before
+    it has its name.
+
+    Raises:
+        ZooError: there is something at `path` already, or it cannot be written. Every `OSError` of
+            the block becomes one.
+    """
+    target = path.absolute()
+    temporary = target.with_name(f".zoo-{secrets.token_hex(8)}.tmp")
+    try:
+        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        make_folder(target.parent)
+        temporary.mkdir()
+        yield temporary
+        sync_tree(temporary)
+        temporary.rename(target)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        reason = error.strerror or str(error)
+        raise ZooError(
+            Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
+        ) from None
+    sync(target.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -77,7 +109,7 @@ def make_folder(path: Path) -> None:
         return
     make_folder(path.parent)
     path.mkdir(exist_ok=True)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def copy_synced(source: Path, target: Path) -> None:
@@ -89,16 +121,16 @@ def copy_synced(source: Path, target: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Wait until the names in a folder, and in those below it, are on disk."""
-    for inner in folder.rglob("*"):
-        if inner.is_dir():
-            sync_folder(inner)
-    sync_folder(folder)
+    """Wait until a folder and all that is in it are on disk."""
+    for path in folder.rglob("*"):
+        sync(path)
+    sync(folder)
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk, where the file system can do that."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk, where the file system can do
+    that."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
             os.fsync(descriptor)

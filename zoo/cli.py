@@ -13,6 +13,7 @@ import click
 
 import zoo
 from zoo.errors import Place, Problem, ZooError
+from zoo.family_cli import export, families, import_, lint
 from zoo.plugin_cli import init, plugin
 from zoo.store_cli import gc as gc_
 from zoo.store_cli import pull, push, rm, store, verify
@@ -256,7 +257,9 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
     _print(as_json, listing_data(layers(), what, pattern), listing_text)
 
 
-for command in (init, plugin, pull, push, verify, rm, gc_, store):
+for command in (import_, export, families, lint, init, plugin):
+    cli.add_command(command)
+for command in (pull, push, verify, rm, gc_, store):
     cli.add_command(command)
 
 

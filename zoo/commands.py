@@ -19,6 +19,8 @@ from zoo.weights_file import saved_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zoo.registry import Registry
+
 
 def build_and_save(
     spec: ModelSpec, output: Path | None, *, seed: int, dtype: str, device: str
@@ -44,11 +46,31 @@ def build_and_save(
         t.size * (8 if t.dtype == "int64" else torch_dtype.itemsize) for t in spec.tensors.values()
     )
     # The file is opened first: a place that cannot be written to is told before the long work.
-    with new_file(path) as file, _progress(spec.name, 2 * n_bytes) as on_bytes:
+    with new_file(path) as file, _progress(f"building {spec.name}", 2 * n_bytes) as on_bytes:
         model = build(spec, seed=seed, device=target, dtype=torch_dtype, on_bytes=on_bytes)
         report["content_digest"] = write(model, file, on_bytes=on_bytes)
     report["path"] = str(path)
     return report
+
+
+def import_and_save(
+    source: Path, output: Path | None, *, name: str | None, registry: Registry
+) -> dict[str, Any]:
+    """Import a checkpoint; what `zoo import` reports."""
+    from zoo.families.importing import plan_import, save_import
+
+    found = plan_import(source, name=name, registry=registry)
+    folder = output if output is not None else Path(found.spec.name)
+    with _progress(f"importing {found.spec.name}", found.n_bytes) as on_bytes:
+        digest = save_import(found, folder, on_bytes=on_bytes)
+    return {
+        "name": found.spec.name,
+        "family": found.family.name,
+        "spec_digest": found.spec.digest,
+        "parameters": found.spec.n_parameters,
+        "path": str(folder),
+        "content_digest": digest,
+    }
 
 
 def _device(name: str) -> torch.device:
@@ -67,8 +89,8 @@ def _device(name: str) -> torch.device:
 
 
 @contextmanager
-def _progress(name: str, total: int) -> Generator[Callable[[int], None] | None]:
-    """A bar on stderr over the bytes that are filled and written, when that is a terminal."""
+def _progress(task_name: str, total: int) -> Generator[Callable[[int], None] | None]:
+    """A bar on stderr over the bytes that are filled or written, when that is a terminal."""
     import sys
 
     if not sys.stderr.isatty():
@@ -90,5 +112,5 @@ def _progress(name: str, total: int) -> Generator[Callable[[int], None] | None]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"building {name}", total=total)
+        task = progress.add_task(task_name, total=total)
         yield lambda n: progress.advance(task, n)

@@ -68,7 +68,8 @@ class Entry:
 @dataclass
 class Registry:
     """All layers merged. `plugins[slot][name]`, `sources[kind]` and `models[name]` hold the
-    entries, `catalog` the published models; `budget` is what the one who loads it allows."""
+    entries, `families` the folders of family files, `catalog` the published models; `budget` is
+    what the one who loads it allows."""
 
     plugins: dict[str, dict[str, Entry]] = field(
         default_factory=lambda: {slot: {} for slot in SLOTS}
@@ -77,6 +78,7 @@ class Registry:
     models: dict[str, Entry] = field(default_factory=dict[str, Entry])
     catalog: Catalog = field(default_factory=Catalog)
     defaults: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    families: list[Path] = field(default_factory=list[Path])
     budget: Budget = field(default_factory=Budget)
     _loaded: dict[tuple[str, str], type[Any]] = field(
         default_factory=dict["tuple[str, str]", "type[Any]"], repr=False
@@ -241,37 +243,24 @@ class _Layers:
         if type(data.get("format")) is not int or data["format"] != FORMAT:
             place = document.place(("format",), value=True)
             self.report(f"a registry states `format = {FORMAT}`", place)
-        known = {"format", "include", "catalog", "defaults", "models", SOURCE, *SLOTS}
+        known = {"format", "include", "families", "catalog", "defaults", "models", SOURCE, *SLOTS}
         self.refuse_unknown(data, known, document, ())
         # First, so that this registry's own lines go over those that it includes.
         include = data.get("include", [])
         for index, package in enumerate(include if isinstance(include, list) else [include]):
             self.include(document, package, index)
-        if "catalog" in data:
-            self.add_catalog(document, path.resolve().parent, data["catalog"])
+        folder = path.resolve().parent
+        self.add_folder(document, folder, "families", self.registry.families)
+        self.add_folder(document, folder, "catalog", self.registry.catalog.folders)
         for group in (*SLOTS, SOURCE, "models", "defaults"):
             table = data.get(group, {})
             if isinstance(table, dict):
                 for name, value in cast("dict[str, Any]", table).items():
-                    self.add_entry(document, path.resolve().parent, group, name, value)
+                    self.add_entry(document, folder, group, name, value)
             else:
                 message = f"`{group}` maps names to {'specs' if group == 'models' else 'plugins'}"
                 place = document.place((group,), value=True)
                 self.report(message, place, f"write its lines below `[{group}]`")
-
-    def add_catalog(self, document: Document, folder: Path, value: Any) -> None:
-        """Add the folder with the registry's published models."""
-
-        def place() -> Place:
-            return document.place(("catalog",), value=True)
-
-        if not isinstance(value, str) or not _is_target("models", value):
-            message = "`catalog` needs the name of a folder in the registry's folder or below"
-            self.report(message, place())
-        elif not (folder / value).is_dir():
-            self.report(f"there is no folder {quoted(value)}", place())
-        else:
-            self.registry.catalog.folders.append(folder / value)
 
     def report(self, message: str, place: Place, hint: str | None = None) -> None:
         self.problems.append(Problem(message, place, hint))
@@ -326,6 +315,19 @@ class _Layers:
             )
         )
 
+    def add_folder(self, document: Document, folder: Path, key: str, into: list[Path]) -> None:
+        """Add the folder that a registry names under `key`, if it does."""
+        name = document.data.get(key)
+        if name is None:
+            return
+        place = document.place((key,), value=True)
+        if not isinstance(name, str) or not _is_inside(Path(name)):
+            self.report(f"`{key}` must be the name of a folder beside or below this file", place)
+        elif not (folder / name).is_dir():
+            self.report(f"there is no folder {quoted(name)}", place)
+        else:
+            into.append(folder / name)
+
     def table(self, group: str) -> dict[str, Entry]:
         if group == "models":
             return self.registry.models
@@ -372,5 +374,9 @@ def _is_target(group: str, target: str) -> bool:
     if group == "defaults":
         return NAME.fullmatch(target) is not None
     path = Path(target if group == "models" else target.rpartition(":")[0])
-    inside = not path.is_absolute() and ".." not in path.parts and path != Path()
-    return inside and (group == "models" or _TARGET.fullmatch(target) is not None)
+    return _is_inside(path) and (group == "models" or _TARGET.fullmatch(target) is not None)
+
+
+def _is_inside(path: Path) -> bool:
+    """Whether a path leads to something below the folder that it is taken from."""
+    return not path.is_absolute() and ".." not in path.parts and path != Path()

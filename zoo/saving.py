@@ -77,7 +77,7 @@ def write(
     )
     file.write(header.to_bytes())
     for name in header.names_in_file():
-        written = file.write(_bytes_of(tensors[name]))
+        written = file.write(bytes_of(tensors[name]))
         if on_bytes is not None:
             on_bytes(written)
     return header.content_digest
@@ -122,10 +122,11 @@ def _records(tensors: Mapping[str, torch.Tensor]) -> dict[str, Record]:
 
 def sha256_of(tensor: torch.Tensor) -> str:
     """The hexadecimal SHA-256 of a contiguous CPU tensor's bytes."""
-    return hashlib.sha256(_bytes_of(tensor)).hexdigest()
+    return hashlib.sha256(bytes_of(tensor)).hexdigest()
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor."""
     raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
     return memoryview(raw)
 

@@ -127,7 +127,7 @@ def read_header(path: Path) -> Header:
     if not path.is_file():
         raise WeightsError(Problem("there is no such weights file", place))
     try:
-        metadata, found = _read_entries(path)
+        metadata, found = read_entries(path)
     except OSError as error:
         raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -144,7 +144,7 @@ def not_whole(error: Exception, place: Place) -> WeightsError:
     return WeightsError(Problem(message, place, "fetch or build it again"))
 
 
-def _read_entries(path: Path) -> tuple[Any, dict[str, _Entry]]:
+def read_entries(path: Path) -> tuple[Any, dict[str, _Entry]]:
     """The metadata of a safetensors file, and the dtype and shape of each tensor in it."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -12,9 +12,10 @@ from zoo_components.only_with import UNSTATED, OnlyWith
 if TYPE_CHECKING:
     from torch import nn
 
-Pooling = Literal["first", "last", "mean"]
-"""The vector of a sequence: the state of its first position, the state of its last token that is
-not padding, or the mean of the states of all that are not."""
+Pooling = Literal["first", "last", "mean", "mean_sqrt", "weighted_mean", "max"]
+"""The vector of a sequence: the state of its first position; the state of its last token that is
+not padding; of the states of all n that are not, the mean, the sum over sqrt(n), the mean weighted
+by their place in the sequence, from 1, or the largest of each element."""
 
 
 class TokenClassifier(Head):
@@ -81,7 +82,7 @@ class Classifier(TokenClassifier):
     layer."""
     pooling: Pooling = "first"
     """What is classified: the first position's state (BERT), that of the last token that is not
-    padding (GPT), or the mean over all that are not."""
+    padding (GPT), or one of the sums over all that are not."""
 
     def build(self) -> nn.Module:
         return self._build(pooling=self.pooling)
@@ -93,7 +94,7 @@ class Pooler(Head):
     pools: ClassVar[bool] = True
     pooling: Pooling = "first"
     """What the dense layer sees: the first position's state (BERT), that of the last token that is
-    not padding, or the mean over all that are not."""
+    not padding, or one of the sums over all that are not."""
     activation: Literal["tanh", "relu", "gelu", "none"] = "tanh"
     """The activation after the dense layer."""
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import secrets
 import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, Self
 
-from zoo.atomic import copy_synced, make_folder, sync_folder, sync_tree
+from zoo.atomic import new_folder
 from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 
@@ -55,22 +53,13 @@ class Local(Source):
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
         """All at once: a folder is made beside, and gets its name when it is on disk."""
         target = self._root(access)
-        temporary = target.with_name(f".zoo-{secrets.token_hex(8)}.tmp")
-        try:
-            make_folder(target.parent)
+        if target.exists():
+            hint = "a published model never changes: choose another folder"
+            raise SourceError(Problem(f"{str(target)!r} is there already", help=hint))
+        with new_folder(target) as made:
             for path in paths:
-                (temporary / path).parent.mkdir(parents=True, exist_ok=True)
-                copy_synced(folder / path, temporary / path)
-            sync_tree(temporary)
-            temporary.rename(target)  # goes over no folder but an empty one
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                hint = "a published model never changes: choose another folder"
-                raise SourceError(Problem(f"{str(target)!r} is there already", help=hint)) from None
-            raise SourceError(f"cannot write {str(target)!r}: {error.strerror}") from None
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        sync_folder(target.parent)
+                (made / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / path, made / path)
         return self
 
     def _root(self, access: Access) -> Path:

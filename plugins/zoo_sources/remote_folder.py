@@ -84,7 +84,7 @@ class RemoteFolder(Source):
 
 def _known_protocols() -> frozenset[str]:
     try:
-        from fsspec.registry import known_implementations
+        from fsspec.registry import known_implementations  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         return frozenset()
     return frozenset(known_implementations)

@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from zoo.atomic import copy_synced, make_folder, sync_folder, sync_tree
+from zoo.atomic import copy_synced, make_folder, sync, sync_tree
 from zoo.errors import Problem, ZooError
 from zoo.pretrained import File
 
@@ -118,7 +118,7 @@ class Store:
             if not list(damaged(target, files)):  # somebody else's
                 return
             discard(target, work)
-        sync_folder(target.parent)
+        sync(target.parent)
 
     def _rename_new(
         self, folder: Path, files: Mapping[str, File], work: Path, target: Path
@@ -152,7 +152,7 @@ class Store:
         finally:
             # A rename onto another link of the same file does nothing, and leaves the old name.
             temporary.unlink(missing_ok=True)
-        sync_folder(blob.parent)
+        sync(blob.parent)
 
 
 def snapshot_id(files: Mapping[str, File]) -> str:

@@ -12,7 +12,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.atomic import make_folder, sync_folder
+from zoo.atomic import make_folder, sync
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
 from zoo.pretrained import Pretrained, read_files_table, read_source_table
@@ -73,7 +73,7 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
             link_or_copy(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    sync(path.parent)
     unpinned = model.with_files(model.source, {})
     trusted = with_trusted(unpinned, store, registry)
     if trusted.version != model.version:

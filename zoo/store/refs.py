@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.atomic import sync_folder, write_text
+from zoo.atomic import sync, write_text
 from zoo.errors import Place, Problem
 from zoo.pretrained import File
 from zoo.store.files import Store, StoreError
@@ -77,7 +77,7 @@ def remove_ref(store: Store, ref: Ref) -> None:
     path = path_of(store, ref.name, ref.version)
     try:
         path.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise StoreError(f"cannot remove {str(path)!r}: {error.strerror}") from None
 

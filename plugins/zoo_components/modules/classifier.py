@@ -12,23 +12,29 @@ def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tens
     Args:
         x: states (..., length, d_model).
         pooling: `first`, the state of the first position; `last`, that of the last token that is
-            not padding; `mean`, the mean over all that are not.
+            not padding; of the states of all n that are not, `mean`, `mean_sqrt`, their sum over
+            sqrt(n), `weighted_mean`, weighted by their place from 1, or `max`.
         mask: boolean, False = padding, (..., length); there is none unless given.
 
     Returns:
-        (..., d_model). Of nothing but padding the mean is 0, and the last token the first.
+        (..., d_model). Of nothing but padding the last token is the first, and all else 0.
     """
     if pooling == "first":
         return x[..., 0, :]
     if mask is None:
-        return x[..., -1, :] if pooling == "last" else x.mean(-2)
+        mask = x.new_ones(x.shape[:-1], dtype=torch.bool)
     mask = mask.expand(x.shape[:-1])
-    if pooling == "mean":
-        total = x.masked_fill(~mask[..., None], 0.0).sum(-2)
-        return total / mask.sum(-1, keepdim=True).clamp(min=1)
-    last = (mask * torch.arange(x.shape[-2], device=x.device)).amax(-1)
-    at = last[..., None, None].expand(*last.shape, 1, x.shape[-1])
-    return x.gather(-2, at).squeeze(-2)
+    places = torch.arange(x.shape[-2], device=x.device)
+    if pooling == "last":
+        at = (mask * places).amax(-1)[..., None, None]
+        return x.gather(-2, at.expand(*at.shape[:-1], x.shape[-1])).squeeze(-2)
+    if pooling == "max":
+        largest = x.masked_fill(~mask[..., None], -torch.inf).amax(-2)
+        return largest.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    weights = mask * (places + 1) if pooling == "weighted_mean" else mask
+    total = (x.masked_fill(~mask[..., None], 0.0) * weights[..., None]).sum(-2)
+    n = weights.sum(-1, keepdim=True).clamp(min=1)
+    return total / (n.sqrt() if pooling == "mean_sqrt" else n)
 
 
 class Classifier(nn.Module):

@@ -1,0 +1,1 @@
+"""The families against transformers: tiny random checkpoints, imported, run and exported again."""

@@ -1,0 +1,107 @@
+"""The models that the families are held against, as the files in cases/ state them.
+
+A table is one model: its `class` in transformers and what its `config` says beyond the sizes of
+sizes.toml. A table under `variants` is a further model, which differs in what it states. The string
+"none" stands for None.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+FOLDER = Path(__file__).parent / "cases"
+
+Kind = Literal["encoder", "decoder", "encoder_decoder"]
+KINDS: dict[str, Kind] = {
+    "encoders": "encoder",
+    "decoders": "decoder",
+    "mixtures": "decoder",
+    "pairs": "encoder_decoder",
+}
+"""What the models of each file are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One model.
+
+    Args:
+        name: the model type, and for a variant a dot and its name.
+        kind: what it is made of.
+        model_class: the name of its class in transformers.
+        config: what its config states beyond the sizes.
+        published: what its config.json states otherwise than transformers writes it today, such as
+            older spellings; None for what it lacks.
+        attention: the implementation in transformers that is the truth.
+        untied: whether the head gets weights of its own although the config says that it is tied,
+            as in some published checkpoints.
+        features: of a model that listens, the shape of the features of one input in transformers:
+            (frames, features), or the reverse if `channels_first`.
+        channels_first: which of the two.
+    """
+
+    name: str
+    kind: Kind
+    model_class: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, Any] = field(default_factory=dict)
+    attention: str = "eager"
+    untied: bool = False
+    features: tuple[int, int] | None = None
+    channels_first: bool = False
+
+    @property
+    def model_type(self) -> str:
+        """The `model_type` that its config.json says."""
+        return self.name.partition(".")[0]
+
+
+@cache
+def all_cases() -> dict[str, Case]:
+    """Every case by its name."""
+    found = [
+        case
+        for stem, kind in KINDS.items()
+        for name, table in read(stem).items()
+        for case in cases_of(name, kind, table)
+    ]
+    return {case.name: case for case in found}
+
+
+def cases_of(name: str, kind: Kind, table: Mapping[str, Any]) -> Iterator[Case]:
+    """The model of a table, and its variants."""
+    variants = table.get("variants", {})
+    stated = {key: value for key, value in table.items() if key != "variants"}
+    yield make_case(name, kind, stated)
+    for variant, changes in variants.items():
+        config = stated.get("config", {}) | changes.get("config", {})
+        yield make_case(f"{name}.{variant}", kind, stated | changes | {"config": config})
+
+
+def make_case(name: str, kind: Kind, table: Mapping[str, Any]) -> Case:
+    fields = dict(table)
+    return Case(name=name, kind=kind, model_class=fields.pop("class"), **fields)
+
+
+@cache
+def sizes() -> dict[str, Any]:
+    """The sizes that every config states, as far as it has such a field."""
+    return read("sizes")
+
+
+def read(stem: str) -> dict[str, Any]:
+    return without_none(tomllib.loads((FOLDER / f"{stem}.toml").read_text()))
+
+
+def without_none(value: Any) -> Any:
+    """The value, with None for each "none"."""
+    if isinstance(value, dict):
+        return {key: without_none(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [without_none(inner) for inner in value]
+    return None if value == "none" else value

@@ -1,0 +1,123 @@
+"""What the models are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from families.cases import Case
+from families.checkpoints import generator
+
+LENGTH = 11  # longer than every window, chunk and original length in the cases
+SHORT = 5  # shorter than every original length
+TARGET_LENGTH = 7
+N_SPECIAL = 5  # ids below are left to padding and other special tokens, as are those from
+N_TOKENS = 80  # on; every vocabulary is larger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """A batch. Masks are boolean, True = a token.
+
+    Args:
+        name: what is special about it.
+        source: ids (batch, length), or features (batch, ...) as transformers takes them.
+        mask: (batch, length).
+        types: the type of each source token, (batch, length).
+        target: ids for the decoder of an encoder-decoder, (batch, target length).
+        target_mask: (batch, target length).
+    """
+
+    name: str
+    source: Tensor
+    mask: Tensor | None = None
+    types: Tensor | None = None
+    target: Tensor | None = None
+    target_mask: Tensor | None = None
+
+
+def make_inputs(case: Case, config: PreTrainedConfig, takes_types: bool) -> Iterator[Inputs]:
+    """Every input of a case.
+
+    Args:
+        case: the case.
+        config: its config.
+        takes_types: whether the model of transformers can be given token types.
+    """
+    random = generator("inputs")
+    target = None
+    if case.kind == "encoder_decoder":
+        target = texts(random, TARGET_LENGTH)
+        target[:, 0] = getattr(config, "decoder_start_token_id", N_SPECIAL - 1)
+    if case.features is not None:
+        features = torch.randn(3, *case.features, generator=random)
+        yield Inputs(name="plain", source=features, target=target)
+        return
+    plain = Inputs(name="plain", source=texts(random, LENGTH), target=target)
+    yield plain
+    yield replace(plain, name="short", source=plain.source[:, :SHORT])
+    right = padded(plain, config, torch.tensor([0, 4, 9]))
+    yield right
+    if case.kind == "decoder":
+        yield padded(plain, config, torch.tensor([0, 4, 9]), left=True)
+    yield with_special_ids(plain, config)
+    if takes_types and getattr(config, "type_vocab_size", 0) > 1:
+        types = torch.randint(config.type_vocab_size, plain.source.shape, generator=random)
+        yield replace(right, name="types", types=types)
+
+
+def texts(random: torch.Generator, length: int) -> Tensor:
+    """Ids of ordinary tokens, (3, length)."""
+    return torch.randint(N_SPECIAL, N_TOKENS, (3, length), generator=random)
+
+
+def pad_id(config: PreTrainedConfig) -> int:
+    """The id that pads."""
+    return 1 if config.pad_token_id is None else config.pad_token_id
+
+
+def padded(
+    plain: Inputs, config: PreTrainedConfig, counts: Tensor, *, left: bool = False
+) -> Inputs:
+    """The same with so many tokens of each text replaced with padding, source and target."""
+    source, mask = pad(plain.source, config, counts, left)
+    if plain.target is None:
+        return replace(plain, name="left" if left else "right", source=source, mask=mask)
+    target, target_mask = pad(plain.target, config, counts // 2, left)
+    return replace(
+        plain, name="right", source=source, mask=mask, target=target, target_mask=target_mask
+    )
+
+
+def pad(ids: Tensor, config: PreTrainedConfig, counts: Tensor, left: bool) -> tuple[Tensor, Tensor]:
+    """The padded ids, and their mask."""
+    at = torch.arange(ids.shape[1])
+    mask = at >= counts[:, None] if left else at < ids.shape[1] - counts[:, None]
+    return torch.where(mask, ids, pad_id(config)), mask
+
+
+def with_special_ids(plain: Inputs, config: PreTrainedConfig) -> Inputs:
+    """The same with ids of padding and of masked tokens inside the texts, which the mask says to
+    be texts all the same."""
+    source = plain.source.clone()
+    source[1, 3] = source[2, 6] = pad_id(config)
+    if getattr(config, "mask_token_id", None) is not None:
+        source[0, 3] = source[1, 1] = config.mask_token_id
+    target, target_mask = plain.target, None
+    if target is not None:
+        target = target.clone()
+        target[1, 3] = pad_id(config)
+        target_mask = torch.ones_like(target, dtype=torch.bool)
+    mask = torch.ones_like(source, dtype=torch.bool)
+    return replace(
+        plain,
+        name="special ids",
+        source=source,
+        mask=mask,
+        target=target,
+        target_mask=target_mask,
+    )

@@ -1,0 +1,85 @@
+"""What transformers and the zoo make of the same inputs, under the same names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from families.cases import Case
+from families.inputs import Inputs
+
+Outputs = dict[str, Tensor]
+"""By name: `output`, what the head makes (the last states if there is none), `encoder`, the states
+of an encoder under a decoder, `pooler` and `nsp`. Of what there is for each token, only tokens that
+are not padding are left, one after the other."""
+
+THEIR_NAMES = {
+    "logits": "output",
+    "prediction_logits": "output",
+    "last_hidden_state": "output",
+    "encoder_last_hidden_state": "encoder",
+    "pooler_output": "pooler",
+    "seq_relationship_logits": "nsp",
+    "sop_logits": "nsp",
+}
+
+
+def takes_types(model: PreTrainedModel) -> bool:
+    """Whether the model of transformers can be given token types."""
+    return "token_type_ids" in inspect.signature(model.forward).parameters
+
+
+@torch.no_grad()
+def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs:
+    """What the model of transformers puts out."""
+    source = "input_ids" if case.features is None else "input_features"
+    arguments = {
+        source: inputs.source,
+        "attention_mask": None if inputs.mask is None else inputs.mask.long(),
+        "token_type_ids": inputs.types,
+        "decoder_input_ids": inputs.target,
+        "decoder_attention_mask": None if inputs.target_mask is None else inputs.target_mask.long(),
+    }
+    output = model(**{name: value for name, value in arguments.items() if value is not None})
+    return {
+        ours: without_padding(output[theirs], ours, inputs)
+        for theirs, ours in THEIR_NAMES.items()
+        if output.get(theirs) is not None
+    }
+
+
+@torch.no_grad()
+def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[str]) -> Outputs:
+    """Those of these names that the model of the zoo puts out."""
+    source = inputs.source.transpose(1, 2) if case.channels_first else inputs.source
+    found: Outputs = {}
+    if case.kind == "decoder":
+        found["output"] = model(source, target_mask=inputs.mask)
+    elif case.kind == "encoder_decoder":
+        found["output"] = model(
+            source, inputs.target, source_mask=inputs.mask, target_mask=inputs.target_mask
+        )
+    else:
+        found["output"] = model(source, source_mask=inputs.mask, token_types=inputs.types)
+    wanted = set(names) - {"output"}
+    if wanted:
+        states = model.encode(source, source_mask=inputs.mask, token_types=inputs.types)
+        if "encoder" in wanted:
+            found["encoder"] = states
+        if wanted & {"pooler", "nsp"}:
+            found["pooler"] = model.pooler(states, mask=inputs.mask)
+        if "nsp" in wanted:
+            found["nsp"] = model.nsp(found["pooler"])
+    return {name: without_padding(found[name], name, inputs) for name in names}
+
+
+def without_padding(values: Tensor, name: str, inputs: Inputs) -> Tensor:
+    """The values of the tokens that are not padding, if there is one for each token."""
+    of_target = inputs.target is not None and name == "output"
+    mask = inputs.target_mask if of_target else inputs.mask
+    by_token = mask is not None and values.shape[:2] == mask.shape
+    return values[mask] if by_token else values

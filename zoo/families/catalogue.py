@@ -1,0 +1,119 @@
+"""The families that the registries' folders hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from zoo.document import read_document
+from zoo.errors import Place, Problem, SpecError, WeightsError, did_you_mean, quoted
+from zoo.families.config import Config, Defaults, JsonFile
+from zoo.families.family import Family, read_defaults, read_family
+from zoo.families.scope import Scope
+from zoo.families.vocabulary import FILE_NAME as VOCABULARY
+from zoo.families.vocabulary import Vocabulary, read_vocabulary
+from zoo.registry import Registry
+
+
+class Catalogue:
+    """The families of a registry, found by name or by the `model_type` that they read."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.folders = registry.families
+
+    @cached_property
+    def paths(self) -> dict[str, Path]:
+        """The file of each family, by name.
+
+        Raises:
+            SpecError: two folders hold a family of one name.
+        """
+        found: dict[str, Path] = {}
+        for path in self._files():
+            if (first := found.setdefault(path.stem, path)) != path:
+                related = (("the first", Place(str(first))),)
+                message = f"the family {quoted(path.stem)} is there twice"
+                raise SpecError(Problem(message, Place(str(path)), related=related))
+        return found
+
+    def _files(self) -> Iterator[Path]:
+        for folder in self.folders:
+            yield from sorted(path for path in folder.glob("*.toml") if path.name != VOCABULARY)
+
+    @cached_property
+    def by_model_type(self) -> dict[str, str]:
+        """The family that reads each `model_type`."""
+        found: dict[str, str] = {}
+        for name, path in self.paths.items():
+            stated: Any = read_document(path).data.get("model_type", [])
+            for model_type in stated if isinstance(stated, list) else []:
+                if found.setdefault(str(model_type), name) != name:
+                    message = f"{quoted(found[model_type])} reads {quoted(model_type)} already"
+                    raise SpecError(Problem(message, Place(str(path))))
+        return found
+
+    def family(self, name: str) -> Family:
+        """The family of that name. Raises `SpecError` with the nearest name."""
+        if name not in self.paths:
+            hint = did_you_mean(name, self.paths)
+            raise SpecError(Problem(f"there is no family {quoted(name)}", help=hint))
+        return read_family(self.paths[name])
+
+    def family_of(self, file: JsonFile) -> Family:
+        """The family that reads a configuration.
+
+        Raises:
+            WeightsError: it has no `model_type`, or one that no family reads.
+        """
+        model_type = file.data.get("model_type")
+        if not isinstance(model_type, str):
+            message = "`model_type` must say what kind of model this is"
+            raise WeightsError(Problem(message, file.place("model_type")))
+        if model_type not in self.by_model_type:
+            raise WeightsError(
+                Problem(
+                    f"no family reads the model_type {quoted(model_type)}",
+                    file.place("model_type"),
+                    help=f"{did_you_mean(model_type, self.by_model_type)}; `zoo families` lists "
+                    "them, and docs/families.md tells how to write one",
+                )
+            )
+        return self.family(self.by_model_type[model_type])
+
+    @cached_property
+    def _defaults(self) -> Mapping[str, Any]:
+        return {name: d for folder in self.folders for name, d in read_defaults(folder).items()}
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The words of configurations: those of all folders, the later over the earlier."""
+        merged = Vocabulary()
+        for folder in self.folders:
+            if (folder / VOCABULARY).is_file():
+                own = read_vocabulary(folder)
+                merged = Vocabulary(
+                    activations={**merged.activations, **own.activations},
+                    rope={**merged.rope, **own.rope},
+                    sentence=own.sentence or merged.sentence,
+                    inert=merged.inert | own.inert,
+                )
+        return merged
+
+    def defaults(self, model_type: str) -> Defaults:
+        """What a configuration of that type leaves out."""
+        stated = self._defaults.get(model_type, {})
+        return Defaults(stated.get("defaults", {}), stated.get("attribute_map", {}))
+
+    def scope(self, family: Family, file: JsonFile, keys: frozenset[str]) -> Scope:
+        """What a family's expressions read: a configuration, and the names of the checkpoint's
+        tensors.
+
+        Raises:
+            WeightsError: values of the configuration are of the wrong type.
+        """
+        config = Config(file, self.defaults(str(file.data.get("model_type"))), family.defaults)
+        if problems := config.wrong_types():
+            raise WeightsError(problems)
+        return Scope(family, config, keys, self.vocabulary)

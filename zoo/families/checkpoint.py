@@ -1,0 +1,144 @@
+"""The tensors of a published checkpoint: one safetensors file, or shards and their index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
+from zoo.families.config import read_json
+from zoo.weights_file import ITEM_BYTES, not_whole, read_entries
+
+FILE_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One tensor of a checkpoint: in which file it is, its dtype as safetensors names it, its
+    shape."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def find_tensors(folder: Path) -> dict[str, Stored]:
+    """Every tensor of a checkpoint, by name. No tensor is read.
+
+    Raises:
+        WeightsError: there are no weights, or they are damaged; the index names a file that is
+            missing or outside of the folder, or a tensor that its file does not hold.
+    """
+    if (folder / INDEX_NAME).is_file():
+        return _indexed(folder)
+    if (folder / FILE_NAME).is_file():
+        return _of_file(folder / FILE_NAME)
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise WeightsError(
+            Problem(
+                f"the weights are in {quoted(pickles[0])}, which is not read: such a file can run "
+                "code when it is opened",
+                Place(str(folder)),
+                help="ask for the weights as safetensors, or convert them where you trust them",
+            )
+        )
+    raise WeightsError(Problem(f"there is no {FILE_NAME}", Place(str(folder))))
+
+
+def _indexed(folder: Path) -> dict[str, Stored]:
+    index = read_json(folder / INDEX_NAME)
+    files: Any = index.data.get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        message = "`weight_map` must map tensors to files"
+        raise WeightsError(Problem(message, index.place("weight_map")))
+    weight_map = cast("dict[str, str]", files)
+    problems: list[Problem] = []
+    found: dict[str, dict[str, Stored]] = {}
+    for name in sorted(set(weight_map.values())):
+        key = next(key for key, file in weight_map.items() if file == name)
+        inside = PurePosixPath(name).name == name and name.endswith(".safetensors")
+        if not inside:
+            message = f"{quoted(name)} is not the name of a .safetensors file in this folder"
+            problems.append(Problem(message, index.place(key)))
+        elif not (folder / name).is_file():
+            near = did_you_mean(name, [path.name for path in folder.glob("*.safetensors")])
+            message = f"the index names {quoted(name)}, which is missing"
+            problems.append(Problem(message, index.place(key), near))
+        else:
+            found[name] = _of_file(folder / name)
+    for key, name in weight_map.items():
+        if name in found and key not in found[name]:
+            message = f"the index has the tensor `{key}` in {quoted(name)}, which does not hold it"
+            problems.append(Problem(message, index.place(key)))
+    for name, tensors in found.items():
+        for key in tensors.keys() - weight_map.keys():
+            message = f"{quoted(name)} holds the tensor `{key}`, of which the index says nothing"
+            problems.append(Problem(message, Place(str(folder / name))))
+    if problems:
+        raise WeightsError(problems)
+    return {key: found[name][key] for key, name in weight_map.items()}
+
+
+def _of_file(path: Path) -> dict[str, Stored]:
+    place = Place(str(path))
+    try:
+        _, entries = read_entries(path)
+        tensors = {key: Stored(path, *entry) for key, entry in entries.items()}
+    except OSError as error:
+        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise not_whole(error, place) from None
+    if wrong := [key for key, tensor in tensors.items() if tensor.dtype not in ITEM_BYTES]:
+        raise WeightsError(
+            Problem(
+                f"the tensor `{key}` is {tensors[key].dtype}, which is not stored",
+                place,
+                help=f"stored are {', '.join(ITEM_BYTES)}",
+            )
+            for key in wrong
+        )
+    return tensors
+
+
+class Reader:
+    """Reads the tensors of a checkpoint one by one, each when it is asked for."""
+
+    def __init__(self, tensors: Mapping[str, Stored]) -> None:
+        self._tensors = tensors
+        self._files: dict[Path, Any] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor of that name. Raises `WeightsError` if its file is not whole."""
+        path = self._tensors[name].path
+        own_name = name.rpartition("/")[2]  # without the folder of the file
+        try:
+            if path not in self._files:
+                # Read, not mapped: of a file that shrinks meanwhile comes an error, not a SIGBUS.
+                opened = cast("Any", safe_open)(str(path), framework="pt", backend="pread")
+                self._files[path] = self._stack.enter_context(opened)
+            tensor: torch.Tensor = self._files[path].get_tensor(own_name)
+        except (SafetensorError, OSError) as error:
+            raise not_whole(error, Place(str(path))) from None
+        return tensor

@@ -1,0 +1,160 @@
+"""The `config.json` of a published checkpoint, over the defaults that it may leave out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from zoo.errors import Place, Problem, WeightsError
+
+FILE_NAME = "config.json"
+MAX_BYTES = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a model type's configuration holds when `config.json` leaves it out, and the keys that
+    mean the same: `spellings` maps the name of one to that of the other."""
+
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    spellings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFile:
+    """A JSON object that was read from a file."""
+
+    path: Path
+    data: dict[str, Any]
+    text: str
+
+    def place(self, key: str) -> Place:
+        """Where a key of the object stands; the file alone if it does not hold it."""
+        found = re.search(rf"{re.escape(json.dumps(key))}\s*:", self.text)
+        if found is None:
+            return Place(str(self.path))
+        line = self.text.count("\n", 0, found.start())
+        column = found.start() - self.text.rfind("\n", 0, found.start())
+        quote = self.text.split("\n")[line]
+        return Place(str(self.path), line + 1, column, quote, len(json.dumps(key)))
+
+
+def read_json(path: Path) -> JsonFile:
+    """Read a file that holds one JSON object.
+
+    Raises:
+        WeightsError: it is missing, too large, no JSON, or no object.
+    """
+    place = Place(str(path))
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
+    if len(raw) > MAX_BYTES:
+        raise WeightsError(Problem(f"larger than {MAX_BYTES:,} bytes", place))
+    try:
+        text = raw.decode("utf-8")
+        data = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        quote = error.doc.split("\n")[error.lineno - 1]
+        place = Place(str(path), error.lineno, error.colno, quote)
+        raise WeightsError(Problem(f"not JSON: {error.msg}", place)) from None
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(Problem(f"not JSON: {error}", place)) from None
+    if not isinstance(data, dict):
+        raise WeightsError(Problem("an object is expected", place))
+    return JsonFile(path, cast("dict[str, Any]", data), text)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is written twice")
+    return data
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+class Config(Mapping[str, Any]):
+    """What a configuration says: the file's values, over a family's and a model type's defaults.
+
+    It is read by key, under any spelling, and remembers what was read, so that a value that nobody
+    looked at can be told.
+    """
+
+    def __init__(
+        self, file: JsonFile, defaults: Defaults, family_defaults: Mapping[str, Any]
+    ) -> None:
+        self.file = file
+        self.defaults = defaults
+        self._values = {**family_defaults, **defaults.values}
+        self._spellings: dict[str, list[str]] = {}
+        for one, other in defaults.spellings.items():
+            self._spellings.setdefault(one, []).append(other)
+            self._spellings.setdefault(other, []).append(one)
+        self._read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        for values in (self.file.data, self._values):
+            for name in (key, *self._spellings.get(key, ())):
+                if name in values:
+                    self._read.add(name)
+                    return values[name]
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._values, **self.file.data})
+
+    def __len__(self) -> int:
+        return len({**self._values, **self.file.data})
+
+    def wrong_types(self) -> list[Problem]:
+        """The values of the file that are of another type than the defaults."""
+        return [
+            Problem(f"`{key}` must be {expected}, not {json.dumps(value)}", self.file.place(key))
+            for key, value in self.file.data.items()
+            if (expected := _expected(self._values.get(key), value))
+        ]
+
+    def unread(self, inert: frozenset[str]) -> list[Problem]:
+        """The values that change the model type's configuration and that nobody has read, but for
+        the `inert` ones."""
+        known = self.defaults.values
+        return [
+            Problem(
+                f"`{key}` is {json.dumps(value)}, and nothing reads it; only its default, "
+                f"{json.dumps(known[key])}, is supported",
+                self.file.place(key),
+                help="a family file that reads it, or lists it under `ignores`, would be needed",
+            )
+            for key, value in self.file.data.items()
+            if key in known and value != known[key] and key not in self._read | inert
+        ]
+
+
+def _expected(default: Any, value: Any) -> str | None:
+    """What a value should have been, if it is of another type than its default."""
+    if default is None or value is None:
+        return None
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(default, int):
+        return None if _is_integer(value) else "an integer"
+    if isinstance(default, float):
+        return None if _is_integer(value) or isinstance(value, float) else "a number"
+    if isinstance(default, str):
+        return None if isinstance(value, str) else "a string"
+    return None
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,124 @@
+"""An imported model in, the checkpoint that it came from out: the same names, layouts and bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from pydantic import ValidationError
+
+from zoo.atomic import new_folder
+from zoo.building import stored
+from zoo.errors import Place, Problem, WeightsError
+from zoo.families.catalogue import Catalogue
+from zoo.families.checkpoint import FILE_NAME
+from zoo.families.config import FILE_NAME as CONFIG
+from zoo.families.config import JsonFile
+from zoo.families.family import with_rules
+from zoo.families.origin import Origin, config_text, read_companions, write_companions
+from zoo.families.plan import Plan, Step, active_rules, make_plan
+from zoo.families.sentence import dense_rules
+from zoo.loading import load
+from zoo.registry import Registry, load_registry
+from zoo.saving import DTYPES, bytes_of
+from zoo.transformer import Transformer
+from zoo.weights_file import Header, read_header, weights_path
+
+
+def export_folder(source: Path, output: Path, *, registry: Registry | None = None) -> None:
+    """Write an imported model as a folder that `transformers` loads.
+
+    Args:
+        source: the folder or weights file of a model that was imported, trained further or not.
+        output: the new folder, which appears at the end, whole.
+        registry: where families and components are looked up.
+
+    Raises:
+        WeightsError: the model cannot be loaded, or it was not imported.
+        ZooError: `output` is there already, or cannot be written.
+    """
+    registry = load_registry() if registry is None else registry
+    path = weights_path(source)
+    origin = _origin(read_header(path), Place(str(path)))
+    model = load(path, registry=registry)
+    plan = _plan(model, origin, registry, Place(str(path)))
+    tensors = dict(_made(model, plan, origin))
+    with new_folder(output) as folder:
+        (folder / CONFIG).write_text(config_text(origin.config), encoding="utf-8")
+        write_companions(read_companions(path.parent, origin.files), folder)
+        for place in sorted({name.rpartition("/")[0] for name in tensors}):
+            with (folder / place / FILE_NAME).open("xb") as file:
+                _write(tensors, place, file)
+
+
+def _origin(header: Header, where: Place) -> Origin:
+    try:
+        return Origin.model_validate(header.provenance["origin"])
+    except KeyError:
+        raise WeightsError(
+            Problem(
+                "the model was not imported, so there is no configuration to export it with",
+                where,
+                help="`zoo import` reads the folders that `zoo export` writes",
+            )
+        ) from None
+    except ValidationError as error:
+        message = f"what it says of its origin is damaged: {error.errors()[0]['msg']}"
+        raise WeightsError(Problem(message, where)) from None
+
+
+def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) -> Plan:
+    catalogue = Catalogue(registry)
+    file = JsonFile(Path(CONFIG), dict(origin.config), config_text(origin.config))
+    family = with_rules(catalogue.family(origin.family), dense_rules(origin.tensors))
+    scope = catalogue.scope(family, file, frozenset(origin.tensors))
+    return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
+
+
+def _made(model: Transformer, plan: Plan, origin: Origin) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor of the checkpoint, under its own name."""
+    tensors = {name: tensor.detach() for name, tensor in stored(model).items()}
+    made: dict[str, torch.Tensor] = {}
+    for step in plan.steps:
+        made.update(_undone(step, tensors))
+    for copy, original in plan.copies.items():
+        made[copy] = made[original]
+    for key, table in plan.computed.items():
+        path, _, attribute = table.rpartition(".")
+        made[key] = getattr(model.get_submodule(path), attribute)
+    for key, tensor in made.items():
+        yield origin.renamed.get(key, key), tensor
+
+
+def _undone(step: Step, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    targets = [tensors[target] for target in step.targets]
+    for number, key in enumerate(step.sources):
+        parts = [target[number] for target in targets] if step.stacked else targets
+        yield key, step.relayout.undo(parts)
+
+
+def _write(all_tensors: Mapping[str, torch.Tensor], place: str, file: BinaryIO) -> None:
+    """Write the tensors of one folder as a plain safetensors file, as `transformers` reads it."""
+    tensors = {
+        name.rpartition("/")[2]: tensor
+        for name, tensor in all_tensors.items()
+        if name.rpartition("/")[0] == place
+    }
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in names:
+        start, end = end, end + tensors[name].nbytes
+        entries[name] = {
+            "dtype": DTYPES[tensors[name].dtype],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for name in names:
+        file.write(bytes_of(tensors[name].cpu().contiguous()))

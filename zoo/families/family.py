@@ -1,0 +1,237 @@
+"""A family file: how published checkpoints of some model types are read, as data.
+
+    format = 1
+    model_type = ["gpt2"]             # the `model_type`s in config.json
+    extends = "..."                   # another family, over which this one goes
+    prefix = ["transformer.", ""]     # what `{@}` in names may stand for
+    without = ["..."]                 # rules of the other family that this one does not have
+    ignores = ["..."]                 # keys of config.json that change nothing here
+
+    [defaults]                        # what config.json may omit and the generated data lacks
+    [let]                             # named values
+    [spec]                            # the spec
+    [legacy]                          # other spellings in old checkpoints, of parts of names
+    [weights]                         # a rule for each kind of tensor
+
+A string that starts with `=` is an expression (`zoo.families.expression`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from zoo.document import Document, KeyPath, read_document
+from zoo.errors import Findings, Place, Problem, SpecError, did_you_mean, quoted
+from zoo.tables import Table, as_table, merge
+
+FORMAT = 1
+MAX_PARENTS = 8
+DEFAULTS_FILE = "defaults.json"
+
+
+class Rule(BaseModel):
+    """Which tensors of a checkpoint are which of the zoo.
+
+    A number that only the checkpoint's name has counts tensors that are stacked into one. A word
+    that only the checkpoint's name has is another spelling of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    hf: str
+    """The name in the checkpoint, as a pattern (`zoo.families.pattern`)."""
+    zoo: str | list[str] = Field(default_factory=list[str])
+    """The name in the zoo, or the names of the parts that are fused in the checkpoint."""
+    transpose: bool = False
+    """Whether matrices are stored as (in, out)."""
+    axes: str | None = None
+    """The axes of the checkpoint's tensor, and after `->` those of the zoo's."""
+    parts: list[int | str] = Field(default_factory=list["int | str"])
+    """The lengths of the fused parts along the axis `p`; strings are expressions."""
+    sizes: Mapping[str, int | str] = Field(default_factory=dict[str, "int | str"])
+    """The lengths of other axes; strings are expressions."""
+    copies: bool = False
+    """Whether the tensor is a further copy of one that another rule makes too. It is checked."""
+    computed: str | None = None
+    """The table of the module that this tensor is a copy of, which is computed. It is checked."""
+    drop: bool = False
+    """Whether the tensor says nothing and is left out."""
+    missing: Literal["error", "zeros"] = "error"
+    """What it means that a checkpoint does not have a tensor that the model has."""
+    when: str | None = None
+    """An expression: the rule holds if it is true."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Rule:
+        if sum([bool(self.zoo), self.computed is not None, self.drop]) != 1:
+            raise ValueError("a rule has one of `zoo`, `computed` and `drop`")
+        if (len(self.targets) > 1) != bool(self.parts) or (
+            self.parts and (self.axes is None or len(self.parts) != len(self.targets))
+        ):
+            raise ValueError("several names in `zoo` need `axes`, and as many `parts`")
+        return self
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names in the zoo."""
+        return (self.zoo,) if isinstance(self.zoo, str) else tuple(self.zoo)
+
+
+class _Head(BaseModel):
+    """What a family file states beside its tables."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: Literal[1]
+    model_type: list[str]
+    extends: str | None = None
+    prefix: list[str] | None = None
+    without: list[str] = Field(default_factory=list[str])
+    ignores: list[str] = Field(default_factory=list[str])
+    defaults: Any = None
+    let: Any = None
+    spec: Any = None
+    legacy: Mapping[str, str] = Field(default_factory=dict[str, str])
+    weights: Mapping[str, Rule] = Field(default_factory=dict[str, Rule])
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family, its parents' statements included. `let`, `spec` and `rules` know where each of
+    their values stands."""
+
+    name: str
+    path: Path
+    model_types: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    ignores: frozenset[str]
+    defaults: Mapping[str, Any]
+    let: Mapping[str, tuple[Any, Document]]
+    spec: Table
+    legacy: Mapping[str, str]
+    rules: Mapping[str, tuple[Rule, Document]]
+    n_lines: int = field(compare=False)
+    """Lines of its own file that are not blank."""
+
+    def place(self, rule: str, key: str | None = None) -> Place:
+        """Where a rule stands, or one of its keys."""
+        _, document = self.rules[rule]
+        path: KeyPath = ("weights", rule) if key is None else ("weights", rule, key)
+        return document.place(path, value=key is not None)
+
+
+def read_family(path: Path) -> Family:
+    """Read a family file and those that it extends, which lie beside it.
+
+    Raises:
+        SpecError: every problem of the file at fault, each with its place.
+    """
+    return _read(path, ())
+
+
+def _read(path: Path, chain: tuple[Path, ...]) -> Family:
+    document = read_document(path)
+    findings = Findings()
+    findings.add(*document.problems)
+    head = _head(document, findings)
+    spec = as_table(_table(document, "spec"), document, ("spec",), findings)
+    if head is None or len(findings):
+        raise findings.error()
+    own = Family(
+        name=path.stem,
+        path=path,
+        model_types=tuple(head.model_type),
+        prefixes=tuple(head.prefix or [""]),
+        ignores=frozenset(head.ignores),
+        defaults={
+            key: None if value == "none" else value
+            for key, value in _table(document, "defaults").items()
+        },
+        let={name: (value, document) for name, value in _table(document, "let").items()},
+        spec=spec,
+        legacy=head.legacy,
+        rules={name: (rule, document) for name, rule in head.weights.items()},
+        n_lines=sum(bool(line.strip()) for line in (document.text or "").splitlines()),
+    )
+    if head.extends is None:
+        return own
+    parent = _parent(head.extends, document, (*chain, path))
+    return _over(parent, own, head, document)
+
+
+def _head(document: Document, findings: Findings) -> _Head | None:
+    try:
+        return _Head.model_validate(document.data)
+    except ValidationError as error:
+        for wrong in error.errors():
+            path = tuple(key for key in wrong["loc"] if document.holds((*wrong["loc"][:1],)))
+            known = _Head.model_fields if len(path) == 1 else Rule.model_fields
+            unknown = wrong["type"] == "extra_forbidden"
+            message = f"unknown key {quoted(wrong['loc'][-1])}" if unknown else wrong["msg"]
+            hint = did_you_mean(str(wrong["loc"][-1]), known) if unknown else None
+            message = message.removeprefix("Value error, ")
+            findings.add(Problem(message, document.place(path, value=not unknown), hint))
+        return None
+
+
+def _table(document: Document, key: str) -> dict[str, Any]:
+    value = document.data.get(key, {})
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _parent(name: str, document: Document, chain: tuple[Path, ...]) -> Family:
+    place = document.place(("extends",), value=True)
+    folder = chain[0].parent
+    path = folder / f"{name}.toml"
+    if path.parent != folder or not path.is_file():
+        near = did_you_mean(name, [other.stem for other in folder.glob("*.toml")])
+        raise SpecError(Problem(f"there is no family {quoted(name)}", place, near))
+    if path in chain or len(chain) > MAX_PARENTS:
+        story = " -> ".join(other.stem for other in (*chain, path))
+        raise SpecError(Problem(f"cyclic `extends`: {story}", place))
+    return _read(path, chain)
+
+
+def _over(parent: Family, own: Family, head: _Head, document: Document) -> Family:
+    """`own` over `parent`, key by key; rules and named values go over each other whole."""
+    if lost := [name for name in head.without if name not in parent.rules]:
+        raise SpecError(
+            Problem(
+                f"the family {quoted(parent.name)} has no rule {quoted(name)}",
+                document.place(("without", head.without.index(name)), value=True),
+                did_you_mean(name, parent.rules),
+            )
+            for name in lost
+        )
+    kept = {name: rule for name, rule in parent.rules.items() if name not in head.without}
+    return Family(
+        name=own.name,
+        path=own.path,
+        model_types=own.model_types,
+        prefixes=own.prefixes if head.prefix is not None else parent.prefixes,
+        ignores=parent.ignores | own.ignores,
+        defaults={**parent.defaults, **own.defaults},
+        let={**parent.let, **own.let},
+        spec=merge(parent.spec, own.spec),
+        legacy={**parent.legacy, **own.legacy},
+        rules={**kept, **own.rules},
+        n_lines=own.n_lines,
+    )
+
+
+def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:
+    """A family with further rules, which stand nowhere in its file."""
+    document = read_document(family.path)
+    return replace(family, rules={**family.rules, **{n: (r, document) for n, r in rules.items()}})
+
+
+def read_defaults(folder: Path) -> Mapping[str, Any]:
+    """The generated defaults of a folder of families, by model type; empty if it has none."""
+    path = folder / DEFAULTS_FILE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

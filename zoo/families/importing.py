@@ -1,0 +1,300 @@
+"""A published checkpoint in, a model of the zoo out: tensor by tensor, to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+
+import zoo
+from zoo.atomic import new_folder
+from zoo.building import build_on_meta
+from zoo.errors import Place, Problem, WeightsError
+from zoo.families.catalogue import Catalogue
+from zoo.families.checkpoint import Reader, Stored, find_tensors
+from zoo.families.config import FILE_NAME as CONFIG
+from zoo.families.config import read_json
+from zoo.families.family import Family, with_rules
+from zoo.families.origin import (
+    COMPANIONS,
+    Companion,
+    Origin,
+    read_companions,
+    write_companions,
+)
+from zoo.families.plan import Plan, Step, active_rules, make_plan
+from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
+from zoo.families.spec import family_spec
+from zoo.registry import Registry, load_registry
+from zoo.saving import DTYPES, bytes_of, plugin_versions
+from zoo.spec import ModelSpec
+from zoo.weights_file import FILE_NAME, Header, Record
+
+_UNKNOWN = "0" * 64  # stands in the header until a tensor's digest is known
+_NAMES = {name: dtype for dtype, name in DTYPES.items()}
+_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Import:
+    """What is known of an import before a tensor is read."""
+
+    spec: ModelSpec
+    family: Family
+    plan: Plan
+    tensors: Mapping[str, Stored]
+    origin: Origin
+    companions: tuple[Companion, ...]
+    where: Place
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of the tensors that are written."""
+        return sum(record.n_bytes for record in _records(self).values())
+
+
+def plan_import(
+    source: Path, *, name: str | None = None, registry: Registry | None = None
+) -> Import:
+    """Find the family of a checkpoint, and what becomes of each of its tensors.
+
+    Args:
+        source: a folder with `config.json` and safetensors.
+        name: of the model; that of the folder unless given.
+        registry: where families and components are looked up.
+
+    Raises:
+        WeightsError: the configuration or a tensor is missing, damaged or of no known kind.
+        SpecError: the family cannot make a spec of the configuration.
+    """
+    registry = load_registry() if registry is None else registry
+    if not source.is_dir():
+        raise WeightsError(Problem("there is no such folder", Place(str(source))))
+    file = read_json(source / CONFIG)
+    catalogue = Catalogue(registry)
+    family = catalogue.family_of(file)
+    words = catalogue.vocabulary.sentence
+    sentence = (words and find_sentence_head(source, words)) or SentenceHead()
+    family = with_rules(family, dense_rules(sentence.tensors))
+    stored = {**find_tensors(source), **sentence.tensors}
+    renamed = {_modern(key, family.legacy): key for key in stored}
+    if len(renamed) < len(stored):
+        message = "it holds a tensor under its old and its new name"
+        raise WeightsError(Problem(message, Place(str(source))))
+    tensors = {key: stored[old] for key, old in renamed.items()}
+    scope = catalogue.scope(family, file, frozenset(tensors))
+    head = {"head": dict(sentence.spec)} if sentence.spec else {}
+    spec = family_spec(scope, name or source.resolve().name, registry, head)
+    where = Place(str(source))
+    plan = make_plan(spec, scope, active_rules(scope), tensors, where)
+    if unread := scope.config.unread(catalogue.vocabulary.inert | family.ignores):
+        raise WeightsError(unread)
+    companions = tuple(read_companions(source, (*COMPANIONS, *sentence.files)))
+    origin = Origin(
+        family=family.name,
+        config=file.data,
+        tensors=tuple(sorted(tensors.keys() - set(plan.dropped))),
+        renamed={key: old for key, old in renamed.items() if key != old},
+        files={companion.name: companion.sha256 for companion in companions},
+    )
+    made = Import(spec, family, plan, tensors, origin, companions, where)
+    _check_dtypes(made)
+    return made
+
+
+def import_folder(
+    source: Path,
+    output: Path,
+    *,
+    name: str | None = None,
+    registry: Registry | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> str:
+    """Turn a published checkpoint into a folder with the zoo's `model.safetensors`, which
+    `zoo.load` reads, and the checkpoint's tokenizer.
+
+    Tensors are read, laid out and written one after the other; `output` appears at the end, whole.
+
+    Args:
+        source: a folder with `config.json` and safetensors.
+        output: the new folder.
+        name: of the model; that of `output` unless given.
+        registry: where families and components are looked up.
+        on_bytes: called with the number of bytes written since the last call.
+
+    Returns:
+        The content digest.
+
+    Raises:
+        WeightsError, SpecError: as `plan_import`; a copy of a tensor differs from it.
+        ZooError: `output` is there already, or cannot be written.
+    """
+    found = plan_import(source, name=name or output.resolve().name, registry=registry)
+    return save_import(found, output, on_bytes=on_bytes)
+
+
+def save_import(
+    found: Import, output: Path, *, on_bytes: Callable[[int], None] | None = None
+) -> str:
+    """Carry out an import. Arguments, result and errors are those of `import_folder`."""
+    with new_folder(output) as folder:
+        write_companions(found.companions, folder)
+        with (folder / FILE_NAME).open("xb") as file:
+            return write_import(found, file, on_bytes=on_bytes)
+
+
+def write_import(
+    found: Import, file: BinaryIO, *, on_bytes: Callable[[int], None] | None = None
+) -> str:
+    """Write an import as one weights file; return its content digest. Raises as
+    `import_folder`."""
+    records = _records(found)
+    header = Header(
+        spec=found.spec.to_dict(),
+        provenance={
+            "zoo": zoo.__version__,
+            "plugins": plugin_versions(found.spec),
+            "origin": found.origin.model_dump(mode="json"),
+        },
+        ties=dict(found.spec.ties),
+        records=records,
+    )
+    head = header.to_bytes()
+    starts, end = dict[str, int](), len(head)
+    for name in header.names_in_file():
+        starts[name] = end
+        end += records[name].n_bytes
+    digests: dict[str, str] = {}
+    with Reader(_by_stored_name(found)) as reader:
+        for target, tensor in _made(found, reader):
+            raw = bytes_of(tensor.contiguous())
+            digests[target] = hashlib.sha256(raw).hexdigest()
+            file.seek(starts[target])
+            file.write(raw)
+            if on_bytes is not None:
+                on_bytes(len(raw))
+        _check_copies(found, reader)
+        _check_computed(found, reader)
+    whole = {name: replace(record, sha256=digests[name]) for name, record in records.items()}
+    header = replace(header, records=whole)
+    file.seek(0)
+    file.write(header.to_bytes())
+    return header.content_digest
+
+
+def _modern(key: str, legacy: Mapping[str, str]) -> str:
+    for old, new in legacy.items():
+        key = key.replace(old, new)
+    return key
+
+
+def _by_stored_name(found: Import) -> dict[str, Stored]:
+    return {found.origin.renamed.get(key, key): tensor for key, tensor in found.tensors.items()}
+
+
+def _records(found: Import) -> dict[str, Record]:
+    """The record of each tensor of the zoo, but for its digest."""
+    dtypes = dict.fromkeys(found.plan.zeros, _usual_dtype(found))
+    for step in found.plan.steps:
+        dtypes.update(dict.fromkeys(step.targets, found.tensors[step.sources[0]].dtype))
+    return {
+        name: Record(dtypes[name], tensor.shape, _UNKNOWN)
+        for name, tensor in found.spec.tensors.items()
+    }
+
+
+def _usual_dtype(found: Import) -> str:
+    """The dtype of most tensors."""
+    names = [tensor.dtype for tensor in found.tensors.values()]
+    return max(sorted(set(names)), key=names.count)
+
+
+def _check_dtypes(found: Import) -> None:
+    problems: list[Problem] = []
+    for step in found.plan.steps:
+        for key in step.sources:
+            dtype = found.tensors[key].dtype
+            if (dtype == "I64") != (found.spec.tensors[step.targets[0]].dtype == "int64"):
+                message = f"the tensor `{key}` is {dtype}, which `{step.targets[0]}` cannot be"
+                problems.append(Problem(message, found.where))
+            elif dtype != found.tensors[step.sources[0]].dtype:
+                message = f"`{key}` is {dtype}, and `{step.sources[0]}`, beside it, is not"
+                problems.append(Problem(message, found.where))
+    if problems:
+        raise WeightsError(problems)
+
+
+def _made(found: Import, reader: Reader) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor of the zoo, in the order in which the checkpoint's are read."""
+    for step in found.plan.steps:
+        parts = [_parts(found, step, key, reader) for key in step.sources]
+        for number, target in enumerate(step.targets):
+            pieces = [part[number] for part in parts]
+            tensor = torch.stack(pieces) if step.stacked else pieces[0]
+            expected = found.spec.tensors[target].shape
+            if tensor.shape != expected:
+                raise WeightsError(
+                    Problem(
+                        f"the tensor `{step.sources[0]}` makes `{target}` {list(tensor.shape)}; "
+                        f"the spec says {list(expected)}",
+                        found.where,
+                        related=(("by this rule", found.family.place(step.rule)),),
+                    )
+                )
+            yield target, tensor
+    dtype = _NAMES[_usual_dtype(found)]
+    for target in found.plan.zeros:
+        yield target, torch.zeros(found.spec.tensors[target].shape, dtype=dtype)
+
+
+def _parts(found: Import, step: Step, key: str, reader: Reader) -> list[torch.Tensor]:
+    tensor = reader.read(found.origin.renamed.get(key, key))
+    try:
+        return step.relayout.apply(tensor)
+    except ValueError as error:
+        message = f"the tensor `{key}` is {list(tensor.shape)}: {error}"
+        related = (("by this rule", found.family.place(step.rule)),)
+        raise WeightsError(Problem(message, found.where, related=related)) from None
+
+
+def _check_copies(found: Import, reader: Reader) -> None:
+    """Raises `WeightsError` unless copies are what they are copies of."""
+    renamed = found.origin.renamed
+    problems = [
+        Problem(
+            f"`{copy}` must be the same as `{original}`, and is not",
+            found.where,
+            help="the configuration says that the two are tied",
+        )
+        for copy, original in found.plan.copies.items()
+        if not torch.equal(
+            reader.read(renamed.get(copy, copy)), reader.read(renamed.get(original, original))
+        )
+    ]
+    if problems:
+        raise WeightsError(problems)
+
+
+def _check_computed(found: Import, reader: Reader) -> None:
+    """Raises `WeightsError` unless the tables that the checkpoint has stored are those that the
+    model computes."""
+    if not found.plan.computed:
+        return
+    model = build_on_meta(found.spec, torch.float32)
+    problems: list[Problem] = []
+    for key, table in found.plan.computed.items():
+        path, _, attribute = table.rpartition(".")
+        module = model.get_submodule(path)
+        module.reset_buffers(device="cpu")  # type: ignore[operator]
+        own, stored = getattr(module, attribute), reader.read(found.origin.renamed.get(key, key))
+        if own.shape != stored.shape or not torch.allclose(
+            own, stored.float(), rtol=0.0, atol=_TOLERANCE
+        ):
+            message = f"`{key}` is not the table that the model computes as `{table}`"
+            problems.append(Problem(message, found.where))
+    if problems:
+        raise WeightsError(problems)

@@ -1,0 +1,164 @@
+"""Whether a family file is sound, without a checkpoint: `zoo lint`.
+
+For the default configuration of each model type, and for every way in which a checkpoint may be
+saved, each tensor of the model must be made by exactly one rule, and each rule must be invertible:
+the names are worked out backwards, from the model's to the checkpoint's, and planned forwards
+again; the shapes go through every relayout on the meta device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from zoo.errors import Place, Problem, SpecError, ZooError
+from zoo.families.catalogue import Catalogue
+from zoo.families.config import FILE_NAME as CONFIG
+from zoo.families.config import JsonFile, read_json
+from zoo.families.family import Family
+from zoo.families.pattern import PREFIX
+from zoo.families.plan import ActiveRule, Plan, active_rules, make_plan
+from zoo.families.spec import family_spec
+from zoo.registry import Registry
+from zoo.spec import ModelSpec
+
+_PRESENT = re.compile(r"present\(\s*(['\"])(.*?)\1")
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """What was checked of a family."""
+
+    family: str
+    model_types: int
+    rules: int
+    forms: int
+
+
+def lint(family: Family, registry: Registry, config: Path | None = None) -> Linted:
+    """Check a family.
+
+    Args:
+        family: the family.
+        registry: where its components and defaults are looked up.
+        config: a config.json to check it with, instead of the defaults of its model types.
+
+    Raises:
+        SpecError: every problem, each with its place in the family file.
+        WeightsError: `config` cannot be read.
+    """
+    catalogue = Catalogue(registry)
+    configs = [read_json(config)] if config else list(_default_configs(family, catalogue))
+    forms = 0
+    problems: dict[Problem, None] = {}
+    for file in configs:
+        for assumed in _forms(family):
+            try:
+                forms += _check(family, catalogue, registry, file, assumed)
+            except ZooError as error:
+                problems.update(dict.fromkeys(error.problems))
+    if not problems and forms == 0:
+        message = "no form of a checkpoint agrees with what the rules say is present"
+        problems[Problem(message, Place(str(family.path)))] = None
+    if problems:
+        raise SpecError(problems)
+    return Linted(family.name, len(family.model_types), len(family.rules), forms)
+
+
+def _default_configs(family: Family, catalogue: Catalogue) -> Iterator[JsonFile]:
+    for model_type in family.model_types:
+        if not catalogue.defaults(model_type).values and not family.defaults:
+            raise SpecError(
+                Problem(
+                    f"there is no default configuration for `{model_type}`",
+                    Place(str(family.path)),
+                    help="check it with a config.json: `zoo lint FAMILY --config FILE`",
+                )
+            )
+        yield JsonFile(Path(CONFIG), {"model_type": model_type}, "")
+
+
+def _forms(family: Family) -> list[frozenset[str]]:
+    """Which of the tensors that expressions ask for a checkpoint may have: none, one, or all."""
+    texts = [repr(value) for value, _ in family.let.values()]
+    texts += [repr(rule.when) for rule, _ in family.rules.values()]
+    texts.append(repr([leaf for table in family.spec.written() for leaf in table.entries.values()]))
+    names = {match[2] for text in texts for match in _PRESENT.finditer(text.replace("\\'", "'"))}
+    asked = sorted(names)
+    forms = [frozenset[str](), *(frozenset([name]) for name in asked), frozenset(asked)]
+    return list(dict.fromkeys(forms))
+
+
+def _check(
+    family: Family,
+    catalogue: Catalogue,
+    registry: Registry,
+    file: JsonFile,
+    assumed: frozenset[str],
+) -> bool:
+    """Whether there are such checkpoints; problems are raised."""
+    prefix = family.prefixes[0]
+    seeds = frozenset(
+        name.replace(PREFIX, prefix).replace("*", "0") for name in (*assumed, f"{PREFIX}*")
+    )
+    before = catalogue.scope(family, file, seeds)
+    spec = family_spec(before, family.name, registry)
+    rules = active_rules(before)
+    keys = expected_keys(spec, rules)
+    scope = catalogue.scope(family, file, frozenset(keys))
+    if any(scope.functions["present"](name) != (name in assumed) for name in _asked(family)):
+        return False
+    place = Place(str(family.path))
+    plan = make_plan(spec, scope, rules, keys, place)
+    _check_shapes(plan, spec, family)
+    return True
+
+
+def _asked(family: Family) -> frozenset[str]:
+    return frozenset[str]().union(*_forms(family))
+
+
+def expected_keys(spec: ModelSpec, rules: Iterable[ActiveRule]) -> list[str]:
+    """The names of the tensors of a checkpoint, worked out from those of the model; of tensors that
+    may have copies, one."""
+    keys: dict[str, None] = {}
+    for active in rules:
+        if not active.zoo or active.rule.copies:
+            continue
+        spelled = {
+            name: next(iter(active.hf.words[name].values())) for name in sorted(active.spelled)
+        }
+        for name, tensor in spec.tensors.items():
+            bindings = active.zoo[0].match(name)
+            if bindings is None:
+                continue
+            numbers = range(tensor.shape[0]) if active.counted else [0]
+            for number in numbers:
+                counted = {active.counted: str(number)} if active.counted else {}
+                keys[active.hf.fill({**spelled, **bindings, **counted})] = None
+    return list(keys)
+
+
+def _check_shapes(plan: Plan, spec: ModelSpec, family: Family) -> None:
+    problems: list[Problem] = []
+    for step in plan.steps:
+        if not step.relayout.changes:
+            continue
+        shapes = [spec.tensors[target].shape for target in step.targets]
+        inner = [shape[1:] if step.stacked else shape for shape in shapes]
+        tensors = [torch.empty(shape, device="meta") for shape in inner]
+        try:
+            again = step.relayout.apply(step.relayout.undo(tensors))
+            same = [tuple(tensor.shape) for tensor in again] == inner
+        except ValueError as error:
+            problems.append(Problem(str(error), family.place(step.rule)))
+            continue
+        if not same:
+            message = f"the layout of `{step.sources[0]}` cannot be undone"
+            problems.append(Problem(message, family.place(step.rule)))
+    if problems:
+        raise SpecError(problems)

@@ -1,0 +1,87 @@
+"""Where an imported model comes from: what its file remembers, so that it can be exported."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+COMPANIONS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "bpe.codes",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "target.spm",
+    "chat_template.jinja",
+    "generation_config.json",
+    "preprocessor_config.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+)
+"""The files beside the weights that belong to a model: its tokenizer, and how it is used."""
+
+
+CompanionName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?\w[\w.-]*$")]
+"""The name of a file in a model's folder, or in a folder in that."""
+
+
+class Origin(BaseModel):
+    """The checkpoint that a model was imported from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    family: str
+    """The family that read it."""
+    config: Mapping[str, Any]
+    """Its config.json."""
+    tensors: tuple[str, ...]
+    """The names of its tensors, in the spelling of today."""
+    renamed: Mapping[str, str] = {}
+    """Its own older spellings, by those names."""
+    files: Mapping[CompanionName, str] = {}
+    """The files that came along, with the SHA-256 of each."""
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A file beside the weights."""
+
+    name: str
+    data: bytes
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def read_companions(folder: Path, names: Iterable[str]) -> list[Companion]:
+    """Those of the files `names` that a folder has."""
+    return [
+        Companion(name, (folder / name).read_bytes()) for name in names if (folder / name).is_file()
+    ]
+
+
+def write_companions(companions: Iterable[Companion], folder: Path) -> None:
+    """Write files into a new folder."""
+    for companion in companions:
+        path = folder / companion.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(companion.data)
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """A config.json as it is written."""
+    return json.dumps(config, indent=2, sort_keys=True) + "\n"

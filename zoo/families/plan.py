@@ -1,0 +1,292 @@
+"""Which tensors of a checkpoint become which of the zoo: worked out from names and shapes alone.
+
+A plan holds every tensor of the checkpoint and every tensor of the model exactly once, or there is
+an error. It is read forwards to import and backwards to export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zoo.errors import Place, Problem, SpecError, WeightsError
+from zoo.families.family import Family, Rule
+from zoo.families.pattern import (
+    PREFIX,
+    Bindings,
+    Pattern,
+    PatternError,
+    declared_words,
+    without_declarations,
+)
+from zoo.families.relayout import Relayout
+from zoo.families.scope import Scope
+from zoo.spec import ModelSpec
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Tensors of the checkpoint, and the stored tensors of the zoo that they become. Several
+    `sources` are stacked; several `targets` are the parts of each."""
+
+    rule: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    relayout: Relayout
+    stacked: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """What becomes of each tensor of a checkpoint, by the checkpoint's names.
+
+    `copies` maps a tensor to the one that it is a copy of, `computed` to the table of the module
+    that it is a copy of; `dropped` are left out. `zeros` are tensors of the zoo that the checkpoint
+    does not have.
+    """
+
+    steps: list[Step] = field(default_factory=list[Step])
+    copies: dict[str, str] = field(default_factory=dict[str, str])
+    computed: dict[str, str] = field(default_factory=dict[str, str])
+    dropped: list[str] = field(default_factory=list[str])
+    zeros: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True)
+class ActiveRule:
+    """A rule with its expressions evaluated for one checkpoint."""
+
+    name: str
+    rule: Rule
+    hf: Pattern
+    zoo: tuple[Pattern, ...]
+    computed: Pattern | None
+    relayout: Relayout
+
+    @property
+    def counted(self) -> str | None:
+        """The placeholder that counts the tensors that are stacked, if there is one."""
+        own = self._own()
+        numbers = [name for name in own if name not in self.hf.words]
+        return numbers[0] if numbers else None
+
+    @property
+    def spelled(self) -> frozenset[str]:
+        """The placeholders whose words are only other spellings."""
+        return frozenset(name for name in self._own() if name in self.hf.words)
+
+    def _own(self) -> list[str]:
+        """The placeholders that only the checkpoint's name has."""
+        known = frozenset[str]().union(*(target.placeholders for target in self.zoo))
+        return sorted(self.hf.placeholders - known) if self.zoo else []
+
+
+def active_rules(scope: Scope) -> list[ActiveRule]:
+    """The rules of a family that hold for one checkpoint.
+
+    Raises:
+        SpecError: an expression has no value, or a pattern cannot be inverted.
+    """
+    return [
+        _active(name, scope)
+        for name, (rule, document) in scope.family.rules.items()
+        if rule.when is None or scope.evaluate(rule.when, document, ("weights", name, "when"))
+    ]
+
+
+def _active(name: str, scope: Scope) -> ActiveRule:
+    rule, document = scope.family.rules[name]
+
+    def number(value: int | str, key: str) -> int:
+        if isinstance(value, int):
+            return value
+        path = ("weights", name, key)
+        found = scope.evaluate(value, document, path)
+        if not isinstance(found, int):
+            place = document.place(path)
+            raise SpecError(Problem(f"`{value}` is {found!r}, not an integer", place))
+        return found
+
+    texts = [_text(text, name, scope) for text in (rule.hf, *rule.targets)]
+    try:
+        words = declared_words(*texts)
+    except PatternError as error:
+        raise SpecError(Problem(str(error), scope.family.place(name))) from None
+
+    def pattern(text: str, *, zoo_side: bool = False) -> Pattern:
+        return Pattern(without_declarations(_text(text, name, scope)), words, zoo_side)
+
+    active = ActiveRule(
+        name,
+        rule,
+        hf=pattern(rule.hf),
+        zoo=tuple(pattern(target, zoo_side=True) for target in rule.targets),
+        computed=None if rule.computed is None else pattern(rule.computed, zoo_side=True),
+        relayout=Relayout(
+            transpose=rule.transpose,
+            axes=rule.axes,
+            parts=tuple(number(part, "parts") for part in rule.parts),
+            sizes={axis: number(size, "sizes") for axis, size in rule.sizes.items()},
+        ),
+    )
+    _check_invertible(active, scope.family.place(name))
+    return active
+
+
+def _text(text: str, rule: str, scope: Scope) -> str:
+    """A pattern with the checkpoint's prefix, and its `${expressions}` evaluated."""
+    _, document = scope.family.rules[rule]
+    parts = text.replace(PREFIX, scope.prefix).split("${")
+    for i, part in enumerate(parts[1:], start=1):
+        source, _, rest = part.partition("}")
+        parts[i] = f"{scope.evaluate(source, document, ('weights', rule))}{rest}"
+    return "".join(parts)
+
+
+def _check_invertible(active: ActiveRule, place: Place) -> None:
+    """Raises `SpecError` unless the checkpoint's name can be told from the zoo's."""
+    ends = (*active.zoo, *([active.computed] if active.computed else []))
+    own = active.hf.placeholders
+    for end in ends:
+        if unknown := end.placeholders - own:
+            message = f"`{sorted(unknown)[0]}` is not in the name in the checkpoint"
+            raise SpecError(Problem(message, place))
+    if active.zoo and len({end.placeholders for end in active.zoo}) > 1:
+        raise SpecError(Problem("the parts have different placeholders", place))
+    numbers = own - (ends[0].placeholders if ends else own) - active.spelled
+    if active.zoo and len(numbers) > 1:
+        message = f"only one number can be stacked, not {', '.join(sorted(numbers))}"
+        raise SpecError(Problem(message, place))
+
+
+def make_plan(
+    spec: ModelSpec, scope: Scope, rules: Sequence[ActiveRule], keys: Iterable[str], where: Place
+) -> Plan:
+    """What becomes of the tensors `keys` of a checkpoint.
+
+    Args:
+        spec: the model's spec.
+        scope: the family, for the places of its rules.
+        rules: those that hold.
+        keys: the names of the checkpoint's tensors.
+        where: the checkpoint, for messages.
+
+    Raises:
+        WeightsError: a tensor is missing, or one that no rule speaks of is there.
+        SpecError: the family is wrong: two rules speak of one tensor.
+    """
+    return _Planner(spec, scope.family, frozenset(keys), where).made(rules)
+
+
+class _Planner:
+    def __init__(self, spec: ModelSpec, family: Family, keys: frozenset[str], where: Place) -> None:
+        self.spec = spec
+        self.family = family
+        self.keys = keys
+        self.where = where
+        self.plan = Plan()
+        self.used: dict[str, str] = {}
+        self.made_by: dict[str, Step] = {}
+        self.copied: set[str] = set()
+        self.problems: list[Problem] = []
+
+    def made(self, rules: Sequence[ActiveRule]) -> Plan:
+        for active in rules:
+            matches = [
+                (key, found)
+                for key in sorted(self.keys)
+                if (found := active.hf.match(key)) is not None
+            ]
+            for key, _ in matches:
+                self.use(key, active.name)
+            if active.rule.drop:
+                self.plan.dropped += [key for key, _ in matches]
+            elif active.computed is not None:
+                self.plan.computed.update((key, active.computed.fill(b)) for key, b in matches)
+            elif matches:
+                self.become(active, matches)
+            else:
+                self.absent(active)
+        self.check_whole()
+        return self.plan
+
+    def use(self, key: str, rule: str) -> None:
+        if key in self.used:
+            first = ("the other rule", self.family.place(self.used[key]))
+            message = f"two rules speak of the tensor `{key}`"
+            raise SpecError(Problem(message, self.family.place(rule), related=(first,)))
+        self.used[key] = rule
+
+    def become(self, active: ActiveRule, matches: list[tuple[str, dict[str, str]]]) -> None:
+        counted = active.counted
+        groups: dict[tuple[str, ...], list[tuple[str, Bindings]]] = {}
+        for key, bindings in matches:
+            targets = tuple(target.fill(bindings) for target in active.zoo)
+            groups.setdefault(targets, []).append((key, bindings))
+        for targets, members in groups.items():
+            if counted is None:
+                for key, _ in members:
+                    self.step(Step(active.name, (key,), targets, active.relayout))
+                continue
+            members.sort(key=lambda member: int(member[1][counted]))
+            numbers = [int(bindings[counted]) for _, bindings in members]
+            if numbers != list(range(len(numbers))):
+                names = ", ".join(key for key, _ in members[:3])
+                self.report(f"tensors that are counted from 0 are missing beside {names}")
+                continue
+            sources = tuple(key for key, _ in members)
+            self.step(Step(active.name, sources, targets, active.relayout, stacked=True))
+
+    def step(self, step: Step) -> None:
+        """Add a step; one that makes what another has made is a copy of it."""
+        stored = tuple(self.spec.ties.get(target, target) for target in step.targets)
+        unknown = [name for name in stored if name not in self.spec.tensors]
+        if unknown:
+            self.report(
+                f"the model has no place for the tensor `{step.sources[0]}`: its spec has no "
+                f"`{unknown[0]}`",
+                ("by this rule", self.family.place(step.rule)),
+            )
+            return
+        rule, _ = self.family.rules[step.rule]
+        copies = rule.copies or step.targets != stored
+        if first := self.made_by.get(stored[0]):
+            if not copies and stored[0] not in self.copied:
+                self.made_twice(first, step, stored[0])
+                return
+            self.plan.copies[step.sources[0]] = first.sources[0]
+            return
+        if copies:
+            self.copied.update(stored)
+        step = Step(step.rule, step.sources, stored, step.relayout, step.stacked)
+        self.made_by.update(dict.fromkeys(stored, step))
+        self.plan.steps.append(step)
+
+    def made_twice(self, first: Step, step: Step, name: str) -> None:
+        if first.rule != step.rule:
+            related = ("the other rule", self.family.place(first.rule))
+            message = f"two rules make the tensor `{name}`"
+            raise SpecError(Problem(message, self.family.place(step.rule), related=(related,)))
+        self.report(f"`{first.sources[0]}` and `{step.sources[0]}` are two spellings of one tensor")
+
+    def absent(self, active: ActiveRule) -> None:
+        if active.rule.missing == "zeros":
+            self.plan.zeros += [
+                name
+                for name in self.spec.tensors
+                if active.zoo[0].match(name) is not None or active.zoo[0].text == name
+            ]
+
+    def check_whole(self) -> None:
+        for key in sorted(self.keys - self.used.keys()):
+            self.report(f"the family `{self.family.name}` has no rule for the tensor `{key}`")
+        made = {*self.made_by, *self.plan.zeros}
+        for name in sorted(self.spec.tensors.keys() - made):
+            self.report(f"the checkpoint has no tensor that becomes `{name}`")
+        if self.problems:
+            raise WeightsError(self.problems)
+
+    def report(self, message: str, *related: tuple[str, Place]) -> None:
+        self.problems.append(Problem(message, self.where, related=related))

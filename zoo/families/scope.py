@@ -1,0 +1,120 @@
+"""What the names and functions in a family's expressions mean for one checkpoint."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from zoo.document import Document
+from zoo.errors import Problem, SpecError, did_you_mean
+from zoo.families.config import Config
+from zoo.families.expression import ExpressionError, UnknownNameError, parse
+from zoo.families.family import Family
+from zoo.families.pattern import PREFIX
+from zoo.families.vocabulary import Vocabulary, magnitude
+
+_MAX_RANGE = 100_000
+
+
+class Scope(Mapping[str, Any]):
+    """The names that expressions read: a family's named values, then the configuration's keys.
+
+    `config` is the configuration itself. Named values are evaluated when they are first read.
+    """
+
+    def __init__(
+        self, family: Family, config: Config, keys: frozenset[str], vocabulary: Vocabulary
+    ) -> None:
+        self.family = family
+        self.config = config
+        self.prefix = next(
+            (p for p in family.prefixes if not p or any(key.startswith(p) for key in keys)), ""
+        )
+        self._keys = keys
+        self._known: dict[str, Any] = {"config": config}
+        self._open: list[str] = []
+        self.functions = self._functions(vocabulary)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._known:
+            return self._known[name]
+        if name not in self.family.let:
+            return self.config[name]
+        if name in self._open:
+            raise ExpressionError(f"`{name}` is made of itself: {' -> '.join(self._open)}")
+        self._open.append(name)
+        value, document = self.family.let[name]
+        self._known[name] = self.value(value, document, ("let", name))
+        self._open.pop()
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.config, **self.family.let, **self._known})
+
+    def __len__(self) -> int:
+        return len({**self.config, **self.family.let, **self._known})
+
+    def value(self, value: Any, document: Document, path: tuple[str | int, ...]) -> Any:
+        """A value of a family file, with what its expressions say.
+
+        Raises:
+            SpecError: an expression has no value; its place is told.
+        """
+        if isinstance(value, dict):
+            return {key: self.value(inner, document, (*path, key)) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self.value(item, document, (*path, i)) for i, item in enumerate(value)]
+        if isinstance(value, str) and value.startswith("="):
+            return self.evaluate(value[1:], document, path)
+        return value
+
+    def evaluate(self, source: str, document: Document, path: tuple[str | int, ...]) -> Any:
+        """The value of an expression that stands at `path`. Raises as `value`."""
+        try:
+            return parse(source, self.functions).value(self, self.functions)
+        except UnknownNameError as error:
+            place = document.place(path, value=True)
+            raise SpecError(
+                Problem(
+                    f"{self.config.file.path} has no `{error.name}`, which the family "
+                    f"`{self.family.name}` needs",
+                    place,
+                    did_you_mean(error.name, self.config),
+                )
+            ) from None
+        except ExpressionError as error:
+            raise SpecError(Problem(str(error), document.place(path, value=True))) from None
+
+    def _functions(self, vocabulary: Vocabulary) -> dict[str, Callable[..., Any]]:
+        return {
+            "activation": vocabulary.activation,
+            "rope": lambda layer_type=None, **settings: vocabulary.rotary(
+                self.config, layer_type, **settings
+            ),
+            "yarn_magnitude": magnitude,
+            "present": self._present,
+            "get": lambda key, default=None: _or(self.config.get(key), default),
+            "range": _range,
+            "index": lambda items, item: items.index(item),
+            "sqrt": math.sqrt,
+            "log": math.log,
+            **{f.__name__: f for f in (len, int, float, str, min, max, sum, abs, round)},
+        }
+
+    def _present(self, name: str) -> bool:
+        """Whether the checkpoint has a tensor of that name; `*` stands for anything."""
+        pattern = re.escape(name.replace(PREFIX, self.prefix)).replace(r"\*", ".*")
+        return any(re.fullmatch(pattern, key) for key in self._keys)
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _range(*bounds: int) -> list[int]:
+    numbers = range(*bounds)
+    if len(numbers) > _MAX_RANGE:
+        raise ValueError(f"more than {_MAX_RANGE:,} numbers")
+    return list(numbers)

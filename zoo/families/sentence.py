@@ -1,0 +1,126 @@
+"""Folders of sentence-transformers: `modules.json` names what follows the Transformer.
+
+There may be a pooling, a dense layer and a normalisation, in this order. They become the model's
+head; which component that is, and what it calls things, stands in the vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from zoo.errors import Place, Problem, WeightsError, quoted
+from zoo.families.checkpoint import Stored, find_tensors
+from zoo.families.config import FILE_NAME as CONFIG
+from zoo.families.config import JsonFile, read_json
+from zoo.families.family import Rule
+from zoo.families.vocabulary import SentenceWords
+
+FILE_NAME = "modules.json"
+_PREFIX = "sentence_transformers."
+_MODE = "pooling_mode_"
+
+
+@dataclass(frozen=True)
+class SentenceHead:
+    """What follows a Transformer: the spec of its head, the tensors of that, and the files that say
+    so."""
+
+    spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tensors: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
+    files: tuple[str, ...] = ()
+
+
+def find_sentence_head(folder: Path, words: SentenceWords) -> SentenceHead | None:
+    """What `modules.json` says, or none if the folder has no such file.
+
+    Raises:
+        WeightsError: it is malformed, or names a module that is not known, or in another order.
+    """
+    if not (folder / FILE_NAME).is_file():
+        return None
+    path = folder / FILE_NAME
+    modules = _modules(path)
+    head: dict[str, Any] = {"kind": words.kind, "normalize": False}
+    tensors: dict[str, Stored] = {}
+    files = [FILE_NAME]
+    for name, where in modules[1:]:
+        if name == "Normalize":
+            head["normalize"] = True
+            continue
+        config = read_json(folder / where / CONFIG)
+        files.append(f"{where}/{CONFIG}")
+        if name == "Pooling":
+            head["pooling"] = _pooling(config, words)
+        else:
+            head |= _dense(config, words)
+            found = find_tensors(folder / where)
+            tensors = {f"{where}/{key}": tensor for key, tensor in found.items()}
+    return SentenceHead(head, tensors, tuple(files))
+
+
+def dense_rules(keys: Iterable[str]) -> dict[str, Rule]:
+    """The rules of the tensors that lie in folders of their own: those of dense layers."""
+    folders = {key.partition("/")[0] for key in keys if "/" in key}
+    return {
+        f"dense_{folder}": Rule(hf=f"{folder}/linear.{{w}}", zoo="head.dense.{w}")
+        for folder in sorted(folders)
+    }
+
+
+def _modules(path: Path) -> list[tuple[str, str]]:
+    """The kind and the folder of each module."""
+    place = Place(str(path))
+    try:
+        listed: Any = json.loads(path.read_text(encoding="utf-8"))
+        modules = [(str(m["type"]), str(m["path"])) for m in cast("list[dict[str, Any]]", listed)]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise WeightsError(Problem(f"no list of modules: {error}", place)) from None
+    kinds = [kind.removeprefix(_PREFIX).rpartition(".")[2] for kind, _ in modules]
+    if kinds not in (["Transformer", "Pooling", *rest] for rest in _ENDS):
+        order = ", ".join(quoted(kind) for kind in kinds)
+        hint = "a Transformer, a Pooling, and perhaps a Dense and a Normalize, in this order"
+        raise WeightsError(Problem(f"these modules are not supported: {order}", place, hint))
+    if outside := [p for _, p in modules if Path(p).is_absolute() or ".." in Path(p).parts]:
+        raise WeightsError(Problem(f"{quoted(outside[0])} is outside of the folder", place))
+    if modules[0][1]:
+        message = f"the Transformer is in {quoted(modules[0][1])}, not beside this file"
+        raise WeightsError(Problem(message, place))
+    return [(kind, where) for kind, (_, where) in zip(kinds, modules, strict=True)]
+
+
+_ENDS: list[list[str]] = [[], ["Normalize"], ["Dense"], ["Dense", "Normalize"]]
+
+
+def _pooling(config: JsonFile, words: SentenceWords) -> str:
+    stated = config.data.get("pooling_mode")
+    modes = [stated] if isinstance(stated, str) else []
+    modes += [
+        key.removeprefix(_MODE).removesuffix("_tokens").removesuffix("_token")
+        for key, value in config.data.items()
+        if key.startswith(_MODE) and value is True
+    ]
+    if len(modes) != 1 or modes[0] not in words.pooling:
+        named = ", ".join(map(quoted, modes)) or "none"
+        message = f"one way of pooling is supported, not {named}"
+        raise WeightsError(Problem(message, Place(str(config.path)), f"of {sorted(words.pooling)}"))
+    return words.pooling[modes[0]]
+
+
+def _dense(config: JsonFile, words: SentenceWords) -> dict[str, Any]:
+    activation = str(config.data.get("activation_function"))
+    width = config.data.get("out_features")
+    if activation not in words.activations:
+        message = f"the activation {quoted(activation)} is not known"
+        raise WeightsError(Problem(message, config.place("activation_function")))
+    if type(width) is not int:
+        message = "`out_features` must be an integer"
+        raise WeightsError(Problem(message, config.place("out_features")))
+    return {
+        "d_out": width,
+        "activation": words.activations[activation],
+        "dense_bias": config.data.get("bias", True) is not False,
+    }

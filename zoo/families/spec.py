@@ -1,0 +1,141 @@
+"""A family and a configuration in, the spec of one model out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from zoo.document import Document, KeyPath
+from zoo.errors import Place, Problem, SpecError, ZooError
+from zoo.families.scope import Scope
+from zoo.reading import spec_of
+from zoo.registry import Registry
+from zoo.spec import FORMAT, ModelSpec
+from zoo.tables import Leaf, Table
+
+PER_LAYER = "per_layer"
+"""`{ per_layer = "= [...]" }` stands for a value that differs from layer to layer."""
+
+
+def family_spec(
+    scope: Scope, name: str, registry: Registry, changes: Mapping[str, Any] | None = None
+) -> ModelSpec:
+    """The spec that a family makes of a configuration.
+
+    Args:
+        scope: the family, with the configuration.
+        name: of the model.
+        registry: where the spec's names are looked up.
+        changes: what is put in the place of the spec's own tables, at its top.
+
+    Raises:
+        SpecError: an expression has no value, or the spec is wrong; the place in the family file
+            is told, and the configuration.
+    """
+    table = scope.family.spec
+    data = cast("dict[str, Any]", _evaluated(table, scope))
+    _state_rules(data, table)
+    data = {"format": FORMAT, "name": name, **data, **(changes or {})}
+    document = _Made(str(scope.family.path), data, table)
+    try:
+        return spec_of(document, registry)
+    except ZooError as error:
+        read = ("made for this configuration", Place(str(scope.config.file.path)))
+        raise type(error)(
+            Problem(p.message, p.place, p.help, (*p.related, read)) for p in error.problems
+        ) from None
+
+
+class _Made(Document):
+    """A spec that was made of a family's table: its places are those of the family file."""
+
+    def __init__(self, name: str, data: dict[str, Any], table: Table) -> None:
+        super().__init__(name, data)
+        self._table = table
+
+    def place(self, path: KeyPath, *, value: bool = False) -> Place:
+        found: Table | Leaf = self._table
+        for key in path:
+            if isinstance(found, Leaf) or key not in found.entries:
+                break
+            found = found.entries[str(key)]
+        return found.place(value=value)
+
+
+def _evaluated(value: Table | Leaf, scope: Scope) -> Any:
+    """The data of a table, with the values of its expressions; what is none is left out."""
+    if isinstance(value, Leaf):
+        return _without_none(scope.value(value.value, value.document, value.path))
+    entries = {key: _evaluated(entry, scope) for key, entry in value.entries.items()}
+    return {key: entry for key, entry in entries.items() if entry is not None}
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        if PER_LAYER in table:  # there, none says something
+            return table
+        return {key: _without_none(entry) for key, entry in table.items() if entry is not None}
+    return value
+
+
+def _state_rules(data: dict[str, Any], table: Table) -> None:
+    """Replace what differs from layer to layer by what most layers have, and rules for the others,
+    in the `layers` of the stack that it stands in."""
+    for name, stack in data.items():
+        found = list(_per_layer(stack, ())) if isinstance(stack, dict) else []
+        if not found:
+            continue
+        lengths = {len(values) for _, values in found}
+        if len(lengths) > 1:
+            place = (table.entries[name]).place()
+            message = f"the layers of `{name}` are counted differently: {sorted(lengths)}"
+            raise SpecError(Problem(message, place))
+        layers = [repr([values[i] for _, values in found]) for i in range(lengths.pop())]
+        (usual, _), *_ = Counter(layers).most_common(1)
+        _state(stack, found, layers.index(usual), absent=None)
+        rules: list[dict[str, Any]] = []
+        for other in dict.fromkeys(layer for layer in layers if layer != usual):
+            at = [number for number, layer in enumerate(layers) if layer == other]
+            rule: dict[str, Any] = {"at": at}
+            _state(rule, found, at[0], absent="none", usual=layers.index(usual))
+            rules.append(rule)
+        if rules:
+            stack["layers"] = rules
+
+
+_Found = tuple[tuple[str, ...], list[Any]]
+
+
+def _per_layer(value: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[_Found]:
+    for key, entry in value.items():
+        if isinstance(entry, dict):
+            inner = cast("dict[str, Any]", entry)
+            if isinstance(inner.get(PER_LAYER), list):
+                yield (*path, key), inner[PER_LAYER]
+            else:
+                yield from _per_layer(inner, (*path, key))
+
+
+def _state(
+    table: dict[str, Any],
+    found: list[_Found],
+    layer: int,
+    *,
+    absent: str | None,
+    usual: int | None = None,
+) -> None:
+    """Write into `table` what `layer` has, but for what it shares with the `usual` one; `absent` is
+    written for what it does not have."""
+    for path, values in found:
+        if usual is not None and values[layer] == values[usual]:
+            continue
+        inner = table
+        for key in path[:-1]:
+            inner = inner.setdefault(key, {})
+        value = absent if values[layer] is None else _without_none(values[layer])
+        if value is None:
+            inner.pop(path[-1], None)
+        else:
+            inner[path[-1]] = value

@@ -1,0 +1,48 @@
+"""What `zoo families` lists. Needs no torch."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+from zoo.errors import Problem, SpecError, did_you_mean, quoted
+from zoo.families.catalogue import Catalogue
+from zoo.registry import Registry
+
+
+def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any]]:
+    """Each family: its name, model types, builder and the lines of its file.
+
+    Raises:
+        SpecError: nothing matches, or a family file is malformed.
+    """
+    catalogue = Catalogue(registry)
+    found: list[dict[str, Any]] = []
+    for name in sorted(catalogue.paths):
+        family = catalogue.family(name)
+        names = (name, *family.model_types)
+        if pattern is None or any(fnmatchcase(one, pattern) for one in names):
+            builder: Any = family.spec.entries["builder"]
+            found.append(
+                {
+                    "family": name,
+                    "model_types": list(family.model_types),
+                    "kind": builder.value,
+                    "lines": family.n_lines,
+                }
+            )
+    if not found:
+        hint = did_you_mean(str(pattern), [*catalogue.paths, *catalogue.by_model_type])
+        raise SpecError(Problem(f"there is no family {quoted(pattern)}", help=hint))
+    return found
+
+
+def families_text(data: list[dict[str, Any]]) -> str:
+    """The families as a table."""
+    width = max(len(one["family"]) for one in data)
+    kinds = max(len(one["kind"]) for one in data)
+    return "\n".join(
+        f"{one['family']:<{width}}  {one['kind']:<{kinds}}  {one['lines']:>3} lines  "
+        f"{', '.join(one['model_types'])}"
+        for one in data
+    )

@@ -1,0 +1,130 @@
+"""Commands for published checkpoints: `zoo import`, `zoo export`, `zoo families`, `zoo lint`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
+
+Layers = Callable[[], "Registry"]
+
+
+@click.command("import")
+@click.argument("source", type=click.Path(path_type=Path), metavar="SRC")
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The new folder.  [default: the model's name]",
+)
+@click.option("--name", help="Of the model.  [default: that of the folder SRC]")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_obj
+def import_(
+    layers: Layers, source: Path, output: Path | None, name: str | None, as_json: bool
+) -> None:
+    """Turn SRC, a folder with a config.json and safetensors as Hugging Face publishes them, into a
+    model of the zoo. `zoo families` lists the kinds of model that are known."""
+    registry = layers()
+    from zoo.commands import import_and_save
+
+    gc.enable()
+    report = import_and_save(source, output, name=name, registry=registry)
+    _print(
+        as_json,
+        report,
+        lambda r: (
+            f"{r['name']}: {r['parameters']:,} parameters, by the family {r['family']}\n"
+            f"{r['path']}\n{r['content_digest']}"
+        ),
+    )
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path), metavar="NAME")
+@click.option("--to", type=click.Choice(["hf"]), required=True, help="What is written.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The new folder.",
+)
+@click.pass_obj
+def export(layers: Layers, model: Path, to: str, output: Path) -> None:
+    """Write NAME, a model that was imported, as the kind of folder that it was imported from."""
+    registry = layers()
+    from zoo.families import export_folder
+
+    gc.enable()
+    export_folder(model, output, registry=registry)
+    click.echo(output)
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_obj
+def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
+    """List the families whose name or model type matches PATTERN (`qwen*`), or all."""
+    from zoo.families.table import families_data, families_text
+
+    _print(as_json, families_data(layers(), pattern), families_text)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="FAMILY...")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="A config.json to check with, instead of the defaults of the family's model types.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_obj
+def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: bool) -> None:
+    """Check each FAMILY, a name or a family file: each tensor of its models is made by exactly one
+    rule, and each rule can be undone."""
+    registry = layers()
+    from dataclasses import asdict
+
+    from zoo.errors import Problem, SpecError, ZooError
+    from zoo.families.catalogue import Catalogue
+    from zoo.families.family import read_family
+    from zoo.families.lint import lint as check
+
+    gc.enable()
+    catalogue = Catalogue(registry)
+    report: list[dict[str, Any]] = []
+    problems: list[Problem] = []
+    for name in names:
+        try:
+            is_file = name.endswith(".toml")
+            family = read_family(Path(name)) if is_file else catalogue.family(name)
+            report.append(asdict(check(family, registry, config)))
+        except ZooError as error:
+            problems += error.problems
+    _print(
+        as_json,
+        report,
+        lambda told: "\n".join(
+            f"{one['family']}: {one['rules']} rules hold for {one['forms']} forms of checkpoints"
+            for one in told
+        ),
+    )
+    if problems:
+        raise SpecError(problems)
+
+
+def _print(as_json: bool, data: Any, text: Callable[[Any], str]) -> None:
+    import json
+
+    sys.stdout.write((json.dumps(data, indent=2) if as_json else text(data)) + "\n")
