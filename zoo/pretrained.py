@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 
+CARDS = ("README.md", "LICENSE*")
+"""The files for people, which are kept as they were published."""
 SELECTED = (
+    *CARDS,
     "model.safetensors",
     "model-*-of-*.safetensors",
     "model.safetensors.index.json",
@@ -58,8 +61,6 @@ SELECTED = (
     "*.model",
     "spec.toml",
     "zoo.lock",
-    "README.md",
-    "LICENSE*",
 )
 """The files that are taken on first use, unless a model says otherwise: weights as safetensors, the
 tokenizer, the configuration, the card. No pickles, and no second copies in other formats."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from zoo.errors import Place, Problem, did_you_mean, quoted
 from zoo.plugin_errors import plugin_code
-from zoo.pretrained import File, Pretrained, find_pretrained, safe_path, selected
+from zoo.pretrained import CARDS, File, Pretrained, find_pretrained, safe_path, selected
 from zoo.source import Access, SourceError, offline
 from zoo.store.collecting import restored
 from zoo.store.fetching import OnBytes, fetch
-from zoo.store.files import Store, StoreError, damaged, digests
+from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.refs import Ref, read_ref, write_ref
 
@@ -142,11 +142,18 @@ def _listed(there: Mapping[str, int]) -> str:
 
 
 def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) -> Path:
-    """The folder in the zoo's own form."""
-    from zoo.families.importing import import_folder
+    """The folder in the zoo's own form, with the card and licence as they were published."""
+    from zoo.families.importing import plan_import, save_import
 
     folder = work / "imported"
-    import_folder(fetched, folder, name=model.name, registry=registry)
+    plan = plan_import(fetched, name=model.name, registry=registry)
+    if plan.family.name != model.card.family:
+        place = model.document.place(("family",), value=True)
+        raise StoreError(Problem(f"the family that reads it is `{plan.family.name}`", place))
+    save_import(plan, folder)
+    for path in fetched.iterdir():
+        if selected(path.name, CARDS):
+            link_or_copy(path, folder / path.name)
     return folder
 
 
