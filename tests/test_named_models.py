@@ -1,5 +1,5 @@
-"""Published models that can be had from here: fetched, imported, loaded, and held against the values
-that their publishers' own code computes."""
+"""Published models that can be had from here: fetched, imported, loaded, and held against what
+their publishers' own code computes."""
 
 from __future__ import annotations
 

@@ -133,19 +133,23 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
 
 
 @click.command()
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="Also partial downloads of the last hour, which somebody may still be at.",
+    help="Also partial files of the last hour, which somebody may still be at.",
 )
-def gc(everything: bool) -> None:
-    """Free the space of what no model in the store uses any more."""
-    from zoo.store.collecting import GRACE, collect
+def gc(folders: tuple[Path, ...], everything: bool) -> None:
+    """Free the space of what no model in the store uses any more, and of what killed commands have
+    left in FOLDERS."""
+    from zoo.store.collecting import GRACE, collect, sweep
     from zoo.store.files import Store
 
-    freed = collect(Store.default(), grace=0.0 if everything else GRACE)
-    click.echo(f"{freed.files} files removed, {_size(freed.n_bytes)} freed")
+    grace = 0.0 if everything else GRACE
+    freed = [collect(Store.default(), grace=grace), *(sweep(f, grace=grace) for f in folders)]
+    n_files, n_bytes = (sum(getattr(f, key) for f in freed) for key in ("files", "n_bytes"))
+    click.echo(f"{n_files} files removed, {_size(n_bytes)} freed")
 
 
 @click.command()

@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo.atomic import make_folder
+from zoo.atomic import TEMPORARY, make_folder
 from zoo.store.files import Store, StoreError, subfolders
 from zoo.store.refs import Ref, refs
 
@@ -74,6 +74,15 @@ def collect(store: Store, *, grace: float = GRACE) -> Freed:
     return freed
 
 
+def sweep(folder: Path, *, grace: float = GRACE) -> Freed:
+    """Remove the temporary files and folders that killed writers, such as `zoo.save`, have left in
+    a folder outside of the store. Arguments as for `collect`."""
+    freed = Freed()
+    for path in _abandoned(folder.glob(TEMPORARY), grace):
+        _remove(path, freed)
+    return freed
+
+
 def restored(store: Store, ref: Ref) -> Path:
     """The snapshot of a ref, moved back if a collector was about to remove it."""
     snapshot = store.snapshot(ref.files)
@@ -103,9 +112,13 @@ def _left_behind(store: Store, grace: float) -> Iterator[Path]:
     """The folders and files of pulls and writes that have ended without an end."""
     places = [store.root / "work", store.root / "partial"]
     candidates = [path for place in places if place.is_dir() for path in place.iterdir()]
-    candidates += store.root.glob("refs/.*.tmp")
-    candidates += store.root.glob("blobs/*/.*.tmp")
-    candidates += store.root.glob("trusted/*/.*.tmp")
+    candidates += (store.root / "refs").glob(TEMPORARY)
+    candidates += store.root.glob(f"blobs/*/{TEMPORARY}")
+    candidates += store.root.glob(f"trusted/*/{TEMPORARY}")
+    yield from _abandoned(candidates, grace)
+
+
+def _abandoned(candidates: Iterable[Path], grace: float) -> Iterator[Path]:
     before = time.time() - grace
     for path in candidates:
         with contextlib.suppress(FileNotFoundError):

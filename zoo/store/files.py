@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from zoo.atomic import copy_synced, make_folder, sync, sync_tree
+from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
 from zoo.errors import Problem, ZooError
 from zoo.pretrained import File
 
@@ -145,7 +145,7 @@ class Store:
             blob.unlink()  # damaged; nothing else has this name
         except FileNotFoundError:
             pass
-        temporary = blob.with_name(f".{secrets.token_hex(8)}.tmp")
+        temporary = temporary_name(blob)
         try:
             link_or_copy(path, temporary)
             temporary.rename(blob)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.atomic import make_folder, sync
+from zoo.atomic import make_folder, sync, temporary_name
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
 from zoo.pretrained import Pretrained, read_files_table, read_source_table
@@ -61,7 +60,7 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
     """
     path = path_of(store, model.name)
     make_folder(path.parent)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    temporary = temporary_name(path)
     try:
         with temporary.open("xb") as file:
             text = _HEAD + source_and_files(model.source, model.card.files)
