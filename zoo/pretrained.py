@@ -188,8 +188,12 @@ def find_pretrained(name: str, registry: Registry) -> Pretrained | None:
         RegistryError: the model's file cannot be read or is wrong: every problem of it.
         PluginError: the source's plugin cannot be loaded.
     """
-    path = registry.catalog.file(name)
-    if path is not None and (instead := registry.catalog.replacement(name)):
+    try:
+        path = registry.catalog.file(name)
+        instead = registry.catalog.replacement(name)
+    except OSError as error:
+        raise RegistryError(f"the files of the models cannot be read: {error.strerror}") from None
+    if path is not None and instead is not None:
         warnings.warn(f"the model name `{name}` is out of use: use `{instead}`", DeprecatedName, 1)
     return None if path is None else _read(path, registry)
 

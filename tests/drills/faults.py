@@ -7,9 +7,14 @@ For comparison, what people write without a zoo: `save_file` beside a spec file.
 from __future__ import annotations
 
 import contextlib
+import json
+import random
 import shutil
+import signal
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -231,7 +236,9 @@ def run_drill(
         operation, run = disturbed(name, here, fault)
         what = f"{fault.kind} in {fault.call} {fault.number}"
         tally.runs += 1
-        tally.killed += run.status < 0
+        tally.killed += run.status == -signal.SIGKILL
+        if run.status == -signal.SIGTERM:
+            tally.crashed.append(f"{what}: it hangs")
         tally.refused += run.status == 2
         tally.done += run.status == 0
         if run.status == CRASHED:
@@ -249,3 +256,24 @@ def disturbed(name: str, folder: Path, fault: Fault | None) -> tuple[Operation, 
 def _make(name: str, folder: Path) -> Operation:
     with contextlib.chdir(folder.parent):
         return OPERATIONS[name](World.make(folder))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """`NAME LIMIT`: run the drill of an operation with at most `LIMIT` faults, chosen by chance but
+    always the same, and print its tally as JSON. `--log NAME`: print what strace writes of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments[0] == "--log":
+            _make(arguments[1], Path(folder) / "warm").prepare()()
+            answer: object = disturbed(arguments[1], Path(folder) / "world", None)[1].log
+        else:
+            name, limit = arguments[0], int(arguments[1])
+
+            def choose(faults: Sequence[Fault]) -> Sequence[Fault]:
+                return random.Random(0).sample(faults, min(limit, len(faults)))
+
+            answer = asdict(run_drill(name, Path(folder), choose))
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +26,8 @@ NEVER_FAIL = {"mmap", "close", "lseek"}
 """Those in which a process is killed, but which are not made to fail: the interpreter's own memory
 comes by `mmap`, and an error of `close` is none of the data's after an `fsync`."""
 WRITES = {"write", "pwrite64", "sendfile", "copy_file_range", "fsync", "openat", "mkdir", "link"}
+
+_LONGEST = 60.0  # seconds; a process that takes longer hangs, and is ended by SIGTERM
 
 DONE, REFUSED, CRASHED = 0, 2, 3
 
@@ -52,7 +55,7 @@ class Fault:
 @dataclass(frozen=True)
 class Run:
     """How a process ended: DONE, REFUSED (a `ZooError`), CRASHED (another exception) or a negative
-    signal; and what strace wrote of it."""
+    signal; what strace wrote of it; and the exception."""
 
     status: int
     log: str
@@ -69,12 +72,14 @@ def available() -> bool:
 
 
 def traced(action: Callable[[], object], folder: Path, fault: Fault | None = None) -> Run:
-    """Run `action` in a fork of this process. Nothing is imported or counted before it begins."""
+    """Run `action` in a fork of this process. No call is counted before it begins."""
     log, error = folder / "strace.log", folder / "error.txt"
-    read, write = os.pipe()
+    # Waited for by a call that is not traced, so that it takes part in no count.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     process = os.fork()
     if process == 0:
-        os._exit(_child(action, read, error))
+        signal.sigwait({signal.SIGUSR1})
+        os._exit(_child(action, error))
     command = ["strace", "-f", "-y", "-s", "0", "-o", str(log), "-p", str(process)]
     command += ["-e", "trace=?" + CALLS.replace(",", ",?")]
     command += ["-e", fault.option()] if fault is not None else []
@@ -82,19 +87,18 @@ def traced(action: Callable[[], object], folder: Path, fault: Fault | None = Non
     assert tracer.stderr is not None
     while "attached" not in (line := tracer.stderr.readline()):
         assert line, "strace cannot attach"
-    os.write(write, b"x")
+    os.kill(process, signal.SIGUSR1)
+    watch = threading.Timer(_LONGEST, os.kill, (process, signal.SIGTERM))
+    watch.start()
     _, status = os.waitpid(process, 0)
-    os.close(read)
-    os.close(write)
+    watch.cancel()
     tracer.wait()
     tracer.stderr.close()
     told = error.read_text() if error.exists() else ""
     return Run(os.waitstatus_to_exitcode(status), log.read_text(), told)
 
 
-def _child(action: Callable[[], object], ready: int, error: Path) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.read(ready, 1)
+def _child(action: Callable[[], object], error: Path) -> int:
     try:
         action()
     except ZooError:

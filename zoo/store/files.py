@@ -83,7 +83,8 @@ class Store:
                 Problem(f"the store {str(self.root)!r}: {reason}", help=hint)
             ) from error
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # what stays is for `zoo gc`
+                shutil.rmtree(folder)
 
     def take(self, file: File, target: Path) -> bool:
         """Put the blob of `file` at `target`, if it is here and its bytes are right. A blob that
