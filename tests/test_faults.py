@@ -7,35 +7,17 @@ The drills are in `drills/`; each operation runs in a process that is forked und
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from drills import strace
 from drills.faults import OPERATIONS, Tally
 from drills.order import violations
+from drills.process import in_a_process
 
-ROOT = Path(__file__).parent.parent
 COMPARISON = "save_file beside a spec"
 OURS = [name for name in OPERATIONS if name != COMPARISON]
 
 pytestmark = pytest.mark.skipif(not strace.available(), reason="strace is not here")
-
-
-def in_a_process(*arguments: str) -> str:
-    """The output of a drill in a process of its own, which has no threads when it forks."""
-    paths = [str(ROOT), str(ROOT / "plugins"), str(ROOT / "tests")]
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def drill(name: str, limit: int) -> Tally:

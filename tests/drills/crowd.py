@@ -1,4 +1,4 @@
-"""Many processes pull the same model into one store at once, some collect, and a third is killed."""
+"""Many processes pull the same model into one store at once, some collect, a third is killed."""
 
 from __future__ import annotations
 
@@ -56,11 +56,14 @@ def run_round(world: World, n_pullers: int, chance: random.Random, crowd: Crowd)
         for _ in range(20):
             collect(world.store)
 
-    children = [_fork(puller, chance.uniform(0, 0.05)) for _ in range(n_pullers)]
-    collectors = [_fork(collector, 0.0) for _ in range(COLLECTORS)]
-    doomed = chance.sample(children, n_pullers // 3)
-    for child in doomed:
-        time.sleep(chance.uniform(0, 0.2 / n_pullers))
+    # All begin when the pipe is closed, so that the last one forked is not late.
+    waiting, closing = os.pipe()
+    children = [_fork(puller, waiting, closing) for _ in range(n_pullers)]
+    collectors = [_fork(collector, waiting, closing) for _ in range(COLLECTORS)]
+    os.close(waiting)
+    os.close(closing)
+    for child in chance.sample(children, n_pullers // 3):
+        time.sleep(chance.uniform(0, 0.6 / n_pullers))
         os.kill(child, signal.SIGKILL)
     end = time.monotonic() + LONGEST
     for child in children + collectors:
@@ -77,13 +80,14 @@ def run_round(world: World, n_pullers: int, chance: random.Random, crowd: Crowd)
         crowd.wrong += damaged(world.store.snapshot(ref.files), ref.files)
 
 
-def _fork(action: Callable[[], None], delay: float) -> int:
+def _fork(action: Callable[[], None], waiting: int, closing: int) -> int:
     process = os.fork()
     if process:
         return process
     status = 1
     with contextlib.suppress(BaseException):
-        time.sleep(delay)
+        os.close(closing)
+        os.read(waiting, 1)
         action()
         status = 0
     os._exit(status)
