@@ -7,6 +7,7 @@ text before them, shell blocks run line by line, Python blocks run as scripts. A
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
@@ -17,7 +18,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/build.md", "docs/editor.md", "docs/inspect.md", "docs/load.md"]
+PAGES = [
+    "README.md",
+    "docs/build.md",
+    "docs/editor.md",
+    "docs/inspect.md",
+    "docs/load.md",
+    "docs/share.md",
+]
 FILE = re.compile(r"`([\w.-]+\.toml)`")
 
 
@@ -51,7 +59,14 @@ def check(command: str, folder: Path, *, expected: int) -> None:
     assert zoo is not None, "the zoo is not installed beside this Python"
     command = re.sub(r"^zoo\b", zoo, command)
     done = subprocess.run(
-        command, shell=True, cwd=folder, capture_output=True, text=True, check=False, timeout=300
+        command,
+        shell=True,
+        cwd=folder,
+        env={**os.environ, "ZOO_HOME": str(folder / "store")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert done.returncode == expected, f"{command}\n{done.stdout}"
     assert "Traceback" not in done.stdout
@@ -64,7 +79,7 @@ def test_page(page: str, tmp_path: Path) -> None:
 
 def test_every_page_is_run_or_generated() -> None:
     """No page is left out: those here, the tutorial's own test, and generated pages."""
-    elsewhere = {"docs/plugins.md", "docs/decisions.md", "docs/models.md"}
+    elsewhere = {"docs/plugins.md", "docs/decisions.md", "docs/models.md", "docs/reliability.md"}
     pages = {str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")} | {"README.md"}
     assert pages - elsewhere == set(PAGES)
 

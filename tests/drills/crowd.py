@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -85,12 +86,15 @@ def _fork(action: Callable[[], None], waiting: int, closing: int) -> int:
     if process:
         return process
     status = 1
-    with contextlib.suppress(BaseException):
+    try:
         os.close(closing)
         os.read(waiting, 1)
         action()
         status = 0
-    os._exit(status)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def _wait(process: int, end: float) -> int | None:

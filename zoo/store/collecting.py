@@ -33,8 +33,8 @@ class Freed:
 
     def add(self, path: Path) -> None:
         """Count the files at or below a path which have no other name in the store."""
-        for file in [path, *path.rglob("*")]:
-            with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # somebody else is removing it
+            for file in [path, *path.rglob("*")]:
                 found = file.lstat()
                 if not file.is_dir():
                     self.files += 1

@@ -165,8 +165,11 @@ def snapshot_id(files: Mapping[str, File]) -> str:
 def damaged(folder: Path, files: Mapping[str, File]) -> Iterator[str]:
     """The files that are missing from a folder, have other bytes than they should, or should not be
     there. All cores read."""
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
-    yield from sorted(found - files.keys())
+    try:
+        paths = [path for path in folder.rglob("*") if not path.is_dir()]
+    except OSError:  # it cannot be read, or is removed meanwhile
+        paths = []
+    yield from sorted({path.relative_to(folder).as_posix() for path in paths} - files.keys())
 
     def right(path: str) -> bool:
         try:
