@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,8 +12,9 @@ from transformers import BertConfig, RobertaConfig
 from transformers.models.bert.modeling_bert import BertPooler
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
-from zoo_components.classifier import Classifier, Pooler, TokenClassifier
+from zoo_components.classifier import Classifier, Pooler, Pooling, TokenClassifier
 from zoo_components.norm import LayerNorm, NoNorm
+from zoo_components.sentence import SentenceEmbedding
 
 NONE = NoNorm(kind="none", width=D_MODEL)
 MASKS: dict[str, Tensor | None] = {
@@ -37,13 +38,24 @@ def pooled(x: Tensor, pooling: str, mask: Tensor | None) -> Tensor:
         elif pooling == "last":
             vectors.append(tokens[-1] if tokens else sequence[0])
         else:
-            zero = torch.zeros(D_MODEL, dtype=x.dtype)
-            vectors.append(sum(tokens, zero) / max(1, len(tokens)))
+            vectors.append(of_all(tokens, pooling, there, x))
     return torch.stack(vectors)
 
 
+def of_all(tokens: list[Tensor], pooling: str, there: list[bool], x: Tensor) -> Tensor:
+    """What is made of all tokens that are there."""
+    zero = torch.zeros(D_MODEL, dtype=x.dtype)
+    if pooling == "max":
+        return torch.stack(tokens).max(0).values if tokens else zero
+    places = [place for place, is_there in enumerate(there, start=1) if is_there]
+    weights = places if pooling == "weighted_mean" else [1] * len(places)
+    total = sum((w * token for w, token in zip(weights, tokens, strict=True)), zero)
+    over = max(1, sum(weights))
+    return total / (over**0.5 if pooling == "mean_sqrt" else over)
+
+
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("pooling", ["first", "last", "mean"])
+@pytest.mark.parametrize("pooling", get_args(Pooling))
 def test_classifier(pooling: str, mask: str) -> None:
     description = Classifier(
         kind="classifier", d_model=D_MODEL, n_classes=N_CLASSES, pooling=pooling, norm=NONE
@@ -123,3 +135,23 @@ def test_dropout_is_right_before_the_output(cls: type[TokenClassifier]) -> None:
         torch.manual_seed(0)
         kept = nn.functional.dropout(hidden, 0.5)
     torch.testing.assert_close(output, module.out.weight @ kept)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("pooling", get_args(Pooling))
+def test_sentence_embedding(pooling: str, mask: str) -> None:
+    description = SentenceEmbedding(
+        kind="sentence", d_model=D_MODEL, pooling=pooling, d_out=3, activation="tanh"
+    )
+    module, x = built(description), states(3, 5)
+    w = module.state_dict(keep_vars=True)
+    vectors = torch.tanh(linear(w, "dense", pooled(x, pooling, MASKS[mask])))
+    lengths = vectors.square().sum(-1, keepdim=True).sqrt()
+    same(module(x, mask=MASKS[mask]), vectors / lengths, module, x)
+
+
+def test_sentence_embedding_is_the_pooled_vector_without_more() -> None:
+    module = built(SentenceEmbedding(kind="sentence", d_model=D_MODEL, normalize=False))
+    x = states(2, 5)
+    assert not list(module.parameters())
+    torch.testing.assert_close(module(x), x.mean(-2))

@@ -52,6 +52,19 @@ def test_layers_that_share_their_weights_say_so() -> None:
     assert "same weights" in " ".join(drawing.texts)
 
 
+def test_layers_that_share_their_weights_in_sets_say_which() -> None:
+    drawing = drawn(f"{SMALL}\ndecoder = {{ share_layers = [0, 1, 0, 0] }}")
+    assert [t for t in drawing.texts if t.endswith("×")] == ["4 ×"]
+    assert "same weights in layers 0,2-3" in " ".join(drawing.texts)
+
+
+def test_rules_and_shared_weights_in_one_stack() -> None:
+    rule = "[[decoder.layers]]\nlast = 2\nd_ff = 9\n"
+    drawing = drawn(f"{SMALL}\n[decoder]\nshare_layers = [0, 0, 1, 1]\n{rule}")
+    assert [t for t in drawing.texts if t.endswith("×")] == ["2 ×", "2 ×"]
+    assert "same weights in layers 0-1; 2-3" in " ".join(drawing.texts)
+
+
 def _unfolded(parts: tuple[Run | Cycle, ...]) -> list[str]:
     layers: list[str] = []
     for part in parts:

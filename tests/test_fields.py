@@ -133,6 +133,7 @@ GROUPS: Data = {"n_groups": 2, "top_groups": 1}
 FIELDS: Mapping[str, Case] = {
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
     "builder.*.count_positions": Case({"pad_id": 0}),
+    "builder.*.padding": Case({"pad_id": 0}),
     "builder.*.layers": Case(instead=[[{"at": [0], "block": HALVED}]]),
     "builder.*.layers.at": Case({"at": [0], "block": HALVED}, instead=[[1], [0, 1]]),
     "builder.*.layers.block": Case({"at": [0]}, instead=[HALVED]),
@@ -324,6 +325,8 @@ def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
     except (ValueError, IndexError) as error:
         yield str(error)
         return
+    if getattr(model, "pooler", None) is not None:
+        yield {"pooled": model.pooler(model.encode(arguments["source"]))}
     _, maps = model(**arguments, return_attention=True)
     yield {f"{kind} {i}": m for kind, ms in maps._asdict().items() for i, m in enumerate(ms)}
     torch.manual_seed(2)

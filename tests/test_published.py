@@ -129,3 +129,14 @@ def test_pooler_and_next_sentence_of_bert() -> None:
         expected = other(**them).seq_relationship_logits
         found = model.nsp(model.pooler(model.encode(*positional, **keywords)))
     torch.testing.assert_close(found, expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["albert", "albert, layers in groups"])
+def test_shared_layers_in_float64(name: str) -> None:
+    published = MODELS[name]
+    other = theirs(published)
+    model = ours(published, other).double()
+    them, (positional, keywords) = arguments(published, ids(1), None)
+    with torch.no_grad():
+        expected, found = other.double()(**them).logits, model(*positional, **keywords)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)

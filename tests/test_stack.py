@@ -10,6 +10,7 @@ from references.stacks import D_MODEL, FREE, LENGTH, VOCAB, built, same, spec, v
 from references.transformer import Layer
 
 import zoo
+from zoo.show import summary_data, summary_text
 
 FORMS: dict[str, tuple[dict[str, Any], Layer]] = {
     "pre": ({}, Layer()),
@@ -98,6 +99,42 @@ def test_shared_layers() -> None:
     assert model.spec.n_parameters == alone.n_parameters
 
 
+@pytest.mark.parametrize("order", [[0, 0, 1, 1, 1], [0, 1, 0, 1], [1, 0, 0, 2]])
+def test_layers_that_share_weights_in_sets(order: list[int]) -> None:
+    model = built("decoder", **FREE, n_layers=len(order), decoder={"share_layers": order})
+    same(model, [(number, Layer()) for number in order], causal=True)
+    _, maps = model(vectors(), return_attention=True)
+    assert len(maps.decoder) == len(order)
+    alone = zoo.read_spec(spec("decoder", n_layers=len(set(order)), **FREE))
+    assert list(model.spec.tensors) == list(alone.tensors)
+    each_its_own = zoo.read_spec(spec("decoder", n_layers=len(order), **FREE))
+    assert model.spec.layout.cache_per_token == each_its_own.layout.cache_per_token
+    assert zoo.read_spec(model.spec.to_toml()) == model.spec
+
+
+@pytest.mark.parametrize(
+    ("order", "same_as"), [([0, 0, 0], True), ([0, 1, 2], False), ([0], False), ([0, 0], True)]
+)
+def test_a_list_may_say_what_a_word_says(order: list[int], same_as: bool) -> None:
+    specs = [
+        zoo.read_spec(spec(n_layers=len(order), encoder={"share_layers": stated}))
+        for stated in (order, same_as)
+    ]
+    assert specs[0].digest == specs[1].digest
+
+
+def test_rules_for_layers_that_share_weights() -> None:
+    """A rule for all layers that use the same weights."""
+    rules = [{"last": 2, "ffn": {"kind": "mlp", "norms": ["out"]}}, {"at": [0, 2]}]
+    sharing = {"share_layers": [0, 1, 0, 2, 2], "layers": rules, "final_norm": False}
+    model = built(**FREE, n_layers=5, encoder=sharing)
+    plain, other = Layer(), Layer((["pre"], ["out"]))
+    same(model, [(0, plain), (1, plain), (0, plain), (2, other), (2, other)])
+    row = summary_data(model.spec)["parts"][0]["parts"]
+    assert [(part["layers"], part["runs"]) for part in row] == [([0], 2), ([1], 1), ([2], 2)]
+    assert "layers 2 x 1, run 2 times" in summary_text(model.spec, summary_data(model.spec))
+
+
 def test_rules_for_single_layers() -> None:
     """Rotary positions with another base in each third layer, none in the last, which is post-norm
     and wider."""
@@ -152,11 +189,25 @@ def test_which_layers_a_rule_means(rules: list[dict[str, Any]], widths: list[int
     ("fields", "message"),
     [
         ({"encoder": {"count_positions": "unpadded"}}, "state `pad_id`"),
+        ({"padding": "seen"}, "state `pad_id`"),
         ({"pad_id": VOCAB}, "pad_id = 11 is beyond the vocabulary of 11 tokens"),
         (
             {"encoder": {"share_layers": True, "layers": [{"first": 1, "d_ff": 3}]}},
-            "layers that are all one cannot differ",
+            "layers 0 and 1 share their weights and cannot differ",
         ),
+        (
+            {
+                "n_layers": 3,
+                "encoder": {"share_layers": [0, 1, 1], "layers": [{"last": 1, "d_ff": 3}]},
+            },
+            "layers 1 and 2 share their weights and cannot differ",
+        ),
+        ({"encoder": {"share_layers": [0]}}, "has 1 numbers for 2 layers"),
+        ({"encoder": {"share_layers": []}}, "has 0 numbers for 2 layers"),
+        ({"encoder": {"share_layers": [1, 1]}}, "the weights 1 and never 0"),
+        ({"encoder": {"share_layers": [0, 2**53 - 1]}}, "the weights 9007199254740991 and never 1"),
+        ({"encoder": {"share_layers": [0, -1]}}, "must be at least 0, not the integer `-1`"),
+        ({"encoder": {"share_layers": 1}}, "must be `true` or `false` or an array, not"),
         (
             {"encoder": {"layers": [{"first": 1, "position": "none"}]}},
             "added to the embeddings are the same for all layers",

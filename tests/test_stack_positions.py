@@ -133,6 +133,14 @@ def test_padding_is_hidden() -> None:
     torch.testing.assert_close(model(padded[1:]), together[1:])
 
 
+def test_padding_is_seen_if_the_spec_says_so() -> None:
+    plain, seen = built(), built(pad_id=0, encoder={"padding": "seen"})
+    seen.load_state_dict(plain.state_dict())
+    ids, mask = torch.tensor([[5, 6, 0, 7]]), torch.tensor([[True, True, True, False]])
+    torch.testing.assert_close(seen(ids), plain(ids))
+    torch.testing.assert_close(seen(ids, source_mask=mask), plain(ids, source_mask=mask))
+
+
 def test_a_mask_is_checked_before_anything_reads_it() -> None:
     model = zoo.build(spec(encoder={"count_positions": "unmasked"}))
     with pytest.raises(TypeError, match="a mask is boolean"):

@@ -70,6 +70,15 @@ def new_file(path: Path) -> Generator[BinaryIO]:
         raise _not_settled(path, error) from None
 
 
+def remove_file(path: Path) -> None:
+    """Remove a file for good. Raises `ZooError` if that is not possible."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ZooError(f"cannot remove {str(path)!r}: {error.strerror}") from None
+    sync(path.parent)
+
+
 @contextmanager
 def new_folder(path: Path) -> Generator[Path]:
     """A folder to fill, which takes the name `path` when the block ends without an error.

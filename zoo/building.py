@@ -53,27 +53,36 @@ def build(
     model = build_on_meta(found, dtype or torch.float32)
     if torch.device(device).type == "meta":
         return model
-    tensors = _allocate(model)
-    starts = _starts(found)
-    fill({name: (tensors[name], starts[name]) for name in starts}, seed=seed, on_bytes=on_bytes)
+    tensors = {name: empty(tuple(t.shape), t.dtype, found) for name, t in stored(model).items()}
+    fill_initial(tensors, found, seed=seed, on_bytes=on_bytes)
     return place(model, {name: t.to(device) for name, t in tensors.items()}, device=device)
 
 
-def _allocate(model: Transformer) -> dict[str, torch.Tensor]:
-    tensors = stored(model)
+def empty(shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.Tensor:
+    """A tensor in memory, of any values. Raises `ZooError` when there is too little memory."""
     try:
         # Not `empty_like`, which for a meta tensor imports torch's symbolic shapes.
-        return {
-            name: torch.empty(t.shape, dtype=t.dtype, device="cpu") for name, t in tensors.items()
-        }
+        return torch.empty(shape, dtype=dtype, device="cpu")
     except RuntimeError:
-        size = sum(tensor.nbytes for tensor in tensors.values())
+        size = spec.layout.n_elements * dtype.itemsize
         raise ZooError(
             Problem(
-                f"{model.spec.name} does not fit into memory: its tensors are {size:,} bytes",
+                f"{spec.name} does not fit into memory: its tensors are {size:,} bytes",
                 help='the device "meta" builds it without values',
             )
         ) from None
+
+
+def fill_initial(
+    tensors: Mapping[str, torch.Tensor],
+    spec: ModelSpec,
+    *,
+    seed: int = 0,
+    on_bytes: Callable[[int], None] | None = None,
+) -> None:
+    """Fill tensors, some or all of the spec's, by name, with its initial values, as `build`."""
+    starts = _starts(spec)
+    fill({name: (tensors[name], starts[name]) for name in tensors}, seed=seed, on_bytes=on_bytes)
 
 
 def _starts(spec: ModelSpec) -> dict[str, Distribution]:

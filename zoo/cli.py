@@ -1,5 +1,5 @@
-"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`, and those of other
-files."""
+"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`. Further commands are
+in `zoo.plugin_cli`, `zoo.family_cli`, `zoo.bundle_cli` and `zoo.store_cli`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zoo
+from zoo.bundle_cli import bundle, load, lock
 from zoo.errors import Place, Problem, ZooError
 from zoo.family_cli import export, families, import_, lint
 from zoo.plugin_cli import init, plugin
@@ -102,6 +103,13 @@ Layers = Callable[[], "Registry"]
     show_default=True,
     help="Where it is built; `meta` checks the build and writes nothing.",
 )
+@click.option(
+    "--max-shard-bytes",
+    metavar="BYTES",
+    type=click.IntRange(min=1),
+    help="Write shards of at most so many bytes of tensors, with their index.",
+)
+@click.option("--locked", is_flag=True, help="Refuse what differs from the zoo.lock beside SPEC.")
 @json_option
 @click.pass_obj
 def build(
@@ -111,15 +119,23 @@ def build(
     seed: int,
     dtype: str,
     device: str,
+    max_shard_bytes: int | None,
+    locked: bool,
     as_json: bool,
 ) -> None:
-    """Build SPEC, a file or a model's name, and write it as one file that rebuilds itself."""
+    """Build SPEC, a file or a model's name, and write weights that rebuild themselves."""
     registry = layers()
     found = zoo.read_spec(spec, registry=registry)
+    if locked:
+        from zoo.lock import check_locked
+
+        check_locked(found, Path(spec).parent)
     from zoo.commands import build_and_save
 
     gc.enable()
-    report = build_and_save(found, output, seed=seed, dtype=dtype, device=device)
+    report = build_and_save(
+        found, output, seed=seed, dtype=dtype, device=device, max_shard_bytes=max_shard_bytes
+    )
     _print(as_json, report, _build_text)
 
 
@@ -257,7 +273,7 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
     _print(as_json, listing_data(layers(), what, pattern), listing_text)
 
 
-for command in (import_, export, families, lint, init, plugin):
+for command in (import_, export, families, lint, load, lock, bundle, init, plugin):
     cli.add_command(command)
 for command in (pull, push, verify, rm, gc_, store):
     cli.add_command(command)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zoo.atomic import new_file
 from zoo.building import build
 from zoo.errors import Problem, ZooError
-from zoo.saving import write
+from zoo.saving import described
 from zoo.spec import ModelSpec
-from zoo.weights_file import saved_path
+from zoo.weights_file import weights_path
+from zoo.weights_writer import destination
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 
 def build_and_save(
-    spec: ModelSpec, output: Path | None, *, seed: int, dtype: str, device: str
+    spec: ModelSpec,
+    output: Path | None,
+    *,
+    seed: int,
+    dtype: str,
+    device: str,
+    max_shard_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Build a model and save it; what `zoo build` reports."""
     target = _device(device)
@@ -41,15 +47,20 @@ def build_and_save(
     if target.type == "meta":
         build(spec, device=target, dtype=torch_dtype)
         return report
-    path = saved_path(output if output is not None else Path(spec.name))
+    path = output if output is not None else Path(spec.name)
     n_bytes = sum(
         t.size * (8 if t.dtype == "int64" else torch_dtype.itemsize) for t in spec.tensors.values()
     )
-    # The file is opened first: a place that cannot be written to is told before the long work.
-    with new_file(path) as file, _progress(f"building {spec.name}", 2 * n_bytes) as on_bytes:
+    with (
+        _progress(f"building {spec.name}", 2 * n_bytes) as on_bytes,
+        # Opened first: a place that cannot be written to is told before the long work.
+        destination(path, max_shard_bytes=max_shard_bytes, on_bytes=on_bytes) as write,
+    ):
         model = build(spec, seed=seed, device=target, dtype=torch_dtype, on_bytes=on_bytes)
-        report["content_digest"] = write(model, file, on_bytes=on_bytes)
-    report["path"] = str(path)
+        header, content = described(model)
+        write(header, content)
+        report["content_digest"] = header.content_digest
+    report["path"] = str(weights_path(path))
     return report
 
 

@@ -23,6 +23,13 @@ def to_toml(spec: ModelSpec, *, origins: bool = False) -> str:
     return tomlkit.dumps(document)
 
 
+def data_to_toml(data: Mapping[str, Any]) -> str:
+    """A resolved spec, given as plain data, as TOML text."""
+    document = tomlkit.document()
+    _fill(document, data, None, root=True)
+    return tomlkit.dumps(document)
+
+
 def _fill(
     table: Container | Table, data: Mapping[str, Any], node: Node | None, *, root: bool = False
 ) -> None:

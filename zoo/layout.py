@@ -6,6 +6,7 @@ the parameter count, the sizes, the list of tensors and the initial distribution
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -150,22 +151,32 @@ class LayerList(_Counted):
     Args:
         groups: the layout of each group of layers, with their numbers in the list.
         passes: how often the list is run through, each time with a cache of its own.
+        order: the layers' numbers as they run in one pass, each time with a cache of its own; empty
+            when each runs once, in the order of the list.
     """
 
     groups: tuple[tuple[Sequence[int], Layout], ...]
     passes: int = 1
+    order: tuple[int, ...] = ()
+
+    def runs(self, at: Sequence[int]) -> int:
+        """How often the layers of these numbers run, all together."""
+        once = sum(self._runs[number] for number in at) if self.order else len(at)
+        return self.passes * once
+
+    @cached_property
+    def _runs(self) -> Counter[int]:
+        return Counter(self.order)
 
     @cached_property
     def cache_per_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the sequence itself."""
-        return self.passes * sum(len(at) * layer.cache_per_token for at, layer in self.groups)
+        return sum(self.runs(at) * layer.cache_per_token for at, layer in self.groups)
 
     @cached_property
     def cache_per_memory_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the attended memory."""
-        return self.passes * sum(
-            len(at) * layer.cache_per_memory_token for at, layer in self.groups
-        )
+        return sum(self.runs(at) * layer.cache_per_memory_token for at, layer in self.groups)
 
     @cached_property
     def n_computed(self) -> int:

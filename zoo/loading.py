@@ -1,26 +1,33 @@
-"""A weights file in, the model that was saved out, or an error: every tensor accounted for."""
+"""Saved weights in, the model that was saved out, or an error: every tensor accounted for."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, cast
+from typing import Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from zoo.building import build_on_meta, place
+from zoo.building import build_on_meta, empty, fill_initial, place
+from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.document import from_data
 from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
 from zoo.layout import Tensor
+from zoo.load_report import LoadReport, TensorReport
+from zoo.lock import check_locked
 from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
-from zoo.saving import DTYPES, sha256_of
+from zoo.saving import DTYPES, bytes_of
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, Record, not_whole, read_header, weights_path
+from zoo.weights_file import Header, Record, changed_tensor, weights_path
+from zoo.weights_reader import Weights, open_weights
+
+Read = Literal["bytes", "mmap"]
 
 _TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 _FLOATS = {name for name, dtype in _TORCH_DTYPES.items() if dtype.is_floating_point}
@@ -32,38 +39,66 @@ def load(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     verify: bool = True,
+    only: str | Sequence[str] | None = None,
+    read: Read | None = None,
+    locked: bool = False,
     registry: Registry | None = None,
 ) -> Transformer:
     """Rebuild a saved model.
 
     Args:
-        path_or_name: a weights file, a folder that holds a `model.safetensors`, or a named model.
+        path_or_name: a weights file, a folder that holds a `model.safetensors` or the index of its
+            shards, a bundle, or a named model. The files of a bundle are held against its lock.
         device: where the tensors are placed.
         dtype: what floating-point tensors are cast to; kept as stored unless given.
         verify: whether each tensor's bytes are checked against its SHA-256 record.
+        only: patterns of the names of the tensors that are loaded, such as "encoder.*". The others
+            get the initial values that the spec describes, with the seed 0.
+        read: "bytes" copies the tensors into memory; "mmap" maps the files, which must be
+            read-only. Unless given, read-only files are mapped.
+        locked: whether the zoo, torch and the plugins must be those of the bundle's lock.
         registry: where the plugins are looked up; the layers around the working directory unless
             given.
 
+    Returns:
+        The model. Its `load_report` tells what was done with each tensor.
+
     Raises:
-        WeightsError: the file is missing, damaged, not the zoo's, or not what its spec says.
+        WeightsError: a file is missing, damaged, not the zoo's, or not what its spec or its lock
+            says; or nothing matches a pattern of `only`.
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the plugins at hand.
     """
     registry = load_registry() if registry is None else registry
     path = _find(path_or_name, registry)
     where = Place(str(path))
-    header = read_header(path)
-    spec = spec_of(from_data(header.spec, f"{path} (its spec)"), registry)
-    _check_against_spec(header, spec, where)
-    model = build_on_meta(spec, dtype or _dtype_of(header))
-    try:
-        # Read, not mapped: of a file that shrinks meanwhile comes an error and not a SIGBUS.
-        with cast("Any", safe_open)(str(path), framework="pt", backend="pread") as file:
-            tensors = _read(file, header.records, device, dtype, where, verify=verify)
-    except SafetensorError as error:
-        raise not_whole(error, where) from None
-    except OSError as error:
-        raise WeightsError(Problem(f"cannot be read: {error.strerror}", where)) from None
+    patterns = [only] if isinstance(only, str) else only
+    with open_weights(path) as weights:
+        header = weights.header
+        if (lock := lock_of_bundle(path.parent)) is not None:
+            # Not hashed here: the weights, whose tensors are when they are read.
+            others = [name for name in lock.files if not is_weights(name)]
+            check_files(path.parent, lock, others)
+            check_weights(path.parent, lock, weights)
+        spec = spec_of(from_data(header.spec, f"{path} (its spec)"), registry)
+        if locked:
+            check_locked(spec, path.parent)
+        _check_against_spec(header, spec, where)
+        names = _matching(header, patterns, where)
+        model = build_on_meta(spec, dtype or _dtype_of(header))
+        reader = _Reader(
+            weights, spec, torch.device(device), dtype, verify, _is_mapped(weights, read, where)
+        )
+        tensors = reader.read_all(names)
+    tensors |= reader.initial(header.records.keys() - names)
+    model.load_report = reader.report(names)
+    model.origin = header.origin
+    if len(names) < len(header.records):
+        model.origin = {
+            "only": patterns,
+            "content_digest": header.content_digest,
+            "origin": header.origin,
+        }
     return place(model, tensors, device=device)
 
 
@@ -110,40 +145,129 @@ def _mismatch(described: Tensor, record: Record) -> str:
     return "" if record.dtype in allowed else f"is {record.dtype}, not {' or '.join(allowed)}"
 
 
+def _matching(header: Header, patterns: Sequence[str] | None, where: Place) -> set[str]:
+    """The stored names of the tensors of which some name matches a pattern."""
+    if patterns is None:
+        return set(header.records)
+    stored_as = {**{name: name for name in header.records}, **header.ties}
+    found: set[str] = set()
+    problems: list[Problem] = []
+    for pattern in patterns:
+        matching = {first for name, first in stored_as.items() if fnmatchcase(name, pattern)}
+        if not matching:
+            message = f"no tensor has a name like {quoted(pattern)}"
+            problems.append(Problem(message, where, did_you_mean(pattern, stored_as)))
+        found |= matching
+    if problems:
+        raise WeightsError(problems)
+    return found
+
+
+def _is_mapped(weights: Weights, read: str | None, where: Place) -> bool:
+    """Whether the files are mapped. Whoever shortens a mapped file kills the process with a SIGBUS,
+    so only those that nobody has the permission to write to are."""
+    if read not in (None, "bytes", "mmap"):
+        raise WeightsError(f'weights are read as "bytes" or "mmap", not {quoted(read)}')
+    if read == "mmap" and not weights.read_only:
+        message = "a file that can be written to is not mapped: to shorten it would end the process"
+        help_ = "take the permission to write away (`chmod a-w`), or read the bytes"
+        raise WeightsError(Problem(message, where, help_))
+    return read != "bytes" and weights.read_only
+
+
 def _dtype_of(header: Header) -> torch.dtype:
     """The dtype of the first floating-point tensor: that of the tables that are not stored."""
     floats = (r.dtype for _, r in sorted(header.records.items()) if r.dtype in _FLOATS)
     return _TORCH_DTYPES[next(floats, "F32")]
 
 
-def _read(
-    file: Any,
-    records: Mapping[str, Record],
-    device: str | torch.device,
-    dtype: torch.dtype | None,
-    where: Place,
-    *,
-    verify: bool,
-) -> dict[str, torch.Tensor]:
-    """Read, check and cast one tensor after the other on every core, so that little more than the
-    result is in memory."""
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads, checks and casts the tensors of open weights."""
 
-    def read(name: str) -> torch.Tensor | None:
-        tensor: torch.Tensor = file.get_tensor(name)
-        record = records[name]
-        # The file may be another one by now than that whose header was read.
-        same = tensor.dtype == _TORCH_DTYPES[record.dtype] and tuple(tensor.shape) == record.shape
-        if not same or (verify and sha256_of(tensor) != record.sha256):
+    weights: Weights
+    spec: ModelSpec
+    device: torch.device
+    dtype: torch.dtype | None
+    verify: bool
+    mapped: bool
+
+    def read_all(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """The named tensors, one after the other on every core, so that little more than the result
+        is in memory."""
+        records = self.weights.header.records
+        largest_first = sorted(names, key=lambda name: records[name].n_bytes, reverse=True)
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            tensors = dict(zip(largest_first, pool.map(self._read, largest_first), strict=True))
+        self.weights.check_unchanged()
+        if changed := sorted(name for name, tensor in tensors.items() if tensor is None):
+            where = Place(str(self.weights.path))
+            raise WeightsError(
+                problem for name in changed for problem in changed_tensor(name, where).problems
+            )
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    def _read(self, name: str) -> torch.Tensor | None:
+        """One tensor; None if its bytes are not those of its record."""
+        record = self.weights.header.records[name]
+        stored, wanted = _TORCH_DTYPES[record.dtype], self._dtype_of(record)
+        if self.mapped and stored == wanted and self.device.type == "cpu":
+            # Not hashed in the mapping, so that no load is ended by a SIGBUS.
+            sha256 = self.weights.sha256(name) if self.verify else None
+            tensor = self._map(name, record)
+        else:
+            tensor = empty(record.shape, stored, self.spec)
+            sha256 = self.weights.read(name, bytes_of(tensor), hashed=self.verify)
+        if self.verify and sha256 != record.sha256:
             return None
-        return tensor.to(device, dtype if tensor.is_floating_point() else None)
+        return tensor.to(self.device, wanted)
 
-    largest_first = sorted(records, key=lambda name: records[name].n_bytes, reverse=True)
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        read_tensors = dict(zip(largest_first, pool.map(read, largest_first), strict=True))
-    tensors = {name: tensor for name, tensor in read_tensors.items() if tensor is not None}
-    if changed := sorted(records.keys() - tensors.keys()):
-        raise WeightsError(
-            Problem(f"the bytes of `{name}` are not those that were saved", where)
-            for name in changed
+    def _map(self, name: str, record: Record) -> torch.Tensor:
+        dtype = _TORCH_DTYPES[record.dtype]
+        if record.n_bytes == 0:
+            return empty(record.shape, dtype, self.spec)
+        mapping, offset = self.weights.mapped(name)
+        count = record.n_bytes // dtype.itemsize
+        return torch.frombuffer(mapping, dtype=dtype, count=count, offset=offset).view(record.shape)
+
+    def _dtype_of(self, record: Record) -> torch.dtype:
+        """The dtype of a tensor in the model."""
+        stored = _TORCH_DTYPES[record.dtype]
+        return self.dtype if self.dtype is not None and stored.is_floating_point else stored
+
+    def initial(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """The named tensors with the values that the spec gives them to start from."""
+        records = self.weights.header.records
+        tensors = {
+            name: empty(records[name].shape, self._dtype_of(records[name]), self.spec)
+            for name in names
+        }
+        fill_initial(tensors, self.spec)
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+    def report(self, loaded: set[str]) -> LoadReport:
+        header = self.weights.header
+        aliases: dict[str, list[str]] = {}
+        for alias, first in sorted(header.ties.items()):
+            aliases.setdefault(first, []).append(alias)
+        rows = (
+            TensorReport(
+                name=name,
+                aliases=tuple(aliases.get(name, ())),
+                values="loaded" if name in loaded else "initial",
+                stored=record.dtype,
+                dtype=DTYPES.get(self._dtype_of(record), str(self._dtype_of(record))),
+                shape=record.shape,
+                sha256=record.sha256,
+                checked=self.verify and name in loaded,
+            )
+            for name, record in sorted(header.records.items())
         )
-    return tensors
+        return LoadReport(
+            name=self.spec.name,
+            path=str(self.weights.path),
+            spec_digest=self.spec.digest,
+            content_digest=header.content_digest,
+            read="mmap" if self.mapped else "bytes",
+            tensors=tuple(rows),
+        )

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 
-CARDS = ("README.md", "LICENSE*")
+CARDS = ("README.md", "LICENSE*", "NOTICE")
 """The files for people, which are kept as they were published."""
 SELECTED = (
     *CARDS,
@@ -57,10 +57,13 @@ SELECTED = (
     "added_tokens.json",
     "vocab*",
     "merges.txt",
+    "bpe.codes",
+    "chat_template.jinja",
     "*.spm",
     "*.model",
     "spec.toml",
     "zoo.lock",
+    "model.sig",
 )
 """The files that are taken on first use, unless a model says otherwise: weights as safetensors, the
 tokenizer, the configuration, the card. No pickles, and no second copies in other formats."""

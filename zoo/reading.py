@@ -54,11 +54,12 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
     path = Path(source)
     if path.suffix != ".safetensors" and not (_exists(path) and path.is_dir()):
         return read_spec(source, registry=registry), None
-    from zoo.weights_file import FILE_NAME, read_header, weights_path
+    from zoo.weights_file import weights_path
+    from zoo.weights_reader import read_header
 
-    if path.suffix != ".safetensors" and not _exists(path / FILE_NAME):
+    folder, path = path, weights_path(path)
+    if path != folder and not _exists(path):
         return read_spec(source, registry=registry), None
-    path = weights_path(path)
     header = read_header(path)
     return spec_of(from_data(header.spec, str(path)), registry), header
 

@@ -320,11 +320,13 @@ class _Layers:
         name = document.data.get(key)
         if name is None:
             return
-        place = document.place((key,), value=True)
+        wrong = ""
         if not isinstance(name, str) or not _is_inside(Path(name)):
-            self.report(f"`{key}` must be the name of a folder beside or below this file", place)
+            wrong = f"`{key}` must be the name of a folder beside or below this file"
         elif not (folder / name).is_dir():
-            self.report(f"there is no folder {quoted(name)}", place)
+            wrong = f"there is no folder {quoted(name)}"
+        if wrong:
+            self.report(wrong, document.place((key,), value=True))
         else:
             into.append(folder / name)
 

@@ -37,6 +37,7 @@ def _tree_data(layout: Layout) -> list[dict[str, Any]]:
         {
             "name": row.name,
             "layers": None if row.layers is None else list(row.layers),
+            "runs": row.runs,
             "label": row.layout.label,
             "parameters_each": row.layout.n_parameters,
             "parts": _tree_data(row.layout),
@@ -46,16 +47,21 @@ def _tree_data(layout: Layout) -> list[dict[str, Any]]:
 
 
 class _Part(NamedTuple):
-    """One row of the tree; `layers` are the numbers of the layers that it stands for."""
+    """One row of the tree; `layers` are the numbers of the layers that it stands for, and `runs`
+    how often these run, all together."""
 
     name: str
     layout: Layout
     layers: Sequence[int] | None = None
+    runs: int = 1
 
     @property
     def title(self) -> str:
         """The name, with how many layers, and which when there are several kinds."""
-        return self.name if self.layers is None else f"{self.name} x {len(self.layers)}"
+        if self.layers is None:
+            return self.name
+        again = f", run {self.runs} times" if self.runs != len(self.layers) else ""
+        return f"{self.name} x {len(self.layers)}{again}"
 
 
 def _parts(layout: Layout) -> Iterator[_Part]:
@@ -66,7 +72,7 @@ def _parts(layout: Layout) -> Iterator[_Part]:
             several = len(part.groups) > 1
             for at, layer in part.groups:
                 shown = f"{name} {ranges(at)}" if several else name
-                yield _Part(shown, layer, at)
+                yield _Part(shown, layer, at, part.runs(at))
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -131,10 +131,13 @@ def merge_values(outer: Leaf | Table, inner: Leaf | Table) -> Leaf | Table:
     below, above = slot_table(outer), slot_table(inner)
     if below is None or above is None:
         return inner
-    old, new = below.entries.get("kind"), above.entries.get("kind")
-    if isinstance(old, Leaf) and isinstance(new, Leaf) and old.value != new.value:
-        return inner
-    return merge(below, above)
+    return merge(below, above) if same_kind(below, above) else inner
+
+
+def same_kind(outer: Table, inner: Table) -> bool:
+    """Whether two tables are of one kind, as far as both say which."""
+    old, new = outer.entries.get("kind"), inner.entries.get("kind")
+    return not (isinstance(old, Leaf) and isinstance(new, Leaf) and old.value != new.value)
 
 
 def slot_table(value: Leaf | Table) -> Table | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
 if TYPE_CHECKING:
+    from zoo.load_report import LoadReport
     from zoo.spec import ModelSpec
 
 
@@ -27,10 +28,14 @@ class Transformer(nn.Module):
 
     `encode` and `decode` give hidden states; calling the model gives what its head makes of them.
     A model without one of the two sides does not have that method. `spec` is what it was built
-    from.
+    from. `origin` tells where its weights came from when the zoo has not made them, as plain data;
+    `zoo.load` sets it and `zoo.save` writes it down again. `load_report` tells how `zoo.load` made
+    the model, if it did.
     """
 
     spec: ModelSpec
+    origin: dict[str, Any] | None = None
+    load_report: LoadReport | None = None
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the architecture as a picture, and its sizes."""

@@ -2,17 +2,18 @@
 
 The header holds exactly one metadata key, `zoo`, with canonical JSON: the resolved spec, where the
 plugins came from, the tied tensors, a record of each tensor, and the SHA-256 of all that. The file
-is laid out here and not by the safetensors library, so that its bytes depend on no other package.
+is laid out here and not by the safetensors library, so that its bytes depend on no other package;
+and what is laid out in another way is refused, so that no changed byte of a header goes unnoticed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -22,11 +23,12 @@ from zoo.errors import Place, Problem, WeightsError
 KEY = "zoo"
 FORMAT = 1
 FILE_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 """The dtypes that are stored, as safetensors names them, and the bytes of one element."""
 
-MAX_JSON_BYTES = 100_000_000
-"""What the safetensors format allows."""
+MAX_JSON_BYTES = 1 << 25
+"""The longest header that is read: enough for 100,000 tensors. (The format allows 100 MB.)"""
 
 _Entry = tuple[str, tuple[int, ...]]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -45,31 +47,67 @@ class Record:
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Header:
-    """What the metadata of a weights file says."""
+    """What the metadata of a weights file says.
+
+    `provenance` holds the zoo's version (`zoo`), that of each plugin (`plugins`), and where the
+    weights came from when the zoo has not made them (`origin`).
+    """
 
     spec: dict[str, Any]
     provenance: dict[str, Any]
     ties: dict[str, str]
     records: dict[str, Record]
 
-    def to_json(self) -> str:
-        """Canonical JSON (RFC 8785)."""
+    @property
+    def origin(self) -> dict[str, Any] | None:
+        """Where the weights came from, as plain data."""
+        return self.provenance.get("origin")
+
+    @property
+    def zoo(self) -> str:
+        """The version of the zoo that wrote them."""
+        return _string(self.provenance["zoo"])
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """The distribution and version, or the SHA-256, of each plugin, by `slot.kind`."""
+        plugins = _object(self.provenance["plugins"])
+        return {name: _string(origin) for name, origin in plugins.items()}
+
+    @cached_property
+    def json(self) -> str:
+        """Canonical JSON (RFC 8785) of all this, with the SHA-256 of that JSON in it."""
         import rfc8785
 
+        tensors = {
+            name: {"dtype": r.dtype, "shape": list(r.shape), "sha256": r.sha256}
+            for name, r in self.records.items()
+        }
         data: dict[str, Any] = {
             "format": FORMAT,
             "spec": self.spec,
             "provenance": self.provenance,
             "ties": self.ties,
-            "tensors": {
-                name: {"dtype": r.dtype, "shape": list(r.shape), "sha256": r.sha256}
-                for name, r in self.records.items()
-            },
+            "tensors": tensors,
         }
-        data["sha256"] = hashlib.sha256(rfc8785.dumps(data)).hexdigest()
-        return rfc8785.dumps(data).decode()
+        # Each value once, since this takes longer than all else that is done with a header.
+        parts = {key: rfc8785.dumps(value).decode() for key, value in data.items()}
+        sha256 = hashlib.sha256(_joined(parts).encode()).hexdigest()
+        return _joined({**parts, "sha256": f'"{sha256}"'})
+
+    @property
+    def json_sha256(self) -> str:
+        """The SHA-256 of `json`, on which every byte of a file of these weights depends."""
+        return hashlib.sha256(self.json.encode()).hexdigest()
+
+    @property
+    def spec_digest(self) -> str:
+        """`sha256:` and the SHA-256 of the spec's canonical JSON, as `ModelSpec.digest`."""
+        import rfc8785
+
+        return f"sha256:{hashlib.sha256(rfc8785.dumps(self.spec)).hexdigest()}"
 
     @property
     def content_digest(self) -> str:
@@ -90,10 +128,19 @@ class Header:
         return sorted(self.records, key=key)
 
     def to_bytes(self) -> bytes:
-        """What stands in the file before the tensors: the length of a JSON text, and that text."""
-        entries: dict[str, Any] = {"__metadata__": {KEY: self.to_json()}}
+        """What stands in a file of all tensors before them: the length of a JSON text, and that
+        text."""
+        return self._laid_out(self.names_in_file(), self.json)
+
+    def shard_bytes(self, names: Sequence[str]) -> bytes:
+        """The same of a shard, which holds some of the tensors, and instead of the metadata the
+        SHA-256 of it: the metadata is in the index."""
+        return self._laid_out(names, json.dumps({"format": FORMAT, "shard_of": self.json_sha256}))
+
+    def _laid_out(self, names: Sequence[str], metadata: str) -> bytes:
+        entries: dict[str, Any] = {"__metadata__": {KEY: metadata}}
         end = 0
-        for name in self.names_in_file():
+        for name in names:
             record = self.records[name]
             start, end = end, end + record.n_bytes
             entries[name] = {
@@ -106,9 +153,18 @@ class Header:
         return len(text).to_bytes(8, "little") + text
 
 
+def _joined(parts: Mapping[str, str]) -> str:
+    """The canonical JSON of an object whose values are given as such."""
+    return "{" + ",".join(f'"{key}":{parts[key]}' for key in sorted(parts)) + "}"
+
+
 def weights_path(path: Path) -> Path:
-    """The weights file that `path` means: itself, or `model.safetensors` in a folder."""
-    return path if path.suffix == ".safetensors" or path.is_file() else path / FILE_NAME
+    """The file that `path` means: itself, or in a folder the index of its shards if there is one,
+    else its `model.safetensors`."""
+    if path.suffix == ".safetensors" or path.is_file():
+        return path
+    index = path / INDEX_NAME
+    return index if index.is_file() else path / FILE_NAME
 
 
 def saved_path(path: Path) -> Path:
@@ -117,50 +173,18 @@ def saved_path(path: Path) -> Path:
     return path if path.suffix == ".safetensors" else path / FILE_NAME
 
 
-def read_header(path: Path) -> Header:
-    """Read what a weights file says of itself. Needs neither torch nor numpy.
+def parse_file(raw: bytes, place: Place) -> Header:
+    """The header of a file of all tensors, given what stands before them.
 
     Raises:
-        WeightsError: the file is missing, damaged, or was not written by the zoo.
+        WeightsError: it is damaged, or was not written by the zoo.
     """
-    place = Place(str(path))
-    if not path.is_file():
-        raise WeightsError(Problem("there is no such weights file", place))
     try:
-        metadata, found = read_entries(path)
-    except OSError as error:
-        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
+        entries: dict[str, Any] = json.loads(raw[8:].decode("utf-8"))
+        metadata = entries.pop("__metadata__", None)
+        found = {name: (e["dtype"], tuple(e["shape"])) for name, e in entries.items()}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise not_whole(error, place) from None
-    header = _parse(metadata, place)
-    if problems := list(_differences(found, header.records, place)):
-        raise WeightsError(problems)
-    return header
-
-
-def not_whole(error: Exception, place: Place) -> WeightsError:
-    """The error for a file that is no safetensors file, or not all of one."""
-    message = f"not a whole safetensors file: {error}"
-    return WeightsError(Problem(message, place, "fetch or build it again"))
-
-
-def read_entries(path: Path) -> tuple[Any, dict[str, _Entry]]:
-    """The metadata of a safetensors file, and the dtype and shape of each tensor in it."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > MAX_JSON_BYTES:
-            raise ValueError(f"its header would be {length:,} bytes long")
-        raw = file.read(length)
-        size = file.seek(0, os.SEEK_END)
-    entries: dict[str, Any] = json.loads(raw.decode("utf-8"))
-    metadata = entries.pop("__metadata__", None)
-    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-    if size != 8 + length + end:
-        raise ValueError(f"{size:,} bytes long, while its header tells of {8 + length + end:,}")
-    return metadata, {name: (e["dtype"], tuple(e["shape"])) for name, e in entries.items()}
-
-
-def _parse(metadata: Any, place: Place) -> Header:
+        raise not_whole(str(error), place) from None
     if not isinstance(metadata, dict) or KEY not in metadata:
         raise WeightsError(
             Problem(
@@ -169,8 +193,30 @@ def _parse(metadata: Any, place: Place) -> Header:
                 help="`zoo build` writes files that rebuild themselves",
             )
         )
+    header = parse_metadata(metadata[KEY], place)
+    if problems := list(_differences(found, header.records, place)):
+        raise WeightsError(problems)
+    if header.to_bytes() != raw:
+        raise _damaged("the header is not laid out as the zoo does it", place)
+    return header
+
+
+def parse_metadata(text: object, place: Place) -> Header:
+    """The header that the canonical JSON of a `zoo` metadata key tells.
+
+    Raises:
+        WeightsError: it is damaged, or was not written by the zoo.
+    """
     try:
-        data: Any = json.loads(metadata[KEY])
+        data: Any = json.loads(_string(text))
+        if isinstance(data, dict) and "shard_of" in data:
+            raise WeightsError(
+                Problem(
+                    "one shard of several, which alone is no model",
+                    place,
+                    help=f"name the folder, which has a {INDEX_NAME}",
+                )
+            )
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']!r} is not known")
         header = Header(
@@ -179,14 +225,31 @@ def _parse(metadata: Any, place: Place) -> Header:
             ties={name: _string(first) for name, first in _object(data["ties"]).items()},
             records={name: _record(r) for name, r in _object(data["tensors"]).items()},
         )
+        _ = header.zoo, header.plugins
+        if header.origin is not None:
+            _object(header.origin)
         if "extends" in header.spec:
             raise ValueError("its spec extends another one")
-        if json.loads(header.to_json()) != data:
+        if header.json != text:
             raise ValueError("it is not what was written")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         message = f"the `zoo` metadata is damaged: {type(error).__name__}: {error}"
-        raise WeightsError(Problem(message, place, "fetch or build it again")) from None
+        raise _damaged(message, place) from None
     return header
+
+
+def not_whole(reason: str, place: Place) -> WeightsError:
+    """The error for a file that is no safetensors file, or not all of one."""
+    return _damaged(f"not a whole safetensors file: {reason}", place)
+
+
+def changed_tensor(name: str, place: Place) -> WeightsError:
+    """The error for a tensor whose bytes do not have the SHA-256 of its record."""
+    return WeightsError(Problem(f"the bytes of `{name}` are not those that were saved", place))
+
+
+def _damaged(message: str, place: Place) -> WeightsError:
+    return WeightsError(Problem(message, place, "fetch or build it again"))
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -206,7 +269,7 @@ def _record(value: Any) -> Record:
     shape: tuple[Any, ...] = tuple(value["shape"])
     if dtype not in ITEM_BYTES:
         raise ValueError(f"the dtype {dtype!r} is not known")
-    if any(type(size) is not int for size in shape):
+    if any(type(size) is not int or size < 0 for size in shape):
         raise TypeError("a shape is a list of integers")
     if not _SHA256.fullmatch(sha256):
         raise ValueError("a record has no SHA-256")

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from zoo.component import Component, Given, LayerRules, Shared, Size, Slot, contradiction
 from zoo.layout import LayerList, Layout, linear
 from zoo.slots import Block, Embedding, Norm, NormPlacement, Position
+from zoo_components.sharing import SharedLayers
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,10 +52,14 @@ class Stack(Component):
     """Whether a norm follows the last block."""
     causal: bool
     """Whether a position attends to no later one."""
-    share_layers: bool = False
-    """Whether all layers are one (ALBERT: Lan et al. 2019, arXiv:1909.11942)."""
+    share_layers: SharedLayers = False
+    """Whether all layers use the same weights (ALBERT: Lan et al. 2019, arXiv:1909.11942); or a
+    list that has for each layer the number of the weights that it uses, counted from 0, such as
+    `[0, 0, 1, 1]`."""
     pad_id: Shared[int | None] = Field(default=None, ge=0)
-    """The id of padding: such tokens are hidden from attention."""
+    """The id of padding: such tokens are hidden from attention, and count for no pooling."""
+    padding: Shared[Literal["hidden", "seen"]] = "hidden"
+    """Whether attention sees padding where no mask hides it, as in `transformers`."""
     count_positions: Literal["all", "unpadded", "unmasked"] = "all"
     """What gives a token its position: its place in the sequence, or the number of tokens before it
     that are not padding (RoBERTa) or not masked (OPT); padding or masked, it is at -1."""
@@ -100,6 +105,10 @@ class Stack(Component):
                 '`count_positions = "unpadded"` needs to know what padding is: state `pad_id`',
                 "count_positions",
             )
+        if self.padding == "seen" and self.pad_id is None:
+            raise contradiction(
+                '`padding = "seen"` needs to know what padding is: state `pad_id`', "padding"
+            )
         if self.pad_id is not None and self.pad_id >= (self.vocab or math.inf):
             raise contradiction(
                 f"pad_id = {self.pad_id} is beyond the vocabulary of {self.vocab} tokens",
@@ -108,12 +117,7 @@ class Stack(Component):
                 "source_vocab",
                 "target_vocab",
             )
-        if self.share_layers and self.layers:
-            raise contradiction(
-                "layers that are all one cannot differ: drop `share_layers` or the rules",
-                "share_layers",
-                "layers",
-            )
+        self._check_sharing()
         for group in self.layers:
             if self.position != group.position and (
                 self.position.embedded or group.position.embedded
@@ -148,12 +152,29 @@ class Stack(Component):
                 )
         return self
 
+    def _check_sharing(self) -> None:
+        """Layers with the same weights are one module, so nothing may differ between them."""
+        if not (self.share_layers and self.layers):
+            return
+        found: dict[int, tuple[int, Block, Position]] = {}
+        for at, block, scheme in self._layer_groups:
+            for layer in at:
+                number = self.share_layers[layer] if isinstance(self.share_layers, tuple) else 0
+                other, *same = found.setdefault(number, (layer, block, scheme))
+                if same != [block, scheme]:
+                    raise contradiction(
+                        f"layers {min(layer, other)} and {max(layer, other)} share their weights "
+                        "and cannot differ, as the rules say: change `share_layers` or the rules",
+                        "share_layers",
+                        "layers",
+                    )
+
     @cached_property
-    def groups(self) -> list[tuple[Sequence[int], Block, Position]]:
-        """The layers that are alike: their numbers, their block, their position scheme."""
+    def _layer_groups(self) -> list[tuple[Sequence[int], Block, Position]]:
+        """The layers that are alike, in the order in which they run."""
         special = {number for group in self.layers for number in group.at}
         if not special:
-            return [(range(1 if self.share_layers else self.n_layers), self.block, self.position)]
+            return [(range(self.n_layers), self.block, self.position)]
         plain = [number for number in range(self.n_layers) if number not in special]
         groups: list[tuple[Sequence[int], Block, Position]] = [
             (group.at, group.block, group.position) for group in self.layers
@@ -161,6 +182,22 @@ class Stack(Component):
         if plain:
             groups.append((plain, self.block, self.position))
         return sorted(groups, key=lambda group: group[0][0])
+
+    @cached_property
+    def groups(self) -> list[tuple[Sequence[int], Block, Position]]:
+        """The weights that are alike: their numbers, their block, their position scheme. They are
+        those of the layers unless layers share them."""
+        if not isinstance(self.share_layers, tuple):
+            _, block, scheme = self._layer_groups[0]
+            return [(range(1), block, scheme)] if self.share_layers else self._layer_groups
+        groups: list[tuple[Sequence[int], Block, Position]] = []
+        left = set(self.share_layers)
+        for at, block, scheme in self._layer_groups:
+            numbers = sorted(left.intersection(self.share_layers[layer] for layer in at))
+            left.difference_update(numbers)
+            if numbers:
+                groups.append((numbers, block, scheme))
+        return groups
 
     def _inner(self) -> list[Position]:
         """The different schemes that work inside attention."""
@@ -184,13 +221,18 @@ class Stack(Component):
         parts: dict[str, Layout | LayerList] = {
             self.embedding.site: embed,
             **{name: scheme.layout() for name, scheme in self.schemes.items()},
-            "layers": LayerList(layers, passes=self.n_layers if self.share_layers else 1),
+            "layers": self._layer_list(layers),
         }
         if self.final_norm:
             parts["norm"] = self.norm.layout()
         if self.output_width != self.d_model:
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
         return Layout({name: p for name, p in parts.items() if p.size}, generates=self.causal)
+
+    def _layer_list(self, layers: tuple[tuple[Sequence[int], Layout], ...]) -> LayerList:
+        if isinstance(self.share_layers, tuple):
+            return LayerList(layers, order=self.share_layers)
+        return LayerList(layers, passes=self.n_layers if self.share_layers else 1)
 
     def build(self) -> nn.Module:
         from zoo_components.modules.stack import LayerSchemes
@@ -203,18 +245,20 @@ class Stack(Component):
             for number in at:
                 layers[number] = block.build(), schemes
         ordered = [layers[number] for number in sorted(layers)]
+        order = [0] * self.n_layers if self.share_layers else range(self.n_layers)
         return Module(
             embed=self.embedding.build(self.position.build() if self.position.embedded else None),
             embed_name=self.embedding.site,
             layers=[layer for layer, _ in ordered],
             schemes_of_layers=[schemes for _, schemes in ordered],
-            passes=self.n_layers if self.share_layers else 1,
+            order=self.share_layers if isinstance(self.share_layers, tuple) else order,
             schemes={name: scheme.build() for name, scheme in self.schemes.items()},
             norm=self.norm.build() if self.final_norm else None,
             d_model=self.d_model,
             output_width=self.output_width,
             causal=self.causal,
             pad_id=self.pad_id,
+            padding_seen=self.padding == "seen",
             count_positions=self.count_positions,
         )
 

@@ -37,9 +37,13 @@ class Case:
         config: what its config states beyond the sizes.
         published: what its config.json states otherwise than transformers writes it today, such as
             older spellings; None for what it lacks.
+        renamed: parts of the names of its tensors, with what they are in the checkpoint instead.
+        shrunk: parts of the names of weights, with what their random values are multiplied with:
+            where scores are not scaled, as in T5, the queries of a trained model are smaller.
         attention: the implementation in transformers that is the truth.
         untied: whether the head gets weights of its own although the config says that it is tied,
             as in some published checkpoints.
+        left: whether it is also given texts with padding on the left.
         features: of a model that listens, the shape of the features of one input in transformers:
             (frames, features), or the reverse if `channels_first`.
         channels_first: which of the two.
@@ -50,8 +54,11 @@ class Case:
     model_class: str
     config: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, Any] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    shrunk: Mapping[str, float] = field(default_factory=dict)
     attention: str = "eager"
     untied: bool = False
+    left: bool = True
     features: tuple[int, int] | None = None
     channels_first: bool = False
 

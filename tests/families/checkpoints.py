@@ -11,12 +11,13 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -68,6 +69,8 @@ def make_model(case: Case) -> PreTrainedModel:
     for name, tensor, owner in saved_tensors(model):
         if not is_computed(tensor, others[name]):
             fill(tensor, owner, generator(f"{case.name}:{name}"))
+            for part, factor in case.shrunk.items():
+                tensor.data *= factor if part in name else 1.0
     return model
 
 
@@ -95,15 +98,14 @@ def is_computed(tensor: Tensor, other: Tensor) -> bool:
 
 @torch.no_grad()
 def fill(tensor: Tensor, owner: nn.Module, random: torch.Generator) -> None:
-    """Random values of the size that a trained model has: about 1 / sqrt(inputs) for matrices, and
-    0.2 around the initial value for vectors and for whatever starts as a constant."""
+    """Random values of the size that a trained model has: 0.2 around the value of what starts as a
+    constant, as norms and biases do, and about 1 / sqrt(inputs) for matrices."""
     noise = torch.randn(tensor.shape, generator=random)
-    constant = bool((tensor == tensor.flatten()[0]).all())
-    if constant and tensor.dim() < 2:
+    if bool((tensor == tensor.flatten()[0]).all()):
         tensor.add_(0.2 * noise)
     elif isinstance(owner, nn.Embedding):
         tensor.copy_(0.4 * noise)
-    elif tensor.dim() < 2 or tensor.shape[0] == 1:
+    elif tensor.dim() < 2:
         tensor.copy_(0.2 * noise)
     else:
         inputs = tensor[0].numel() if isinstance(owner, nn.Conv1d) else tensor.shape[-1]
@@ -117,11 +119,24 @@ def generator(name: str) -> torch.Generator:
 
 
 def save(model: PreTrainedModel, case: Case, folder: Path) -> None:
-    """Write what `save_pretrained` writes, with the config as the case says it is published."""
+    """Write what `save_pretrained` writes, with the config and the names of tensors that the case
+    says to be published."""
     model.save_pretrained(folder)
+    if case.renamed:
+        rename(folder / "model.safetensors", case.renamed)
     gone = {key for key, value in case.published.items() if value is None}
     config = read_config(folder) | dict(case.published)
     write_config(folder, {key: value for key, value in config.items() if key not in gone})
+
+
+def rename(file: Path, renamed: Mapping[str, str]) -> None:
+    """Give the tensors of a file other names."""
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in load_file(file).items():
+        for new, old in renamed.items():
+            name = name.replace(new, old)
+        tensors[name] = tensor
+    save_file(tensors, file, {"format": "pt"})
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -142,8 +157,8 @@ def without_defaults(folder: Path, case: Case) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k in kept or k not in defaults or v != defaults[k]}
 
 
-def load(case: Case, folder: Path) -> PreTrainedModel:
-    """What transformers reads from a folder.
+def load(case: Case, folder: Path, may_lack: Collection[str] = ()) -> PreTrainedModel:
+    """What transformers reads from a folder, which may lack some tensors.
 
     Raises:
         ValueError: it finds a tensor missing, unexpected or of the wrong shape.
@@ -152,7 +167,8 @@ def load(case: Case, folder: Path) -> PreTrainedModel:
     model, report = cls.from_pretrained(
         folder, attn_implementation=case.attention, output_loading_info=True
     )
-    if complaints := {what: sorted(names) for what, names in report.items() if names}:
+    found = {what: sorted(set(names) - set(may_lack)) for what, names in report.items()}
+    if complaints := {what: names for what, names in found.items() if names}:
         raise ValueError(f"transformers loads {folder} with {complaints}")
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()  # mapped weights are not aligned: other last bits

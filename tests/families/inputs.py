@@ -62,7 +62,7 @@ def make_inputs(case: Case, config: PreTrainedConfig, takes_types: bool) -> Iter
     yield replace(plain, name="short", source=plain.source[:, :SHORT])
     right = padded(plain, config, torch.tensor([0, 4, 9]))
     yield right
-    if case.kind == "decoder":
+    if case.kind == "decoder" and case.left:
         yield padded(plain, config, torch.tensor([0, 4, 9]), left=True)
     yield with_special_ids(plain, config)
     if takes_types and getattr(config, "type_vocab_size", 0) > 1:
@@ -77,7 +77,8 @@ def texts(random: torch.Generator, length: int) -> Tensor:
 
 def pad_id(config: PreTrainedConfig) -> int:
     """The id that pads."""
-    return 1 if config.pad_token_id is None else config.pad_token_id
+    stated: int | None = getattr(config, "pad_token_id", None)  # some configs have no such field
+    return 1 if stated is None else stated
 
 
 def padded(

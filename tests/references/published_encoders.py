@@ -60,6 +60,33 @@ DEBERTA_NAMES = {
     "encoder.rel_embed.norm": "deberta.encoder.LayerNorm",
     "encoder.rel_embed": "deberta.encoder.rel_embeddings",
 }
+ALBERT_NAMES = {
+    "encoder.embed.tokens": "albert.embeddings.word_embeddings",
+    "encoder.embed.positions": "albert.embeddings.position_embeddings",
+    "encoder.embed.types": "albert.embeddings.token_type_embeddings",
+    "encoder.embed.norm": "albert.embeddings.LayerNorm",
+    "encoder.embed.proj": "albert.encoder.embedding_hidden_mapping_in",
+    **{
+        f"encoder.layers.{i}": f"albert.encoder.albert_layer_groups.{i // 2}.albert_layers.{i % 2}"
+        for i in range(4)
+    },
+    "self_attn.q_proj": "attention.query",
+    "self_attn.k_proj": "attention.key",
+    "self_attn.v_proj": "attention.value",
+    "self_attn.o_proj": "attention.dense",
+    "self_attn.out_norm": "attention.LayerNorm",
+    "ffn.up_proj": "ffn",
+    "ffn.down_proj": "ffn_output",
+    "ffn.out_norm": "full_layer_layer_norm",
+    "head.dense": "predictions.dense",
+    "head.norm": "predictions.LayerNorm",
+    "head.out.bias": "predictions.bias",
+}
+ALBERT_CONFIG = BERT_CONFIG | {"embedding_size": 10, "hidden_act": "gelu"}
+ALBERT_SPEC = BERT_SPEC | {
+    "embedding": {"kind": "tokens", "n_types": 2, "norm": NORM, "d_embed": 10},
+    "head": {"kind": "mlm", "tied": True, "d_hidden": 10},
+}
 ENCODERS: dict[str, Published] = {
     "bert": Published(
         "BertForPreTraining",
@@ -70,32 +97,16 @@ ENCODERS: dict[str, Published] = {
     ),
     "albert": Published(
         "AlbertForMaskedLM",
-        BERT_CONFIG | {"embedding_size": 10, "hidden_act": "gelu"},
-        BERT_SPEC
-        | {
-            "embedding": {"kind": "tokens", "n_types": 2, "norm": NORM, "d_embed": 10},
-            "encoder": {"share_layers": True},
-            "head": {"kind": "mlm", "tied": True, "d_hidden": 10},
-        },
-        {
-            "encoder.embed.tokens": "albert.embeddings.word_embeddings",
-            "encoder.embed.positions": "albert.embeddings.position_embeddings",
-            "encoder.embed.types": "albert.embeddings.token_type_embeddings",
-            "encoder.embed.norm": "albert.embeddings.LayerNorm",
-            "encoder.embed.proj": "albert.encoder.embedding_hidden_mapping_in",
-            "encoder.layers.0": "albert.encoder.albert_layer_groups.0.albert_layers.0",
-            "self_attn.q_proj": "attention.query",
-            "self_attn.k_proj": "attention.key",
-            "self_attn.v_proj": "attention.value",
-            "self_attn.o_proj": "attention.dense",
-            "self_attn.out_norm": "attention.LayerNorm",
-            "ffn.up_proj": "ffn",
-            "ffn.down_proj": "ffn_output",
-            "ffn.out_norm": "full_layer_layer_norm",
-            "head.dense": "predictions.dense",
-            "head.norm": "predictions.LayerNorm",
-            "head.out.bias": "predictions.bias",
-        },
+        ALBERT_CONFIG,
+        ALBERT_SPEC | {"encoder": {"share_layers": True}},
+        ALBERT_NAMES,
+        token_types=True,
+    ),
+    "albert, layers in groups": Published(  # three groups of two layers; the first twice
+        "AlbertForMaskedLM",
+        ALBERT_CONFIG | {"num_hidden_layers": 3, "num_hidden_groups": 2, "inner_group_num": 2},
+        ALBERT_SPEC | {"n_layers": 6, "encoder": {"share_layers": [0, 1, 0, 1, 2, 3]}},
+        ALBERT_NAMES,
         token_types=True,
     ),
     "electra": Published(

@@ -20,7 +20,11 @@ from zoo.drawing.components import (
 from zoo.drawing.figure import Branch, Cycle, Layer, Run
 from zoo.drawing.folding import fold
 from zoo.layout import LayerList, Layout
+from zoo.show import ranges
 from zoo.slots import Attention, Block, Position, Sublayer
+
+MAX_SHARED = 4
+"""Of more sets of layers with the same weights than that, only the first are told."""
 
 
 class _Kind(NamedTuple):
@@ -33,10 +37,11 @@ class _Kind(NamedTuple):
 
 
 class _Sequence(NamedTuple):
-    """Layers in order, each by the index of its kind, and how often they are run through."""
+    """Layers as they run, each by the index of its kind, and by the number of its weights when
+    some share them."""
 
     kinds: list[int]
-    passes: int = 1
+    weights: Sequence[int] = ()
 
 
 def layers_of(
@@ -50,18 +55,26 @@ def layers_of(
     kinds += [kind for c in inside if isinstance(c.mark, LayerRules) for kind in _rule(c, schemes)]
     parts: list[Run | Cycle] = []
     notes: list[str] = []
-    for kinds_in_order, passes in _sequences(stack, inside, kinds, n_plain, layout):
+    for kinds_in_order, weights in _sequences(stack, inside, kinds, n_plain, layout):
         used = sorted(set(kinds_in_order))
         keys = varied([[kinds[i].block, *kinds[i].schemes] for i in used])
         drawn = [_layer(kinds[i], keys) for i in used]
-        folded = fold([used.index(i) for i in kinds_in_order], drawn)
-        if passes > 1 and len(folded) == 1 and isinstance(folded[0], Run):
-            folded = (replace(folded[0], times=folded[0].times * passes),)
-            notes.append("all with the same weights")
-        elif passes > 1:
-            notes.append(f"run through {passes} times, with the same weights")
-        parts += folded
+        parts += fold([used.index(i) for i in kinds_in_order], drawn)
+        if weights:
+            notes.append(_sharing(weights))
     return tuple(parts), notes
+
+
+def _sharing(weights: Sequence[int]) -> str:
+    """Which layers share their weights."""
+    layers: dict[int, list[int]] = {}
+    for layer, number in enumerate(weights):
+        layers.setdefault(number, []).append(layer)
+    if len(layers) == 1:
+        return "all with the same weights"
+    shared = [ranges(numbers) for numbers in layers.values() if len(numbers) > 1]
+    shown = shared[:MAX_SHARED] + ["..."] * (len(shared) > MAX_SHARED)
+    return f"same weights in layers {'; '.join(shown)}"
 
 
 def is_embedded(child: Child) -> bool:
@@ -101,9 +114,11 @@ def _sequences(
             continue
         if name in lists:
             plain = [k for k in range(n_plain) if names.get(kinds[k].block.name, name) == name]
-            numbered = _numbered(lists[name], kinds, plain) | (special if not seen else {})
-            in_order = [numbered[number] for number in sorted(numbered)]
-            yield _Sequence(in_order, lists[name].passes)
+            numbered = _numbered(lists[name], kinds, plain)
+            order = [*(lists[name].order or sorted(numbered))] * lists[name].passes
+            ruled = {} if seen else special
+            in_order = [ruled.get(layer, numbered[number]) for layer, number in enumerate(order)]
+            yield _Sequence(in_order, order if len(order) > len(numbered) else ())
             seen.add(name)
         else:
             rules = (c.mark for c in inside if isinstance(c.mark, LayerRules))

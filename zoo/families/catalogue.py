@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from zoo.document import read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError, did_you_mean, quoted
 from zoo.families.config import Config, Defaults, JsonFile
 from zoo.families.family import Family, read_defaults, read_family
@@ -47,9 +48,8 @@ class Catalogue:
         """The family that reads each `model_type`."""
         found: dict[str, str] = {}
         for name, path in self.paths.items():
-            stated: Any = read_document(path).data.get("model_type", [])
-            for model_type in stated if isinstance(stated, list) else []:
-                if found.setdefault(str(model_type), name) != name:
+            for model_type in _model_types(path):
+                if found.setdefault(model_type, name) != name:
                     message = f"{quoted(found[model_type])} reads {quoted(model_type)} already"
                     raise SpecError(Problem(message, Place(str(path))))
         return found
@@ -117,3 +117,17 @@ class Catalogue:
         if problems := config.wrong_types():
             raise WeightsError(problems)
         return Scope(family, config, keys, self.vocabulary)
+
+
+def _model_types(path: Path) -> list[str]:
+    """What a family file says of the `model_type`s that it reads; nothing where it is damaged.
+
+    Only the lines before its first table are parsed: all files are looked at to find one family.
+    """
+    text = path.read_text(encoding="utf-8", errors="replace")
+    head, *_ = re.split(r"^\[", text, maxsplit=1, flags=re.MULTILINE)
+    try:
+        stated: Any = tomllib.loads(head).get("model_type", [])
+    except tomllib.TOMLDecodeError:
+        return []
+    return [str(model_type) for model_type in stated] if isinstance(stated, list) else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
 from zoo.families.config import read_json
-from zoo.weights_file import ITEM_BYTES, not_whole, read_entries
+from zoo.weights_file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
 
 FILE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -92,12 +94,11 @@ def _indexed(folder: Path) -> dict[str, Stored]:
 def _of_file(path: Path) -> dict[str, Stored]:
     place = Place(str(path))
     try:
-        _, entries = read_entries(path)
-        tensors = {key: Stored(path, *entry) for key, entry in entries.items()}
+        tensors = _entries(path)
     except OSError as error:
         raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise not_whole(error, place) from None
+        raise not_whole(str(error), place) from None
     if wrong := [key for key, tensor in tensors.items() if tensor.dtype not in ITEM_BYTES]:
         raise WeightsError(
             Problem(
@@ -108,6 +109,21 @@ def _of_file(path: Path) -> dict[str, Stored]:
             for key in wrong
         )
     return tensors
+
+
+def _entries(path: Path) -> dict[str, Stored]:
+    """What the header of a safetensors file says of its tensors."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_JSON_BYTES:
+            raise ValueError(f"its header would be {length:,} bytes long")
+        entries: dict[str, Any] = json.loads(file.read(length).decode("utf-8"))
+        size = file.seek(0, os.SEEK_END)
+    entries.pop("__metadata__", None)
+    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    if size != 8 + length + end:
+        raise ValueError(f"{size:,} bytes long, while its header tells of {8 + length + end:,}")
+    return {name: Stored(path, e["dtype"], tuple(e["shape"])) for name, e in entries.items()}
 
 
 class Reader:
@@ -140,5 +156,5 @@ class Reader:
                 self._files[path] = self._stack.enter_context(opened)
             tensor: torch.Tensor = self._files[path].get_tensor(own_name)
         except (SafetensorError, OSError) as error:
-            raise not_whole(error, Place(str(path))) from None
+            raise not_whole(str(error), Place(str(path))) from None
         return tensor

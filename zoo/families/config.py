@@ -57,6 +57,12 @@ def read_json(path: Path) -> JsonFile:
         raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
     if len(raw) > MAX_BYTES:
         raise WeightsError(Problem(f"larger than {MAX_BYTES:,} bytes", place))
+    return parse_json(path, raw)
+
+
+def parse_json(path: Path, raw: bytes) -> JsonFile:
+    """Read the bytes of a file that holds one JSON object. Raises as `read_json`."""
+    place = Place(str(path))
     try:
         text = raw.decode("utf-8")
         data = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)

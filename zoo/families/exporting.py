@@ -16,16 +16,17 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import FILE_NAME
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.config import JsonFile
+from zoo.families.config import parse_json
 from zoo.families.family import with_rules
-from zoo.families.origin import Origin, config_text, read_companions, write_companions
+from zoo.families.origin import Origin, read_companions, write_companions
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import dense_rules
 from zoo.loading import load
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, read_header, weights_path
+from zoo.weights_file import Header, weights_path
+from zoo.weights_reader import read_header
 
 
 def export_folder(source: Path, output: Path, *, registry: Registry | None = None) -> None:
@@ -47,7 +48,7 @@ def export_folder(source: Path, output: Path, *, registry: Registry | None = Non
     plan = _plan(model, origin, registry, Place(str(path)))
     tensors = dict(_made(model, plan, origin))
     with new_folder(output) as folder:
-        (folder / CONFIG).write_text(config_text(origin.config), encoding="utf-8")
+        (folder / CONFIG).write_bytes(origin.config.encode())
         write_companions(read_companions(path.parent, origin.files), folder)
         for place in sorted({name.rpartition("/")[0] for name in tensors}):
             with (folder / place / FILE_NAME).open("xb") as file:
@@ -72,7 +73,7 @@ def _origin(header: Header, where: Place) -> Origin:
 
 def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) -> Plan:
     catalogue = Catalogue(registry)
-    file = JsonFile(Path(CONFIG), dict(origin.config), config_text(origin.config))
+    file = parse_json(Path(CONFIG), origin.config.encode())
     family = with_rules(catalogue.family(origin.family), dense_rules(origin.tensors))
     scope = catalogue.scope(family, file, frozenset(origin.tensors))
     return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)

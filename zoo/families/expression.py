@@ -235,10 +235,10 @@ class _Evaluation:
 
 
 def _arithmetic(op: ast.operator, left: Any, right: Any) -> Any:
+    if not isinstance(op, ast.Add) and not (_is_number(left) and _is_number(right)):
+        raise TypeError("it is not made of numbers")
     if isinstance(op, ast.Pow) and abs(right) > 64:
         raise ValueError("the exponent is too large")
-    if isinstance(op, ast.Mult) and not (_is_number(left) and _is_number(right)):
-        raise TypeError("only numbers are multiplied")
     return _OPERATORS[type(op)](left, right)
 
 

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, did_you_mean, quoted
-from zoo.tables import Table, as_table, merge
+from zoo.tables import Leaf, Table, as_table, merge_values, same_kind
 
 FORMAT = 1
 MAX_PARENTS = 8
@@ -218,11 +218,26 @@ def _over(parent: Family, own: Family, head: _Head, document: Document) -> Famil
         ignores=parent.ignores | own.ignores,
         defaults={**parent.defaults, **own.defaults},
         let={**parent.let, **own.let},
-        spec=merge(parent.spec, own.spec),
+        spec=_merge(parent.spec, own.spec),
         legacy={**parent.legacy, **own.legacy},
         rules={**kept, **own.rules},
         n_lines=own.n_lines,
     )
+
+
+def _merge(outer: Table, inner: Table) -> Table:
+    """`inner` over `outer` as specs merge, but that an expression takes the place of a table."""
+    entries = dict(outer.entries)
+    for key, value in inner.entries.items():
+        below = entries.get(key)
+        is_expression = isinstance(value, Leaf) and str(value.value).startswith("=")
+        if below is None or is_expression:
+            entries[key] = value
+        elif isinstance(below, Table) and isinstance(value, Table) and same_kind(below, value):
+            entries[key] = _merge(below, value)
+        else:
+            entries[key] = merge_values(below, value)
+    return Table(entries, inner.document, inner.path, (outer, inner))
 
 
 def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:

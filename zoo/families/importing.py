@@ -29,8 +29,9 @@ from zoo.families.origin import (
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
+from zoo.provenance import plugin_versions
 from zoo.registry import Registry, load_registry
-from zoo.saving import DTYPES, bytes_of, plugin_versions
+from zoo.saving import DTYPES, bytes_of
 from zoo.spec import ModelSpec
 from zoo.weights_file import FILE_NAME, Header, Record
 
@@ -96,7 +97,7 @@ def plan_import(
     companions = tuple(read_companions(source, (*COMPANIONS, *sentence.files)))
     origin = Origin(
         family=family.name,
-        config=file.data,
+        config=file.text,
         tensors=tuple(sorted(tensors.keys() - set(plan.dropped))),
         renamed={key: old for key, old in renamed.items() if key != old},
         files={companion.name: companion.sha256 for companion in companions},

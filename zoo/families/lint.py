@@ -61,7 +61,7 @@ def lint(family: Family, registry: Registry, config: Path | None = None) -> Lint
                 forms += _check(family, catalogue, registry, file, assumed)
             except ZooError as error:
                 problems.update(dict.fromkeys(error.problems))
-    if not problems and forms == 0:
+    if configs and not problems and forms == 0:  # no model type: a family for others to extend
         message = "no form of a checkpoint agrees with what the rules say is present"
         problems[Problem(message, Place(str(family.path)))] = None
     if problems:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -45,8 +44,8 @@ class Origin(BaseModel):
 
     family: str
     """The family that read it."""
-    config: Mapping[str, Any]
-    """Its config.json."""
+    config: str
+    """The text of its config.json: as JSON inside the header, 1.0 would become 1."""
     tensors: tuple[str, ...]
     """The names of its tensors, in the spelling of today."""
     renamed: Mapping[str, str] = {}
@@ -80,8 +79,3 @@ def write_companions(companions: Iterable[Companion], folder: Path) -> None:
         path = folder / companion.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(companion.data)
-
-
-def config_text(config: Mapping[str, Any]) -> str:
-    """A config.json as it is written."""
-    return json.dumps(config, indent=2, sort_keys=True) + "\n"

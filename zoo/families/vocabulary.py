@@ -72,6 +72,7 @@ class Vocabulary(BaseModel):
         theta: float | None = None,
         fraction: float | None = None,
         interleaved: bool = False,
+        default: Mapping[str, Any] | None = None,
     ) -> dict[str, Any] | None:
         """The table of rotary positions that a configuration describes.
 
@@ -85,6 +86,8 @@ class Vocabulary(BaseModel):
             fraction: the share of a head that is rotated, where it is not taken from the
                 configuration.
             interleaved: whether pairs are neighbours.
+            default: what stands for `rope_parameters` where the configuration has neither these
+                nor `rope_scaling`.
 
         Returns:
             The table, or none if the configuration says that these layers have no rotation.
@@ -94,7 +97,7 @@ class Vocabulary(BaseModel):
             stated = stated[layer_type]
             if stated is None:
                 return None
-        scaling: dict[str, Any] = dict(stated or config.get("rope_scaling") or {})
+        scaling: dict[str, Any] = dict(stated or config.get("rope_scaling") or default or {})
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind not in self.rope:
             known = ", ".join(sorted(self.rope))

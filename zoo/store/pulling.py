@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zoo.bundle import lock_of_bundle, read_bundle
 from zoo.errors import Place, Problem, did_you_mean, quoted
 from zoo.plugin_errors import plugin_code
 from zoo.pretrained import CARDS, File, Pretrained, find_pretrained, safe_path, selected
@@ -16,6 +17,7 @@ from zoo.store.fetching import OnBytes, fetch
 from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.refs import Ref, read_ref, write_ref
+from zoo.weights_reader import open_weights
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -66,11 +68,11 @@ def pull(
         model, fetched = _fetch_all(model, store, work, on_total, on_bytes, timeout)
         folder = fetched if model.card.family is None else _imported(model, fetched, work, registry)
         files = model.card.files if folder == fetched else digests(folder)
-        content_digest = _check_content(model, folder)
+        found = _check_content(model, folder)
         if not published(name, registry).is_pinned:
             record(model, store, registry)
         source = model.source.model_dump(exclude_none=True)
-        ref = Ref(model.name, model.version, files, model.card.files, source, content_digest)
+        ref = Ref(model.name, model.version, files, model.card.files, source, found)
         store.add(folder, files, work)
         write_ref(store, ref)
         # `zoo gc` may have taken the snapshot as long as no ref named it; from here on it does not.
@@ -158,12 +160,23 @@ def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) 
 
 
 def _check_content(model: Pretrained, folder: Path) -> str:
-    """The content digest of the weights, which must be the one that the registry states."""
-    from zoo.weights_file import read_header, weights_path
-
-    found = read_header(weights_path(folder)).content_digest
+    """The content digest of the weights, which must be the one that the registry states. A bundle
+    is held against its lock."""
+    found = content_digest(folder)
     stated = model.card.content_digest
     if stated is not None and found != stated:
         place = model.document.place(("content_digest",), value=True)
         raise StoreError(Problem(f"the weights of {model.name} have the digest {found}", place))
     return found
+
+
+def content_digest(folder: Path) -> str:
+    """The content digest of the weights in a folder. A bundle is held against its lock first.
+
+    Raises:
+        WeightsError: they are no weights of the zoo, or no bundle.
+    """
+    if lock_of_bundle(folder) is not None:
+        return read_bundle(folder).header.content_digest
+    with open_weights(folder) as weights:
+        return weights.header.content_digest

@@ -11,7 +11,7 @@ from zoo.pretrained import Card, File, License, safe_path, selected
 from zoo.source import Access, Source, SourceError, offline
 from zoo.store.card_text import card_text
 from zoo.store.files import Store, digests
-from zoo.weights_file import read_header, weights_path
+from zoo.store.pulling import content_digest
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -57,7 +57,7 @@ def push(folder: Path, address: str, registry: Registry, store: Store, license: 
         parameters=model.spec.n_parameters,
         license=License(weights=license),
         files=files,
-        content_digest=read_header(weights_path(folder)).content_digest,
+        content_digest=content_digest(folder),
     )
     return card_text(card, source)
 

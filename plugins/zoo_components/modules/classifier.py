@@ -33,7 +33,7 @@ def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tens
         return largest.masked_fill(~mask.any(-1, keepdim=True), 0.0)
     weights = mask * (places + 1) if pooling == "weighted_mean" else mask
     total = (x.masked_fill(~mask[..., None], 0.0) * weights[..., None]).sum(-2)
-    n = weights.sum(-1, keepdim=True).clamp(min=1)
+    n = weights.sum(-1, keepdim=True).clamp(min=1).to(x.dtype)
     return total / (n.sqrt() if pooling == "mean_sqrt" else n)
 
 

@@ -30,7 +30,8 @@ class LayerSchemes(NamedTuple):
 
 
 class Stack(nn.Module):
-    """Embedding, blocks, final norm."""
+    """Embedding, blocks, final norm. `order` are the numbers of the layers as they run; one that
+    stands there again runs again, with the same weights."""
 
     def __init__(
         self,
@@ -39,13 +40,14 @@ class Stack(nn.Module):
         embed_name: str,
         layers: Sequence[nn.Module],
         schemes_of_layers: Sequence[LayerSchemes],
-        passes: int,
+        order: Sequence[int],
         schemes: Mapping[str, nn.Module],
         norm: nn.Module | None,
         d_model: int,
         output_width: int,
         causal: bool,
         pad_id: int | None,
+        padding_seen: bool,
         count_positions: str,
     ) -> None:
         super().__init__()
@@ -53,7 +55,7 @@ class Stack(nn.Module):
         self.add_module(embed_name, embed)
         self.layers = nn.ModuleList(layers)
         self.schemes_of_layers = tuple(schemes_of_layers)
-        self.passes = passes
+        self.order = tuple(order)
         for name, scheme in schemes.items():
             self.add_module(name, scheme)
         self.norm = norm
@@ -62,6 +64,7 @@ class Stack(nn.Module):
         )
         self.causal = causal
         self.pad_id = pad_id
+        self.padding_seen = padding_seen
         self.count_positions = count_positions
 
     def forward(
@@ -123,11 +126,10 @@ class Stack(nn.Module):
             for schemes in dict.fromkeys(self.schemes_of_layers)
         }
         found: dict[str, list[torch.Tensor]] = {}
-        for _ in range(self.passes):
-            for schemes, layer in zip(self.schemes_of_layers, self.layers, strict=True):
-                x, maps = layer(x, contexts[schemes])
-                for kind, weights in maps.items():
-                    found.setdefault(kind, []).append(weights)
+        for number in self.order:
+            x, maps = self.layers[number](x, contexts[self.schemes_of_layers[number]])
+            for kind, weights in maps.items():
+                found.setdefault(kind, []).append(weights)
         if self.norm is not None:
             x = self.norm(x)
         if self.out_proj is not None:
@@ -183,12 +185,14 @@ class Stack(nn.Module):
     def token_mask(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
         """(batch, length), False at padding and at tokens that the mask hides from all queries."""
         by_token = mask if mask is not None and mask.dim() == 2 else None
-        padding = self.padding_mask(inputs)
-        return join(by_token, None if padding is None else padding[:, 0, 0])
+        if self.pad_id is None or inputs.is_floating_point():
+            return by_token
+        return join(by_token, inputs != self.pad_id)
 
     def padding_mask(self, inputs: torch.Tensor) -> torch.Tensor | None:
-        """(batch, 1, 1, length), False at padding; None when the spec names no `pad_id`."""
-        if self.pad_id is None or inputs.is_floating_point():
+        """(batch, 1, 1, length), False at padding; None when attention sees it, or when the spec
+        names no `pad_id`."""
+        if self.pad_id is None or self.padding_seen or inputs.is_floating_point():
             return None
         return (inputs != self.pad_id)[:, None, None, :]
 

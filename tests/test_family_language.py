@@ -1,0 +1,237 @@
+"""The language of family files: expressions, patterns of names, relayouts."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zoo.families.expression import ExpressionError, UnknownNameError, parse
+from zoo.families.pattern import (
+    Pattern,
+    PatternError,
+    declared_words,
+    without_declarations,
+)
+from zoo.families.relayout import Relayout
+
+NAMES: dict[str, Any] = {"n": 3, "x": 2.5, "word": "gelu", "xs": [1, 2, 3], "t": {"a": {"b": 7}}}
+FUNCTIONS = {"len": len, "range": lambda *a: list(range(*a)), "str": str}
+
+
+def value(source: str) -> Any:
+    return parse(source, FUNCTIONS).value(NAMES, FUNCTIONS)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("1 + 2 * n", 7),
+        ("-n ** 2", -9),
+        ("7 // 2 + 7 % 2", 4),
+        ("x / 2", 1.25),
+        ("n ** -0.5", 3**-0.5),
+        ("true and none", None),
+        ("false or 'a'", "a"),
+        ("not n", False),
+        ("1 < n <= 3", True),
+        ("n == 4", False),
+        ("'a' in ['a']", True),
+        ("'b' not in {'a': 1}", True),
+        ("'big' if n > 2 else 'small'", "big"),
+        ("{'kind': word}", {"kind": "gelu"}),
+        ("[i * 2 for i in range(n) if i]", [2, 4]),
+        ("[i for i in [i + 1 for i in xs]]", [2, 3, 4]),
+        ("word[0:2]", "ge"),
+        ("xs[-1]", 3),
+        ("t.a.b", 7),
+        ("t.nothing.b", None),
+        ("t['a']", {"b": 7}),
+        ("len(xs) + len(word)", 7),
+    ],
+)
+def test_value(source: str, expected: object) -> None:
+    found = value(source)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "__import__('os')",
+        "t.__class__",
+        "().__class__",
+        "(lambda: 1)()",
+        "word.upper()",
+        "[a for a in xs for b in xs]",
+        "xs[0:3:2]",
+        "f'{n}'",
+        "b'1'",
+        "1j",
+        "...",
+        "n := 2",
+        "len(*xs)",
+        "len(**t)",
+        "{**t}",
+        "(1, 2)",
+        "{1, 2}",
+        "n | 1",
+        "~n",
+        "n << 2",
+        "await n",
+        "",
+        "1 +",
+        "(" * 150,
+        "x" * 3000,
+    ],
+)
+def test_what_is_no_expression(source: str) -> None:
+    try:
+        found = value(source)
+    except ExpressionError:
+        return
+    assert source == "t.__class__"  # a field that the table does not have
+    assert found is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "9 ** 64 ** 2",
+        "2 ** 64",
+        "10 ** 60",
+        "xs * 10",
+        "'a' * 10",
+        "'%99999999d' % 1",
+        "1 / 0",
+        "(0 - 8) ** 0.5",
+        "xs[9]",
+        "t['z']",
+        "word.a",
+        "1 + word",
+        "len(n)",
+        "[[[i for i in range(999)] for j in range(999)] for k in range(999)]",
+    ],
+)
+def test_what_has_no_value(source: str) -> None:
+    with pytest.raises(ExpressionError):
+        value(source)
+
+
+def test_a_name_that_nothing_has() -> None:
+    with pytest.raises(UnknownNameError) as error:
+        value("n + missing")
+    assert error.value.name == "missing"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=60))
+def test_any_text_is_a_value_or_an_error(source: str) -> None:
+    with contextlib.suppress(ExpressionError):
+        value(source)
+
+
+def pattern(text: str, *, zoo_side: bool = False) -> Pattern:
+    words = declared_words("h.{i}.{p:query=q|key=k|v}.{w}")
+    return Pattern(without_declarations(text), words, zoo_side)
+
+
+def test_a_name_is_matched_and_filled_in_both_directions() -> None:
+    stored = pattern("h.{i}.{p:query=q|key=k|v}.{w}")
+    own = pattern("layers.{i}.{p}_proj.{w}", zoo_side=True)
+    bindings = stored.match("h.12.query.bias")
+    assert bindings == {"i": "12", "p": "q", "w": "bias"}
+    assert own.fill(bindings) == "layers.12.q_proj.bias"
+    assert own.match("layers.12.q_proj.bias") == bindings
+    assert stored.fill(bindings) == "h.12.query.bias"
+
+
+@pytest.mark.parametrize(
+    "name", ["h.x.v.bias", "h.1.q.bias", "h.1.v.gamma", "h.1.v.bias.2", "h1.v.bias"]
+)
+def test_another_name_is_not_matched(name: str) -> None:
+    assert pattern("h.{i}.{p}.{w}").match(name) is None
+
+
+def test_a_placeholder_that_stands_twice_is_the_same_both_times() -> None:
+    twice = Pattern("{i}.{i}", {})
+    assert twice.match("3.3") == {"i": "3"}
+    assert twice.match("3.4") is None
+
+
+@pytest.mark.parametrize("text", ["{p:a=x|b=x}", "{p:a|b}.{p:c}"])
+def test_words_that_cannot_be_inverted(text: str) -> None:
+    with pytest.raises(PatternError):
+        declared_words(text)
+
+
+def test_fused_by_thirds_and_stored_as_in_out() -> None:
+    """GPT-2: a matrix (in, out) whose columns are q, k and v."""
+    q, k, v = (torch.randn(4, 4) for _ in range(3))
+    fused = torch.cat([q, k, v]).T.contiguous()
+    relayout = Relayout(transpose=True, axes="p ...", parts=(4, 4, 4))
+    assert all(map(torch.equal, relayout.apply(fused), (q, k, v)))
+    assert torch.equal(relayout.undo([q, k, v]), fused)
+    assert all(map(torch.equal, relayout.apply(fused[0]), (q[:, 0], k[:, 0], v[:, 0])))
+
+
+def test_fused_head_by_head() -> None:
+    """BLOOM: for each head its rows of q, then of k, then of v."""
+    heads, width = 3, 2
+    q, k, v = (torch.randn(heads * width, 5) for _ in range(3))
+    rows = [m[h * width : (h + 1) * width] for h in range(heads) for m in (q, k, v)]
+    fused = torch.cat(rows)
+    relayout = Relayout(axes="(h p e) ...", parts=(1, 1, 1), sizes={"h": heads, "e": width})
+    assert all(map(torch.equal, relayout.apply(fused), (q, k, v)))
+    assert torch.equal(relayout.undo([q, k, v]), fused)
+
+
+def test_fused_by_groups_of_unequal_parts() -> None:
+    """Falcon: for each group of queries their heads, then one of k, then one of v."""
+    groups, queries, width = 2, 3, 4
+    q, k, v = (torch.randn(groups * n * width) for n in (queries, 1, 1))
+    rows = [
+        part
+        for g in range(groups)
+        for part in (
+            q[g * queries * width : (g + 1) * queries * width],
+            k[g * width : (g + 1) * width],
+            v[g * width : (g + 1) * width],
+        )
+    ]
+    fused = torch.cat(rows)
+    sizes = {"g": groups, "e": width}
+    relayout = Relayout(axes="(g p e) ...", parts=(queries, 1, 1), sizes=sizes)
+    assert all(map(torch.equal, relayout.apply(fused), (q, k, v)))
+    assert torch.equal(relayout.undo([q, k, v]), fused)
+
+
+def test_fused_in_turn_with_other_axes() -> None:
+    """gpt-oss: experts (in, out), whose columns are gate and up in turn."""
+    gate, up = torch.randn(2, 3, 5), torch.randn(2, 3, 5)  # experts, out, in
+    fused = torch.stack([gate, up], dim=2).reshape(2, 6, 5).transpose(1, 2).contiguous()
+    relayout = Relayout(axes="e d (f p) -> e (f p) d", parts=(1, 1))
+    assert all(map(torch.equal, relayout.apply(fused), (gate, up)))
+    assert torch.equal(relayout.undo([gate, up]), fused)
+
+
+@pytest.mark.parametrize(
+    ("axes", "sizes", "shape", "made"),
+    [("1 v -> v", {}, (1, 5), (5,)), ("(e f) d -> e d f", {"e": 2}, (6, 4), (2, 4, 3))],
+)
+def test_one_tensor_in_another_shape(
+    axes: str, sizes: dict[str, int], shape: tuple[int, ...], made: tuple[int, ...]
+) -> None:
+    tensor, relayout = torch.randn(shape), Relayout(axes=axes, sizes=sizes)
+    (found,) = relayout.apply(tensor)
+    assert found.shape == made
+    assert torch.equal(relayout.undo([found]), tensor)
+
+
+def test_a_shape_that_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        Relayout(axes="(h p e) ...", parts=(1, 1, 1), sizes={"h": 3, "e": 2}).apply(torch.ones(17))

@@ -1,0 +1,369 @@
+"""`zoo import` and `zoo export` on a small checkpoint, whole and damaged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+
+import zoo
+from zoo.families import export_folder, import_folder
+
+LLAMA: dict[str, Any] = {
+    "vocab_size": 19,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "eos_token_id": None,
+    "bos_token_id": None,
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A checkpoint of a tiny Llama."""
+    torch.manual_seed(0)
+    folder = tmp_path / "source"
+    LlamaForCausalLM(LlamaConfig(**LLAMA)).save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    return folder
+
+
+def refused(source: Path, *, at: str | None = None) -> str:
+    """The message of an import that must fail and leave nothing."""
+    output = source.parent / "output"
+    with pytest.raises(zoo.ZooError) as error:
+        import_folder(source, output)
+    assert not output.exists()
+    assert [path.name for path in source.parent.iterdir()] == [source.name]
+    if at is not None:
+        assert error.value.problems[0].place is not None
+        assert str(error.value.problems[0].place).removeprefix(f"{source}/").startswith(at)
+    return str(error.value)
+
+
+def change_config(source: Path, **values: Any) -> None:
+    path = source / "config.json"
+    config = {**json.loads(path.read_text()), **values}
+    config = {key: value for key, value in config.items() if value is not ...}
+    path.write_text(json.dumps(config, indent=2))
+
+
+def change_tensors(source: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    tensors = load_file(source / "model.safetensors")
+    change(tensors)
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+
+
+# --- what works ---------------------------------------------------------------------------------
+
+
+def test_on_the_command_line(source: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "zoo", *arguments]
+        return subprocess.run(command, cwd=source.parent, capture_output=True, text=True)
+
+    made = run("import", "source", "-o", "mine", "--name", "tiny", "--json")
+    report = json.loads(made.stdout)
+    n_parameters = LlamaForCausalLM(LlamaConfig(**LLAMA)).num_parameters()
+    assert (report["family"], report["parameters"]) == ("llama", n_parameters)
+    assert zoo.load(source.parent / "mine").spec.name == "tiny"
+    assert run("export", "mine", "--to", "hf", "-o", "back").returncode == 0
+    theirs, ours = (load_file(source.parent / f / "model.safetensors") for f in ("source", "back"))
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
+    again = run("export", "mine", "--to", "hf", "-o", "back")
+    assert again.returncode == 2
+    assert "File exists" in again.stderr
+
+
+def test_shards(source: Path) -> None:
+    whole = import_folder(source, source.parent / "whole", name="m")
+    model = LlamaForCausalLM.from_pretrained(source)
+    (source / "model.safetensors").unlink()
+    model.save_pretrained(source, max_shard_size="1KB")
+    assert len(list(source.glob("*.safetensors"))) > 3
+    assert import_folder(source, source.parent / "sharded", name="m") == whole
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_dtypes_are_kept(source: Path, dtype: torch.dtype) -> None:
+    LlamaForCausalLM.from_pretrained(source).to(dtype).save_pretrained(source)
+    import_folder(source, source.parent / "mine")
+    assert {p.dtype for p in zoo.load(source.parent / "mine").parameters()} == {dtype}
+
+
+def test_a_model_that_was_trained_further_is_exported(source: Path) -> None:
+    mine = source.parent / "mine"
+    import_folder(source, mine)
+    model = zoo.load(mine)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    zoo.save(model, mine)
+    export_folder(mine, source.parent / "back")
+    theirs = load_file(source / "model.safetensors")
+    ours = load_file(source.parent / "back/model.safetensors")
+    assert all(torch.equal(theirs[name] + 1.0, ours[name]) for name in theirs)
+
+
+def test_old_spellings_come_back(tmp_path: Path) -> None:
+    config = BertConfig(
+        vocab_size=19,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=9,
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path / "source")
+
+    def to_old(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+            tensors[old.replace("LayerNorm.bias", "LayerNorm.beta")] = tensors.pop(name)
+
+    change_tensors(tmp_path / "source", to_old)
+    import_folder(tmp_path / "source", tmp_path / "mine")
+    export_folder(tmp_path / "mine", tmp_path / "back")
+    theirs, ours = (load_file(tmp_path / f / "model.safetensors") for f in ("source", "back"))
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
+
+
+def test_the_tokenizer_travels_along(source: Path) -> None:
+    (source / "tokenizer.json").write_bytes(b'{"a": 1}\r\n')
+    (source / "setup.py").write_text("raise SystemExit")
+    mine, back = source.parent / "mine", source.parent / "back"
+    import_folder(source, mine)
+    assert sorted(path.name for path in mine.iterdir()) == ["model.safetensors", "tokenizer.json"]
+    export_folder(mine, back)
+    assert (back / "tokenizer.json").read_bytes() == b'{"a": 1}\r\n'
+
+
+def test_a_built_model_cannot_be_exported(tmp_path: Path) -> None:
+    spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 9, "n_layers": 1}
+    model = zoo.build({**spec, "d_model": 8, "n_heads": 2, "d_ff": 8})
+    zoo.save(model, tmp_path / "m")
+    with pytest.raises(zoo.WeightsError, match="was not imported"):
+        export_folder(tmp_path / "m", tmp_path / "back")
+
+
+# --- what is refused: the configuration ---------------------------------------------------------
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(zoo.WeightsError, match="no such folder"):
+        import_folder(tmp_path / "nothing", tmp_path / "output")
+
+
+def test_no_config(source: Path) -> None:
+    (source / "config.json").unlink()
+    assert "No such file" in refused(source, at="config.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "config.json:1:2: error: not JSON"),
+        ('{"a": 1,\n "a": 2}', "written twice"),
+        ('{"a": NaN}', "NaN is no number"),
+        ("[]", "an object is expected"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_config_that_is_no_json(source: Path, text: str, message: str) -> None:
+    (source / "config.json").write_text(text)
+    assert message in refused(source, at="config.json")
+
+
+def test_config_that_is_not_utf8(source: Path) -> None:
+    (source / "config.json").write_bytes(b'{"a": "\xff"}')
+    assert "UTF-8" in refused(source, at="config.json").upper().replace("UTF8", "UTF-8")
+
+
+def test_unknown_model_type(source: Path) -> None:
+    change_config(source, model_type="lama")
+    message = refused(source, at="config.json:")
+    assert "no family reads the model_type `lama`" in message
+    assert "did you mean `llama`?" in message
+    assert "docs/" in message
+
+
+def test_no_model_type(source: Path) -> None:
+    change_config(source, model_type=...)
+    assert "`model_type` must say" in refused(source)
+
+
+def test_wrong_types_are_told_at_once(source: Path) -> None:
+    change_config(source, hidden_size="8", num_hidden_layers=2.5, mlp_bias=1)
+    message = refused(source, at="config.json:")
+    assert '`hidden_size` must be an integer, not "8"' in message
+    assert "`num_hidden_layers` must be an integer, not 2.5" in message
+    assert "`mlp_bias` must be true or false, not 1" in message
+
+
+def test_an_impossible_value_leads_to_the_family_and_the_config(source: Path) -> None:
+    change_config(source, hidden_size=0)
+    message = refused(source)
+    assert "llama.toml:" in message
+    assert f"{source}/config.json: note: made for this configuration" in message
+
+
+def test_a_value_that_nothing_reads(source: Path) -> None:
+    change_config(source, model_type="gpt2", summary_type="mean")
+    assert '`summary_type` is "mean", and nothing reads it' in refused_gpt2(source)
+
+
+def refused_gpt2(source: Path) -> str:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=19, n_embd=8, n_layer=1, n_head=2, n_positions=9, add_cross_attention=False
+    )
+    GPT2LMHeadModel(config).save_pretrained(source)
+    (source / "generation_config.json").unlink(missing_ok=True)
+    change_config(source, summary_type="mean")
+    return refused(source, at="config.json:")
+
+
+# --- what is refused: the tensors ---------------------------------------------------------------
+
+Q = "model.layers.0.self_attn.q_proj.weight"
+
+
+def test_missing_tensor(source: Path) -> None:
+    change_tensors(source, lambda t: t.pop(Q))
+    message = refused(source)
+    assert "no tensor that becomes `decoder.layers.0.self_attn.q_proj.weight`" in message
+
+
+def test_extra_tensor(source: Path) -> None:
+    change_tensors(source, lambda t: t.update({"model.extra.weight": torch.ones(2)}))
+    assert "has no rule for the tensor `model.extra.weight`" in refused(source)
+
+
+def test_tensor_that_the_model_has_no_place_for(source: Path) -> None:
+    change_tensors(source, lambda t: t.update({Q.replace("weight", "bias"): torch.ones(8)}))
+    message = refused(source)
+    assert f"no place for the tensor `{Q.replace('weight', 'bias')}`" in message
+    assert "llama.toml:" in message
+
+
+def test_misshapen_tensor(source: Path) -> None:
+    change_tensors(source, lambda t: t.update({Q: torch.ones(8, 9)}))
+    message = refused(source)
+    assert Q in message
+    assert "[8, 9]" in message
+    assert "[8, 8]" in message
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.float8_e4m3fn])
+def test_tensor_of_a_wrong_type(source: Path, dtype: torch.dtype) -> None:
+    change_tensors(source, lambda t: t.update({Q: torch.ones(8, 8).to(dtype)}))
+    assert f"the tensor `{Q}` is " in refused(source)
+
+
+def test_tied_copies_that_differ(source: Path) -> None:
+    change_config(source, tie_word_embeddings=True)
+    message = refused(source)
+    assert "`model.embed_tokens.weight` must be the same as `lm_head.weight`" in message
+
+
+def test_tied_copies_that_agree(source: Path) -> None:
+    change_config(source, tie_word_embeddings=True)
+
+    def tie(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+    change_tensors(source, tie)
+    import_folder(source, source.parent / "mine")
+    export_folder(source.parent / "mine", source.parent / "back")
+    assert "lm_head.weight" in load_file(source.parent / "back/model.safetensors")
+
+
+def test_pickle(source: Path) -> None:
+    torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    message = refused(source)
+    assert "`pytorch_model.bin`, which is not read" in message
+    assert "safetensors" in message
+
+
+def test_no_weights(source: Path) -> None:
+    (source / "model.safetensors").unlink()
+    assert "there is no model.safetensors" in refused(source)
+
+
+@pytest.mark.parametrize("kept", [4, 100, -8])
+def test_cut_file(source: Path, kept: int) -> None:
+    path = source / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    assert "not a whole safetensors file" in refused(source, at="model.safetensors")
+
+
+# --- what is refused: the index of shards -------------------------------------------------------
+
+
+@pytest.fixture
+def sharded(source: Path) -> Path:
+    model = LlamaForCausalLM.from_pretrained(source)
+    (source / "model.safetensors").unlink()
+    model.save_pretrained(source, max_shard_size="1KB")
+    return source
+
+
+def change_index(source: Path, change: Callable[[dict[str, str]], Any]) -> None:
+    path = source / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    change(index["weight_map"])
+    path.write_text(json.dumps(index, indent=2))
+
+
+def test_missing_shard(sharded: Path) -> None:
+    first = min(sharded.glob("model-*.safetensors"))
+    first.unlink()
+    message = refused(sharded, at="model.safetensors.index.json:")
+    assert f"the index names `{first.name}`, which is missing" in message
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.safetensors", "/etc/x.safetensors", "sub/x.safetensors", "x.bin"]
+)
+def test_shard_outside_of_the_folder(sharded: Path, name: str) -> None:
+    (sharded.parent / "x.safetensors").write_bytes(b"")
+    change_index(sharded, lambda files: files.update({Q: name}))
+    with pytest.raises(zoo.WeightsError, match=r"is not the name of a \.safetensors file") as error:
+        import_folder(sharded, sharded.parent / "output")
+    assert Q in str(error.value)
+    assert not (sharded.parent / "output").exists()
+
+
+def test_index_and_shards_disagree(sharded: Path) -> None:
+    change_index(sharded, lambda files: files.update({"model.ghost": files[Q]}))
+    assert "has the tensor `model.ghost`" in refused(sharded, at="model.safetensors.index.json:")
+    change_index(sharded, lambda files: (files.pop("model.ghost"), files.pop(Q)))
+    assert f"holds the tensor `{Q}`, of which the index says nothing" in refused(sharded)
+
+
+def test_index_that_is_none(sharded: Path) -> None:
+    (sharded / "model.safetensors.index.json").write_text('{"weight_map": []}')
+    assert "`weight_map` must map" in refused(sharded)
+
+
+def test_an_output_that_is_there_stays(source: Path) -> None:
+    (source.parent / "output").mkdir()
+    (source.parent / "output/mine.txt").write_text("mine")
+    with pytest.raises(zoo.ZooError, match="File exists"):
+        import_folder(source, source.parent / "output")
+    assert (source.parent / "output/mine.txt").read_text() == "mine"

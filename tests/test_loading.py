@@ -1,0 +1,288 @@
+"""What `zoo.load` was asked for is what it did, and it tells of every tensor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import zoo
+from zoo.cli import run
+
+TINY = {
+    "format": 1,
+    "name": "tiny",
+    "builder": "encoder_decoder",
+    "source_vocab": 11,
+    "target_vocab": 11,
+    "share_embeddings": True,
+    "n_layers": 1,
+    "d_model": 8,
+    "n_heads": 2,
+    "d_ff": 12,
+    "norm": "batch_norm",
+    "head": {"kind": "linear", "tied": True},
+}
+TABLE = "decoder.embed.tokens.weight"
+
+
+@pytest.fixture
+def tiny(project: Path) -> Path:
+    zoo.save(zoo.build(TINY, seed=3), "tiny")
+    return Path("tiny/model.safetensors")
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+# --- only -----------------------------------------------------------------------------------------
+
+
+def test_only_what_matches_is_loaded_and_the_rest_is_initial(tiny: Path) -> None:
+    whole, start = zoo.load(tiny).state_dict(), zoo.build(TINY, seed=0).state_dict()
+    loaded = zoo.load(tiny, only="encoder.layers.*")
+    for name, tensor in loaded.state_dict().items():
+        wanted = whole if name.startswith("encoder.layers.") else start
+        assert same(tensor, wanted[name])
+    # Else the test would not tell one from the other.
+    differing = [name for name in whole if not torch.equal(whole[name], start[name])]
+    assert any(name.startswith("encoder.layers.") for name in differing)
+    assert any(not name.startswith("encoder.layers.") for name in differing)
+
+
+def test_a_tied_tensor_is_loaded_by_any_of_its_names(tiny: Path) -> None:
+    model = zoo.load(tiny, only=["head.*", "encoder.norm.?eight"])
+    whole = zoo.load(tiny)
+    assert same(model.head.out.weight, whole.head.out.weight)
+    assert model.head.out.weight is model.get_parameter(TABLE)
+    loaded = [row.name for row in model.load_report.tensors if row.values == "loaded"]
+    assert loaded == [TABLE, "encoder.norm.weight"]
+
+
+def test_partly_loaded_weights_say_so_when_they_are_saved(tiny: Path) -> None:
+    digest = zoo.save(zoo.load(tiny), "again")
+    zoo.save(zoo.load(tiny, only="head.*"), "part")
+    told = {"only": ["head.*"], "content_digest": digest, "origin": None}
+    assert zoo.load("part").origin == told
+    assert zoo.load(tiny, only="*").origin is None
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(tiny: Path) -> None:
+    with pytest.raises(zoo.WeightsError) as caught:
+        zoo.load(tiny, only=["head.*", "encoder.nrm.weight", "x*"])
+    assert len(caught.value.problems) == 2
+    assert "no tensor has a name like `encoder.nrm.weight`" in str(caught.value)
+    assert "did you mean `encoder.norm.weight`" in str(caught.value)
+
+
+def test_what_is_left_out_is_not_read_and_what_is_loaded_is_checked(tiny: Path) -> None:
+    raw = bytearray(tiny.read_bytes())
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    raw[8 + int.from_bytes(raw[:8], "little") + header[TABLE]["data_offsets"][0]] ^= 1
+    tiny.write_bytes(raw)
+    zoo.load(tiny, only="encoder.layers.*")
+    with pytest.raises(zoo.WeightsError, match=f"the bytes of `{TABLE}`"):
+        zoo.load(tiny, only="head.*")
+
+
+def test_only_loosens_nothing_else(tiny: Path) -> None:
+    raw = tiny.read_bytes()
+    tiny.write_bytes(raw[:-8])
+    with pytest.raises(zoo.WeightsError, match="bytes long"):
+        zoo.load(tiny, only="encoder.*")
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def test_the_report_accounts_for_every_tensor(tiny: Path) -> None:
+    model = zoo.load(tiny, dtype=torch.bfloat16, only=["encoder.*"])
+    report, state = model.load_report, model.state_dict()
+    names = {"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64}
+    told = [name for row in report.tensors for name in (row.name, *row.aliases)]
+    assert sorted(told) == sorted(state)
+    for row in report.tensors:
+        # The table is the encoder's too.
+        loaded = row.name.startswith("encoder.") or row.name == TABLE
+        assert row.values == ("loaded" if loaded else "initial")
+        assert names[row.dtype] is state[row.name].dtype
+        assert row.shape == tuple(state[row.name].shape)
+        assert row.stored == ("I64" if row.name.endswith("num_batches_tracked") else "F32")
+        assert row.cast == (loaded and row.stored == "F32")
+        assert row.checked == loaded
+    assert not any(row.checked for row in zoo.load(tiny, verify=False).load_report.tensors)
+
+
+def test_the_command_tells_what_the_report_holds(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["load", "tiny", "--only", "encoder.*", "--dtype", "bfloat16"]
+    assert run([*arguments, "--report", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: row for row in data["tensors"]}
+    assert {name for row in rows.values() for name in (row["name"], *row["aliases"])} == {
+        *zoo.load(tiny).state_dict()
+    }
+    assert rows[TABLE]["aliases"] == ["encoder.embed.tokens.weight", "head.out.weight"]
+    assert (rows[TABLE]["stored"], rows[TABLE]["dtype"], rows[TABLE]["cast"]) == (
+        "F32",
+        "BF16",
+        True,
+    )
+    assert rows["decoder.norm.weight"]["values"] == "initial"
+    assert data["loaded"] + data["initial"] == len(rows)
+    assert run([*arguments, "--report"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in rows)
+    assert "tied  head.out.weight" in text
+    assert f"loaded  {TABLE}  F32 -> BF16 11 x 8" in text
+    assert run(["load", "tiny"]) == 0
+    assert f"{len(rows)} of {len(rows)} digests checked" in capsys.readouterr().out
+    assert run(["load", "tiny", "--no-verify"]) == 0
+    assert f"0 of {len(rows)} digests checked" in capsys.readouterr().out
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read_only(tiny: Path) -> Path:
+    tiny.chmod(0o444)
+    return tiny
+
+
+def mapped_file(model: zoo.Transformer) -> bool:
+    """Whether the table's memory is a mapping of the file, as the system tells."""
+    address = model.get_parameter(TABLE).data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, _, last = line.split()[0].partition("-")
+        if int(first, 16) <= address < int(last, 16):
+            return line.endswith("model.safetensors")
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_files_that_nobody_may_write_to_are_mapped(read_only: Path) -> None:
+    assert mapped_file(zoo.load(read_only))
+    assert mapped_file(zoo.load(read_only, read="mmap", verify=False))
+    assert not mapped_file(zoo.load(read_only, read="bytes"))
+    assert not mapped_file(zoo.load(read_only, dtype=torch.float64))
+    read_only.chmod(0o644)
+    assert not mapped_file(zoo.load(read_only))
+    with pytest.raises(zoo.WeightsError, match="that can be written to is not mapped"):
+        zoo.load(read_only, read="mmap")
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_however_it_is_read_it_is_the_same_model(sharded: bool, project: Path) -> None:
+    model = zoo.build(TINY, seed=3, dtype=torch.bfloat16)
+    model.encoder.norm.double()
+    zoo.save(model, "model", max_shard_bytes=500 if sharded else None)
+    for path in Path("model").iterdir():
+        path.chmod(0o444)
+    for read in ("bytes", "mmap"):
+        loaded = zoo.load("model", read=read)
+        assert loaded.load_report.read == read
+        state = loaded.state_dict()
+        assert all(same(state[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_what_is_mapped_can_be_changed_and_the_file_is_not(read_only: Path) -> None:
+    before = read_only.read_bytes()
+    model = zoo.load(read_only, read="mmap")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(7.0)
+    assert read_only.read_bytes() == before
+    kept = zoo.load(read_only, read="mmap")
+    wanted = {name: tensor.clone() for name, tensor in kept.state_dict().items()}
+    zoo.save(zoo.build(TINY, seed=9), "tiny")  # takes the name; the old file lives on
+    assert all(torch.equal(kept.state_dict()[name], wanted[name]) for name in wanted)
+
+
+def test_an_unknown_way_to_read(tiny: Path) -> None:
+    with pytest.raises(zoo.WeightsError, match='as "bytes" or "mmap", not `mmapped`'):
+        zoo.load(tiny, read="mmapped")  # type: ignore[arg-type]
+
+
+# Truncates or overwrites the file just before the first tensor is read.
+MEANWHILE = """
+import os, sys, zoo
+from zoo import loading
+
+read, verify, how = sys.argv[1], sys.argv[2] == "True", sys.argv[3]
+path = "tiny/model.safetensors"
+check = loading._check_against_spec
+
+def meanwhile(*arguments):
+    check(*arguments)
+    with open(path, "r+b") as file:
+        if how == "shorter":
+            file.truncate(os.path.getsize(path) - 8)
+        elif how == "empty":
+            file.truncate(0)
+        else:
+            file.seek(-8, 2)
+            file.write(b"changed!")
+    os.utime(path, ns=(1, 1))
+
+loading._check_against_spec = meanwhile
+try:
+    zoo.load(path, read=read, verify=verify)
+except zoo.WeightsError as error:
+    print(error.problems[0].message)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="root may write to any file")
+@pytest.mark.parametrize("read", ["bytes", "mmap"])
+@pytest.mark.parametrize(("how", "verify"), [("shorter", True), ("empty", True), ("other", False)])
+def test_a_file_that_changes_meanwhile_is_an_error(
+    how: str, verify: bool, read: str, read_only: Path
+) -> None:
+    """And no signal, also for a mapped file, in the hands of somebody who may do anything."""
+    command = [sys.executable, "-c", MEANWHILE, read, str(verify), how]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = "written to while" if how == "other" else "become shorter while"
+    assert told in done.stdout
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+PEAK = """
+import sys, torch, zoo, zoo.loading, zoo.building
+
+def peak():
+    line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+zoo.save(zoo.build("small.toml"), "small.safetensors")
+zoo.load("small.safetensors")  # imports, and what torch makes on first use
+zoo.building.build_on_meta(zoo.read_spec("wide.toml"), torch.float32)
+before = peak()
+dtype = sys.argv[1] and getattr(torch, sys.argv[1])
+model = zoo.load("wide.safetensors", dtype=dtype or None, read=sys.argv[2])
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize(("dtype", "read"), [("", "bytes"), ("bfloat16", "bytes"), ("", "mmap")])
+def test_the_peak_is_at_most_a_tenth_over_the_weights(dtype: str, read: str, project: Path) -> None:
+    sizes = "vocab = 64\nn_layers = {n}\nd_model = 256\nn_heads = 4\nd_ff = 1024\n"
+    for name, n in (("wide", 40), ("small", 1)):
+        text = f'format = 1\nname = "{name}"\nbuilder = "decoder"\n' + sizes.format(n=n)
+        Path(f"{name}.toml").write_text(text)
+    zoo.save(zoo.build("wide.toml"), "wide.safetensors")
+    Path("wide.safetensors").chmod(0o444)
+    assert Path("wide.safetensors").stat().st_size > 120e6
+    command = [sys.executable, "-c", PEAK, dtype, read]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1.1 * Path("wide.safetensors").stat().st_size

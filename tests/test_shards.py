@@ -1,0 +1,253 @@
+"""A model in several files is the same model, whole, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import zoo
+
+TINY = {
+    "format": 1,
+    "name": "tiny",
+    "builder": "encoder_decoder",
+    "source_vocab": 11,
+    "target_vocab": 11,
+    "share_embeddings": True,
+    "n_layers": 1,
+    "d_model": 8,
+    "n_heads": 2,
+    "d_ff": 12,
+    "norm": "batch_norm",
+    "head": {"kind": "linear", "tied": True},
+}
+INDEX = "model.safetensors.index.json"
+MOST = 600
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    zoo.save(zoo.build(TINY, seed=3), tmp_path / "sharded", max_shard_bytes=MOST)
+    return tmp_path / "sharded"
+
+
+def shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("model-*.safetensors"))
+
+
+def same(one: zoo.Transformer, other: zoo.Transformer) -> bool:
+    left, right = one.state_dict(), other.state_dict()
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+@pytest.mark.parametrize("most", [1, 100, MOST, 10**9])
+def test_shards_come_back_with_the_same_content_digest(most: int, tmp_path: Path) -> None:
+    model = zoo.build(TINY, seed=3)
+    whole = zoo.save(model, tmp_path / "whole")
+    assert zoo.save(model, tmp_path / "sharded", max_shard_bytes=most) == whole
+    loaded = zoo.load(tmp_path / "sharded")
+    assert same(loaded, model)
+    assert loaded.head.out.weight is loaded.decoder.embed.tokens.weight
+    assert zoo.save(loaded, tmp_path / "again") == whole
+    files = [tmp_path / name / "model.safetensors" for name in ("whole", "again")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_the_index_is_the_standard_one(sharded: Path) -> None:
+    """As other programs read it: every tensor in the shard that the index names, none twice."""
+    index = json.loads((sharded / INDEX).read_text())
+    found = {path.name: load_file(path) for path in shards(sharded)}
+    assert {name: file for file, tensors in found.items() for name in tensors} == index[
+        "weight_map"
+    ]
+    sizes = {file: sum(t.nbytes for t in tensors.values()) for file, tensors in found.items()}
+    assert index["metadata"]["total_size"] == sum(sizes.values())
+    assert len(found) > 3
+    assert all(size <= MOST or len(found[file]) == 1 for file, size in sizes.items())
+    model = zoo.build(TINY, seed=3)
+    assert all(
+        torch.equal(model.state_dict()[name], tensor)
+        for tensors in found.values()
+        for name, tensor in tensors.items()
+    )
+
+
+def test_a_shard_alone_is_no_model(sharded: Path) -> None:
+    with pytest.raises(zoo.WeightsError, match=r"(?s)one shard of several.*name the folder"):
+        zoo.load(shards(sharded)[0])
+
+
+def test_saving_again_leaves_one_model(sharded: Path) -> None:
+    names = {path.name for path in sharded.iterdir()}
+    other = zoo.build(TINY, seed=4)
+    zoo.save(other, sharded, max_shard_bytes=MOST)
+    assert len(names & {path.name for path in sharded.iterdir()} - {INDEX}) == 0
+    assert same(zoo.load(sharded), other)
+    zoo.save(zoo.build(TINY, seed=3), sharded, max_shard_bytes=MOST)
+    assert {path.name for path in sharded.iterdir()} == names
+
+
+def test_one_file_takes_the_place_of_shards_and_shards_that_of_a_file(sharded: Path) -> None:
+    other = zoo.build(TINY, seed=4)
+    zoo.save(other, sharded)
+    assert [path.name for path in sharded.iterdir()] == ["model.safetensors"]
+    assert same(zoo.load(sharded), other)
+    third = zoo.build(TINY, seed=5)
+    zoo.save(third, sharded, max_shard_bytes=MOST)
+    assert not (sharded / "model.safetensors").exists()
+    assert same(zoo.load(sharded), third)
+
+
+def test_somebody_elses_index_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text('{"metadata": {"total_size": 1}, "weight_map": {"a": "b"}}')
+    for most in (None, MOST):
+        with pytest.raises(zoo.WeightsError, match="not an index of the zoo"):
+            zoo.save(zoo.build(TINY), tmp_path, max_shard_bytes=most)
+    assert [path.name for path in tmp_path.iterdir()] == [INDEX]
+
+
+def test_after_an_error_the_old_shards_are_whole(
+    sharded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in sharded.iterdir()}
+    replace = Path.replace
+
+    def full(fails: str) -> Callable[[Path, Path], Path]:
+        def failing(self: Path, target: Path) -> Path:
+            if fails in target.name:
+                raise OSError(28, "No space left on device")
+            return replace(self, target)
+
+        return failing
+
+    for fails in ("-00003-of-", INDEX):
+        monkeypatch.setattr(Path, "replace", full(fails))
+        with pytest.raises(zoo.ZooError, match="No space left"):
+            zoo.save(zoo.build(TINY, seed=4), sharded, max_shard_bytes=MOST)
+        monkeypatch.undo()
+        assert {path.name: path.read_bytes() for path in sharded.iterdir()} == before
+
+
+def test_shards_of_two_versions_are_never_mixed(sharded: Path, tmp_path: Path) -> None:
+    """Also when one program has put the files of one version over those of the other."""
+    zoo.save(zoo.build(TINY, seed=4), tmp_path / "other", max_shard_bytes=MOST)
+    for mine, other in zip(shards(sharded), shards(tmp_path / "other"), strict=True):
+        kept = mine.read_bytes()
+        assert len(kept) == other.stat().st_size
+        mine.write_bytes(other.read_bytes())
+        for verify in (True, False):
+            with pytest.raises(zoo.WeightsError, match="not the shard that"):
+                zoo.load(sharded, verify=verify)
+        mine.write_bytes(kept)
+    zoo.load(sharded)
+
+
+def test_a_missing_shard(sharded: Path) -> None:
+    gone = shards(sharded)[2]
+    gone.unlink()
+    with pytest.raises(zoo.WeightsError, match=f"{gone.name}: error: there is no such weights"):
+        zoo.load(sharded)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"total_size": ', '"total_size": 1'),
+        ("-00001-of-", "-00002-of-"),
+        ('"model-', '"../model-'),
+        ('"weight_map": {', '"weight_map": {"a": 3,'),
+        ('"weight_map": {', '"weight_map": {"a": [],'),
+        ('"weight_map": {', '"weight_map": [], "more": {'),
+        ('"metadata"', '"metadatum"'),
+        ("\n", "\r\n"),
+        ("}\n", "}"),
+    ],
+)
+def test_an_index_that_is_not_as_it_was_written(old: str, new: str, sharded: Path) -> None:
+    path = sharded / INDEX
+    text = path.read_text()
+    changed = text.replace(old, new)
+    assert changed != text
+    path.write_text(changed, newline="")
+    with pytest.raises(zoo.WeightsError, match=INDEX):
+        zoo.load(sharded)
+
+
+def test_shards_need_a_folder_and_a_size(tmp_path: Path) -> None:
+    with pytest.raises(zoo.WeightsError, match="written to a folder"):
+        zoo.save(zoo.build(TINY), tmp_path / "a.safetensors", max_shard_bytes=9)
+    with pytest.raises(zoo.WeightsError, match="at least one byte"):
+        zoo.save(zoo.build(TINY), tmp_path, max_shard_bytes=0)
+    assert [*tmp_path.iterdir()] == []
+
+
+# Saves a second version over a first one and dies at the n-th change of the folder, for every n.
+KILLED = """
+import os, shutil, sys
+from pathlib import Path
+import torch, zoo, zoo.loading, zoo.saving
+
+torch.set_num_threads(1)
+spec, first, second = eval(sys.argv[1]), eval(sys.argv[2]), eval(sys.argv[3])
+old, new = zoo.build(spec, seed=1), zoo.build(spec, seed=2)
+folder = Path("model")
+seen, n = set(), 0
+while True:
+    shutil.rmtree(folder, ignore_errors=True)
+    before, after = zoo.save(old, folder, max_shard_bytes=first), None
+    child = os.fork()
+    if child == 0:
+        left = [n]
+
+        def die(event, arguments):
+            if event in ("os.rename", "os.remove", "os.mkdir") or (
+                event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT
+            ):
+                if left[0] == 0:
+                    os._exit(9)
+                left[0] -= 1
+
+        sys.addaudithook(die)
+        zoo.save(new, folder, max_shard_bytes=second)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    found = zoo.load(folder).state_dict()
+    states = {name: model.state_dict() for name, model in (("old", old), ("new", new))}
+    whole = [
+        name
+        for name, state in states.items()
+        if all(torch.equal(state[key], found[key]) for key in state)
+    ]
+    assert len(whole) == 1, (n, whole)
+    seen.update(whole)
+    if status == 0:
+        break
+    n += 1
+assert seen == {"old", "new"}
+print(n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fewest"), [(600, 600, 12), (600, None, 5), (None, 600, 12)]
+)
+def test_whoever_dies_while_saving_leaves_one_of_the_two(
+    first: int | None, second: int | None, fewest: int, tmp_path: Path
+) -> None:
+    arguments = [repr(TINY), repr(first), repr(second)]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= fewest

@@ -1,0 +1,104 @@
+"""Write what transformers takes for granted in a config.json: plugins/zoo_families/defaults.json.
+
+python tools/family_defaults.py
+
+For each model type that has a language model in transformers, so that a new family needs no new
+file: the defaults of the fields of its config class, and `attribute_map`, the fields that have a
+second name. Values that change nothing of what a model computes are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from transformers import PreTrainedConfig
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+FILE = Path(__file__).parent.parent / "plugins" / "zoo_families" / "defaults.json"
+
+LANGUAGE_MODELS = (
+    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+)
+
+INERT = {
+    "_name_or_path",
+    "architectures",
+    "chunk_size_feed_forward",
+    "dtype",
+    "id2label",
+    "initializer_range",
+    "label2id",
+    "output_attentions",
+    "output_hidden_states",
+    "problem_type",
+    "return_dict",
+    "transformers_version",
+    "use_cache",
+}
+"""Fields that say nothing of the model."""
+
+PRIVATE = {"_remove_final_layer_norm"}
+"""Fields with a private name that do."""
+
+
+def text() -> str:
+    """The whole file, a line for each model type."""
+    lines = [
+        f"{json.dumps(model_type)}: {json.dumps(described(CONFIG_MAPPING[model_type]))}"
+        for model_type in sorted(set().union(*LANGUAGE_MODELS))
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def described(cls: type[PreTrainedConfig]) -> dict[str, Any]:
+    """The defaults and the second names of one config class."""
+    found = {name: value for name, value in defaults(cls).items() if is_json(value)}
+    found["quantization_config"] = None  # no field, but it changes what every weight means
+    if (theta := getattr(cls, "default_theta", None)) is not None:
+        found["default_theta"] = theta  # of rotary positions; a class attribute and not a field
+    for name, stored in cls.attribute_map.items():
+        if found.get(name) is not None:
+            found.setdefault(stored, found[name])
+    return {"attribute_map": sorted_by_key(cls.attribute_map), "defaults": sorted_by_key(found)}
+
+
+def defaults(cls: type[PreTrainedConfig]) -> dict[str, Any]:
+    """The default of each field; None where the class computes it."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        if field.name in INERT or (field.name.startswith("_") and field.name not in PRIVATE):
+            continue
+        if type(field.default) is int and float in get_args(field.type):
+            found[field.name] = float(field.default)  # or else only integers would be taken
+        elif field.default is not dataclasses.MISSING:
+            found[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = field.default_factory()
+        else:
+            found[field.name] = None
+    return found
+
+
+def is_json(value: Any) -> bool:
+    """Whether JSON can express a value."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def sorted_by_key(table: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(sorted(table.items()))
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

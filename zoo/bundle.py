@@ -1,0 +1,287 @@
+"""Bundles: a folder with a model and all that belongs to it, closed by its `zoo.lock`.
+
+    spec.toml            the resolved spec, as in the weights
+    model.safetensors    the weights, or shards with their index
+    README.md            the model card
+    tokenizer.json ...   the tokenizer's files
+    zoo.lock             what each file is, and what the model was made with
+    model.sig            a signature, if it was signed
+
+Nothing else may be in it. No file of a bundle is code, and none is run. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zoo.atomic import new_file, new_folder, write_text
+from zoo.card import CARD_NAME, CardFields, card_text, read_card
+from zoo.document import from_data, read_document
+from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
+from zoo.full_form import data_to_toml
+from zoo.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
+from zoo.reading import spec_of
+from zoo.registry import Registry
+from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, changed_tensor
+from zoo.weights_reader import Weights, cannot_read, open_weights
+from zoo.weights_writer import destination
+
+SPEC_NAME = "spec.toml"
+SIGNATURE_NAME = "model.sig"
+COMPANIONS = (
+    "LICENSE",
+    "NOTICE",
+    "added_tokens.json",
+    "bpe.codes",
+    "chat_template.jinja",
+    "generation_config.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "special_tokens_map.json",
+    "spiece.model",
+    "target.spm",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+"""The files that a bundle may have besides: of the tokenizer, and the terms of use."""
+
+_SHARD = re.compile(r"model-[0-9a-f]{12}-\d{5}-of-\d{5}\.safetensors")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose files are what its lock says."""
+
+    path: Path
+    lock: Lock
+    header: Header
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether it has a signature; `zoo.signing` checks it."""
+        return (self.path / SIGNATURE_NAME).exists()
+
+
+def lock_of_bundle(path: Path) -> Lock | None:
+    """The lock in a folder, if it is that of a bundle: that of a spec tells of no files.
+
+    Raises:
+        WeightsError: there is a lock, and it is damaged.
+    """
+    if not os.path.lexists(path / LOCK_NAME):
+        return None
+    lock = read_lock(path)
+    return lock if lock.files else None
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read a bundle and check all of it: that it has the files of its lock and no others, the bytes
+    of each, and that spec, weights and lock are of one model.
+
+    Raises:
+        WeightsError: it is not so; everything that is wrong is told.
+    """
+    lock = read_lock(path)
+    check_files(path, lock, lock.files)
+    with open_weights(path) as weights:
+        check_weights(path, lock, weights)
+        return Bundle(path, lock, weights.header)
+
+
+def check_files(path: Path, lock: Lock, hashed: Iterable[str]) -> None:
+    """Hold the files of a bundle against its lock: their names, kinds and sizes, and the SHA-256 of
+    those in `hashed`, on all cores.
+
+    Raises:
+        WeightsError: with everything that is wrong.
+    """
+    if problems := list(_file_problems(path, lock)):
+        raise WeightsError(problems)
+    largest_first = sorted(hashed, key=lambda name: lock.files[name].size, reverse=True)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        found = pool.map(lambda name: _record(path / name), largest_first)
+        problems = [
+            Problem("its bytes are not those that the lock tells of", Place(str(path / name)))
+            for name, record in zip(largest_first, found, strict=True)
+            if record != lock.files[name]
+        ]
+    if problems:
+        raise WeightsError(problems)
+
+
+def _file_problems(path: Path, lock: Lock) -> Iterator[Problem]:
+    place = Place(str(path / LOCK_NAME))
+    for name in lock.files:
+        if not _belongs(name):
+            yield Problem(f"the lock tells of {quoted(name)}, which is no file of a bundle", place)
+    for name in (SPEC_NAME, CARD_NAME):
+        if name not in lock.files:
+            yield Problem(f"the lock does not tell of `{name}`", place)
+    if (FILE_NAME in lock.files) == (INDEX_NAME in lock.files):
+        yield Problem(
+            f"the lock tells of `{FILE_NAME}` or of `{INDEX_NAME}`, of one of them", place
+        )
+    try:
+        with os.scandir(path) as entries:
+            found = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+    except OSError as error:
+        raise cannot_read(error, Place(str(path))) from None
+    for name in sorted(found.keys() | lock.files.keys() - {LOCK_NAME, SIGNATURE_NAME}):
+        where = Place(str(path / name))
+        if name not in found:
+            yield Problem("the lock tells of it, and it is missing", where)
+        elif name not in lock.files and name not in (LOCK_NAME, SIGNATURE_NAME):
+            yield Problem("the lock does not tell of it", where, "a bundle has no other files")
+        elif not stat.S_ISREG(found[name].st_mode):
+            yield Problem("a bundle holds regular files only", where)
+        elif name in lock.files and found[name].st_size != lock.files[name].size:
+            sizes = (
+                f"{found[name].st_size:,} bytes long, and the lock says {lock.files[name].size:,}"
+            )
+            yield Problem(sizes, where)
+
+
+def _belongs(name: str) -> bool:
+    known = (SPEC_NAME, CARD_NAME, FILE_NAME, INDEX_NAME, *COMPANIONS)
+    return name in known or _SHARD.fullmatch(name) is not None
+
+
+def is_weights(name: str) -> bool:
+    """Whether a file of a bundle holds weights."""
+    return name in (FILE_NAME, INDEX_NAME) or _SHARD.fullmatch(name) is not None
+
+
+def check_weights(path: Path, lock: Lock, weights: Weights) -> None:
+    """Hold the weights of a bundle, and the `spec.toml` beside them, against its lock.
+
+    Raises:
+        WeightsError: they are not of one model.
+    """
+    header = weights.header
+    place = Place(str(path / LOCK_NAME))
+    told = {
+        "weights": (lock.header, header.json_sha256),
+        "content digest": (lock.content, header.content_digest),
+        "spec": (lock.spec, header.spec_digest),
+        "model's name": (lock.name, header.spec.get("name")),
+        "plugins": (dict(lock.plugins), header.plugins),
+        "zoo's version": (lock.zoo, header.zoo),
+    }
+    problems = [
+        Problem(f"the lock's {what} is not that of the weights", place)
+        for what, (locked, found) in told.items()
+        if locked != found
+    ]
+    listed = {name for name in lock.files if is_weights(name)}
+    if {file.name for file in weights.paths} != listed:
+        problems.append(Problem("the lock's files are not those of the weights", place))
+    if not _same_spec(path / SPEC_NAME, header):
+        where = Place(str(path / SPEC_NAME))
+        problems.append(Problem("the spec is not that of the weights beside it", where))
+    if problems:
+        raise WeightsError(problems)
+
+
+def _same_spec(path: Path, header: Header) -> bool:
+    import rfc8785
+
+    try:
+        canonical = rfc8785.dumps(read_document(path).data)
+    except SpecError as error:
+        raise WeightsError(error.problems) from None
+    except rfc8785.CanonicalizationError:  # a date, or infinity
+        return False
+    return f"sha256:{hashlib.sha256(canonical).hexdigest()}" == header.spec_digest
+
+
+def write_bundle(
+    saved: Path,
+    folder: Path,
+    *,
+    registry: Registry,
+    card: CardFields | Path,
+    companions: Path | None = None,
+    source: Source | None = None,
+    max_shard_bytes: int | None = None,
+) -> Bundle:
+    """Make a bundle of saved weights, which are checked while they are copied.
+
+    Args:
+        saved: a weights file, an index, or the folder of one.
+        folder: the bundle; nothing may be there yet.
+        registry: where the plugins of the spec are looked up.
+        card: what the model card says, or a file that is the card.
+        companions: a folder whose tokenizer files are copied; unless given, that of the weights.
+        source: where the weights were first published.
+        max_shard_bytes: as for `zoo.save`.
+
+    Raises:
+        WeightsError: the weights are damaged.
+        SpecError, PluginError: their spec cannot be built with the plugins at hand.
+        ZooError: the bundle cannot be written, or the card has no metadata block.
+    """
+    with new_folder(folder) as new, open_weights(saved) as weights:
+        header = weights.header
+        spec = spec_of(from_data(header.spec, f"{saved} (its spec)"), registry)
+        with destination(new, max_shard_bytes=max_shard_bytes) as write:
+            write(header, lambda name: _checked(weights, name))
+        weights.check_unchanged()
+        write_text(new / SPEC_NAME, data_to_toml(header.spec))
+        beside = companions if companions is not None else weights.path.parent
+        for name in COMPANIONS:
+            if (beside / name).is_file():
+                _copy(beside / name, new / name)
+        lock = Lock(
+            name=spec.name,
+            zoo=header.zoo,
+            torch=torch_version(),
+            spec=header.spec_digest,
+            plugins=header.plugins,
+            content=header.content_digest,
+            header=header.json_sha256,
+            source=source,
+        )
+        text = read_card(card) if isinstance(card, Path) else card_text(spec, lock, card)
+        write_text(new / CARD_NAME, text)
+        files = {entry.name: _record(entry) for entry in sorted(new.iterdir())}
+        write_text(new / LOCK_NAME, replace(lock, files=files).to_text())
+        made = read_bundle(new)
+    return replace(made, path=folder)
+
+
+def _checked(weights: Weights, name: str) -> Iterator[memoryview]:
+    """The bytes of a tensor; at their end, an error if they are not those of its record."""
+    sha256 = hashlib.sha256()
+    for part in weights.steps(name):
+        sha256.update(part)
+        yield part
+    if sha256.hexdigest() != weights.header.records[name].sha256:
+        raise changed_tensor(name, Place(str(weights.path)))
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as read, new_file(target) as written:
+        shutil.copyfileobj(read, written)
+
+
+def _record(path: Path) -> FileRecord:
+    """The SHA-256 and size of a file. Raises `WeightsError` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            return FileRecord(sha256, file.tell())
+    except OSError as error:
+        raise cannot_read(error, Place(str(path))) from None

@@ -1,0 +1,216 @@
+"""Commands for models on disk: `zoo load`, `zoo lock`, `zoo bundle make`, `verify` and `sign`."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from zoo.bundle import Bundle
+    from zoo.registry import Registry
+
+Layers = Callable[[], "Registry"]
+json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+
+
+@click.command()
+@click.argument("model", metavar="PATH|NAME")
+@click.option("--report", is_flag=True, help="Tell of each tensor what was done.")
+@click.option(
+    "--only",
+    metavar="PATTERN",
+    multiple=True,
+    help="Load the tensors with such names (`encoder.*`); the others get their initial values.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64", "float16", "bfloat16"]),
+    help="Cast floating-point tensors; they are kept as stored unless given.",
+)
+@click.option("--no-verify", is_flag=True, help="Leave out the digests of the tensors.")
+@click.option(
+    "--read",
+    type=click.Choice(["bytes", "mmap"]),
+    help="Copy the tensors into memory, or map the files.  [default: map read-only files]",
+)
+@click.option("--locked", is_flag=True, help="Refuse what differs from the bundle's zoo.lock.")
+@json_option
+@click.pass_obj
+def load(
+    layers: Layers,
+    model: str,
+    report: bool,
+    only: tuple[str, ...],
+    dtype: str | None,
+    no_verify: bool,
+    read: Any,
+    locked: bool,
+    as_json: bool,
+) -> None:
+    """Load a model, as `zoo.load` does, and tell how: every tensor is accounted for."""
+    registry = layers()
+    import torch
+
+    from zoo.loading import load as load_model
+
+    gc.enable()
+    told = load_model(
+        model,
+        dtype=None if dtype is None else getattr(torch, dtype),
+        verify=not no_verify,
+        only=only or None,
+        read=read,
+        locked=locked,
+        registry=registry,
+    ).load_report
+    assert told is not None  # `load` sets it
+    if as_json:
+        _print_json(told.data() if report else {**told.data(), "tensors": len(told.tensors)})
+    else:
+        click.echo(told.text() if report else told.summary())
+
+
+@click.command()
+@click.argument("spec")
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder for the zoo.lock.  [default: that of SPEC]",
+)
+@click.pass_obj
+def lock(layers: Layers, spec: str, output: Path | None) -> None:
+    """Write down in a zoo.lock what SPEC, a file, is built with: `zoo build --locked` refuses what
+    differs from it."""
+    from zoo.atomic import write_text
+    from zoo.lock import LOCK_NAME, lock_of
+    from zoo.reading import read_spec
+
+    found = read_spec(Path(spec), registry=layers())
+    path = (output if output is not None else Path(spec).parent) / LOCK_NAME
+    write_text(path, lock_of(found).to_text())
+    click.echo(path)
+
+
+@click.group()
+def bundle() -> None:
+    """Make and check bundles: folders with a model and all that belongs to it."""
+
+
+@bundle.command()
+@click.argument("model", type=click.Path(path_type=Path), metavar="WEIGHTS")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--license", default="unknown", help="Of the weights, as in `apache-2.0`.")
+@click.option("--tag", "tags", multiple=True, help="A word to find the model by.")
+@click.option("--card", type=click.Path(path_type=Path), help="A model card to take as it is.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The folder of the tokenizer's files.  [default: that of WEIGHTS]",
+)
+@click.option(
+    "--source",
+    metavar="NAME@REVISION",
+    help="Where the weights were first published; it is written down and never followed.",
+)
+@click.option("--max-shard-bytes", metavar="BYTES", type=click.IntRange(min=1), help="Make shards.")
+@json_option
+@click.pass_obj
+def make(
+    layers: Layers,
+    model: Path,
+    folder: Path,
+    license: str,
+    tags: tuple[str, ...],
+    card: Path | None,
+    tokenizer: Path | None,
+    source: str | None,
+    max_shard_bytes: int | None,
+    as_json: bool,
+) -> None:
+    """Make the bundle DIR of saved WEIGHTS: with their spec, a model card, the tokenizer that is
+    beside them, and a zoo.lock."""
+    from zoo.bundle import write_bundle
+    from zoo.card import CardFields
+    from zoo.lock import Source
+
+    made = write_bundle(
+        model,
+        folder,
+        registry=layers(),
+        card=CardFields(license, tags) if card is None else card,
+        companions=tokenizer,
+        source=None if source is None else Source.parse(source),
+        max_shard_bytes=max_shard_bytes,
+    )
+    _print_bundle(made, as_json)
+
+
+@bundle.command()
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    metavar="PEM",
+    help="The public key with which its signature is checked.",
+)
+@json_option
+def verify(folder: Path, key: Path | None, as_json: bool) -> None:
+    """Check the bundle DIR: that it has the files of its zoo.lock and no others, the bytes of each,
+    and with --key its signature. Nothing of it is built."""
+    from zoo.bundle import read_bundle
+
+    found = read_bundle(folder)
+    if key is not None:
+        from zoo.signing import verify_signature
+
+        verify_signature(folder, key)
+    _print_bundle(found, as_json, signature="checked" if key is not None else None)
+
+
+@bundle.command()
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    metavar="PEM",
+    required=True,
+    help="A private key on an elliptic curve, without a password.",
+)
+def sign(folder: Path, key: Path) -> None:
+    """Sign the bundle DIR, offline, with a key of your own. Needs the extra `sign`."""
+    from zoo.bundle import SIGNATURE_NAME
+    from zoo.signing import sign_bundle
+
+    sign_bundle(folder, key)
+    click.echo(folder / SIGNATURE_NAME)
+
+
+def _print_bundle(bundle: Bundle, as_json: bool, signature: str | None = None) -> None:
+    lock = bundle.lock
+    if signature is None:
+        signature = "not checked" if bundle.is_signed else "none"
+    data = {
+        "path": str(bundle.path),
+        "name": lock.name,
+        "spec_digest": lock.spec,
+        "content_digest": lock.content,
+        "files": {name: {"sha256": f.sha256, "size": f.size} for name, f in lock.files.items()},
+        "signature": signature,
+    }
+    if as_json:
+        _print_json(data)
+        return
+    click.echo(f"{lock.name}: {len(lock.files)} files, signature: {signature}")
+    click.echo(f"{bundle.path}\n{lock.content}")
+
+
+def _print_json(data: Any) -> None:
+    import json
+
+    click.echo(json.dumps(data, indent=2))

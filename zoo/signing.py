@@ -1,0 +1,99 @@
+"""Signatures of bundles: OpenSSF model signing with a key of one's own, offline.
+
+The signature covers every file of the bundle. It is made and checked by `model-signing` (the extra
+`sign`), whose own command line can check it too. A bundle is held against its lock first, since
+`model-signing` leaves some names, such as `.git`, out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from zoo.atomic import new_file
+from zoo.bundle import SIGNATURE_NAME, read_bundle
+from zoo.errors import Place, Problem, WeightsError, ZooError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+MAX_BYTES = 1 << 22
+
+
+def sign_bundle(path: Path, private_key: Path) -> None:
+    """Sign a bundle, which is checked first. A signature that it has is replaced.
+
+    Args:
+        path: the bundle.
+        private_key: a PEM file with an elliptic curve key that no password protects.
+
+    Raises:
+        WeightsError: the bundle is not what its lock says.
+        ZooError: the key cannot be used, or `model-signing` is not installed.
+    """
+    model_signing = _library()
+    read_bundle(path)
+    signature = path / SIGNATURE_NAME
+    _refuse_missing(private_key)
+    with _as_zoo_error("cannot sign", private_key):
+        signing = model_signing.signing
+        config = signing.Config().use_elliptic_key_signer(private_key=private_key)
+        config.set_hashing_config(_hashed(model_signing, signature))
+        with TemporaryDirectory() as elsewhere, new_file(signature) as file:
+            made = Path(elsewhere) / SIGNATURE_NAME
+            config.sign(path, made)
+            file.write(made.read_bytes())
+
+
+def verify_signature(path: Path, public_key: Path) -> None:
+    """Check the signature of a bundle, and the bundle.
+
+    Raises:
+        WeightsError: there is no signature, it was made with another key or over other files, or
+            the bundle is not what its lock says.
+        ZooError: the key cannot be used, or `model-signing` is not installed.
+    """
+    model_signing = _library()
+    bundle = read_bundle(path)
+    signature = path / SIGNATURE_NAME
+    if not bundle.is_signed or signature.stat().st_size > MAX_BYTES:
+        raise WeightsError(Problem("there is no signature", Place(str(signature))))
+    _refuse_missing(public_key)
+    with _as_zoo_error("the signature is not that of the key over these files", signature):
+        verifying = model_signing.verifying
+        config = verifying.Config().use_elliptic_key_verifier(public_key=public_key)
+        config.set_hashing_config(_hashed(model_signing, signature)).verify(path, signature)
+
+
+def _hashed(model_signing: ModuleType, signature: Path) -> Any:
+    config = model_signing.hashing.Config()
+    return config.set_ignored_paths(paths=[signature], ignore_git_paths=False)
+
+
+def _library() -> ModuleType:
+    try:
+        import model_signing
+    except ModuleNotFoundError as error:
+        help_ = "install the extra: `pip install zoo[sign]`"
+        raise ZooError(Problem(f"there is no module `{error.name}`", help=help_)) from None
+    return model_signing
+
+
+def _refuse_missing(key: Path) -> None:
+    if not key.is_file():
+        raise ZooError(Problem("there is no such key", Place(str(key))))
+
+
+@contextmanager
+def _as_zoo_error(message: str, path: Path) -> Generator[None]:
+    """The library's errors are of many kinds: of keys, of JSON, of signatures, of its own."""
+    try:
+        yield
+    except ZooError:
+        raise
+    except Exception as error:
+        reason = str(error).split("\n")[0] or type(error).__name__
+        raise WeightsError(Problem(f"{message}: {reason}", Place(str(path)))) from None
