@@ -138,7 +138,7 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
     "--all",
     "everything",
     is_flag=True,
-    help="Also partial files of the last hour, which somebody may still be at.",
+    help="Also what was written a moment ago, which somebody may still be at.",
 )
 def gc(folders: tuple[Path, ...], everything: bool) -> None:
     """Free the space of what no model in the store uses any more, and of what killed commands have

@@ -2,14 +2,15 @@
 
 Others may pull meanwhile, so a snapshot is removed in three steps: it is moved to `trash/`, the
 refs are read again, and if one names it by now it is moved back. Whoever publishes writes the ref
-first and then looks whether the snapshot is still there. Of the two, one sees the other. A
-collector that dies in between leaves the snapshot in `trash/`, from where the next one, or the next
-reader, moves it back.
+first and then looks whether the snapshot is still there. Of the two, one sees the other. So that no
+reader comes in between, a snapshot of the last minute is left alone. A collector that dies in
+between leaves the snapshot in `trash/`, from where the next one, or the next reader, moves it back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,9 @@ from zoo.store.refs import Ref, refs
 
 GRACE = 3600.0
 """Seconds without a write after which what a pull left behind is nobody's."""
+
+SETTLING = 60.0
+"""Seconds for which a snapshot may be without a ref: less than it takes to publish one."""
 
 
 @dataclass(slots=True)
@@ -46,7 +50,8 @@ def collect(store: Store, *, grace: float = GRACE) -> Freed:
 
     Args:
         store: others may use it meanwhile.
-        grace: seconds without a write after which partial files count as left behind.
+        grace: seconds without a write after which partial files count as left behind. Below
+            `SETTLING`, snapshots that have just been made are removed as well.
 
     Raises:
         StoreError: a ref is damaged, so that it is not known what it names; or the store cannot be
@@ -57,7 +62,7 @@ def collect(store: Store, *, grace: float = GRACE) -> Freed:
         _empty_trash(store, freed)
         live = _live(store)
         for snapshot in list(store.snapshots()):
-            if snapshot.name not in live:
+            if snapshot.name not in live and _age(snapshot) >= min(grace, SETTLING):
                 trash = store.root / "trash" / snapshot.name
                 make_folder(trash.parent)
                 with contextlib.suppress(OSError):  # another collector was quicker
@@ -90,6 +95,15 @@ def restored(store: Store, ref: Ref) -> Path:
         with contextlib.suppress(OSError):
             (store.root / "trash" / snapshot.name).rename(snapshot)
     return snapshot
+
+
+def _age(folder: Path) -> float:
+    """Seconds since a folder was made, moved or touched; endless for one that is gone."""
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return math.inf
+    return time.time() - max(found.st_mtime, found.st_ctime)
 
 
 def _live(store: Store) -> set[str]:

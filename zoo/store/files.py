@@ -77,11 +77,10 @@ class Store:
             folder.mkdir(parents=True)
             yield folder
         except OSError as error:
-            reason = error.strerror or str(error)
+            where = str(error.filename or self.root)
+            message = f"{where!r}: {error.strerror or error}"
             hint = "what was in the store is untouched"
-            raise StoreError(
-                Problem(f"the store {str(self.root)!r}: {reason}", help=hint)
-            ) from error
+            raise StoreError(Problem(message, help=hint)) from error
         finally:
             with contextlib.suppress(OSError):  # what stays is for `zoo gc`
                 shutil.rmtree(folder)
@@ -116,6 +115,8 @@ class Store:
         target = self.snapshot(files)
         make_folder(target.parent)
         while not self._rename_new(folder, files, work, target):
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(target)  # so that no collector takes it before it has a ref
             if not list(damaged(target, files)):  # somebody else's
                 return
             discard(target, work)

@@ -41,23 +41,19 @@ def push(folder: Path, address: str, registry: Registry, store: Store, license: 
     source = _source(address, registry)
     if source.remote and (variable := offline()):
         raise SourceError(f"{variable} forbids to reach {address}")
-    files = digests(folder)
-    _refuse_others(folder, files)
-    model = zoo.load(folder, registry=registry)
     with store.work() as work:
-        access = Access(Path.cwd(), work)
+        files = digests(folder)
+        _refuse_others(folder, files)
+        model = zoo.load(folder, registry=registry)
+        digest = content_digest(folder)
         with plugin_code(f"writing to {address}"):
-            try:
-                source = source.write(folder, sorted(files), access)
-            except OSError as error:
-                message = f"cannot write to {address}: {error.strerror or error}"
-                raise SourceError(message) from None
+            source = source.write(folder, sorted(files), Access(Path.cwd(), work))
     card = Card(
         format=1,
         parameters=model.spec.n_parameters,
         license=License(weights=license),
         files=files,
-        content_digest=content_digest(folder),
+        content_digest=digest,
     )
     return card_text(card, source)
 
