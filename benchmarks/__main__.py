@@ -1,4 +1,4 @@
-"""Measure everything and print the table: python -m benchmarks [startup] [build] [load]."""
+"""Measure everything and print the table: python -m benchmarks [startup] [build] [load] [store]."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import os
 import platform
 import sys
 
-from benchmarks import build, load, startup
+from benchmarks import build, load, startup, store
 from benchmarks.measure import HEAD
 
-SUITES = {"startup": startup.measure, "build": build.measure, "load": load.measure}
+SUITES = {
+    "startup": startup.measure,
+    "build": build.measure,
+    "load": load.measure,
+    "store": store.measure,
+}
 
 
 def main(names: list[str]) -> None:
