@@ -302,4 +302,15 @@ def test_the_shipped_models_are_sound() -> None:
     registry = zoo.load_registry()
     registry.catalog.check()
     for name in registry.catalog.names():
-        assert find_pretrained(name, registry) is not None
+        model = find_pretrained(name, registry)
+        assert model is not None
+        assert model.is_pinned or model.card.trust == "first_use"
+        assert model.card.spec is None or model.card.spec in registry.models, name
+
+
+def test_shown_is_what_is_in_the_store(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", "small.v1"]) == 2
+    assert "zoo pull small.v1" in capsys.readouterr().err
+    assert run(["pull", "small.v1"]) == 0
+    assert run(["show", "small.v1"]) == 0
+    assert "small" in capsys.readouterr().out
