@@ -113,6 +113,10 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "a number for a word or an array": (
+        spec('attention = { kind = "multi_head", bias = «3» }'),
+        [("`bias` must be `true` or `false` or an array, not the integer `3`",)],
+    ),
     "one of several types": (
         spec("""embedding = { kind = "tokens", scale = «"sqrt_d"» }"""),
         [

@@ -13,6 +13,7 @@ from references.attention_cases import (
     HEAD,
     LENGTH,
     check_equal,
+    counting,
     described,
     layer_norm,
     made,
@@ -141,7 +142,7 @@ def test_features_together(
     mask = some_mask(2, 1, LENGTH, LENGTH, seed=seed) if masked else None
     bias = randn(4, LENGTH, LENGTH, seed=seed) if biased else None
     check_equal(
-        described(**fields),
+        described(**counting(fields)),
         stated,
         [randn(2, LENGTH, 6, seed=seed)],
         turned=True,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from references.attention_cases import HEAD, described, described_latent, layer_norm, rms
+from references.attention_cases import HEAD, counting, described, described_latent, layer_norm, rms
 
 import zoo
 from zoo.errors import SpecError
@@ -56,7 +56,7 @@ def test_multi_head_is_as_described(
     if keys_as_values:
         fields |= {"values": "keys", "v_head_dim": HEAD}
         fields |= {} if projected else {"d_out": 4 * HEAD}
-    built, layout = tensors(described(**fields))
+    built, layout = tensors(described(**counting(fields)))
     assert built == layout
 
 

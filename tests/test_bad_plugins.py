@@ -11,6 +11,8 @@ from trials import Refused, spec
 
 import zoo
 from zoo.cli import run
+from zoo.plugin_check import check_plugins
+from zoo.registry import read_layers, shipped_registry
 
 HEAD = """from __future__ import annotations
 from typing import Annotated
@@ -308,3 +310,17 @@ def test_a_broken_plugin_hurts_nobody_who_does_not_use_it(project: Path) -> None
     (project / "spec.toml").write_text(spec())
     assert run(["validate", "spec.toml"]) == 0
     assert run(["list"]) == 0
+
+
+def test_a_module_that_fails_shows_its_own_lines_and_not_those_of_torch(
+    project: Path,
+) -> None:
+    write_plugin(project, GOOD.replace("self.up_proj(x)", "self.up_proj(x[..., :1])"))
+    registry = read_layers([shipped_registry(), project / "registry.toml"])
+    [report] = check_plugins(["ffn.mine"], registry)
+    said = next(check.reason for check in report.checks if check.name == "interface")
+    first, *frames = said.split("\n")
+    assert first.startswith("interface failed: RuntimeError: mat1 and mat2 shapes")
+    assert len(frames) == 1
+    assert frames[0].startswith(f"  {project}")
+    assert frames[0].endswith("in forward: return self.up_proj(x[..., :1])")

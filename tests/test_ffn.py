@@ -146,6 +146,14 @@ def test_activation_settings_are_part_of_a_spec_only_where_they_count() -> None:
     assert Activated(activation="swish", beta=2.0).dump() == {"activation": "swish", "beta": 2.0}
 
 
+@pytest.mark.parametrize("factor", [1e308, 1e-9])
+def test_an_inner_width_that_is_none(factor: float) -> None:
+    norm = NoNorm(kind="none", width=8)
+    fields = {"kind": "residual_stack", "d_model": 8, "norm": norm, "unit_norm": norm}
+    with pytest.raises(ValidationError, match="is no width"):
+        ResidualStack(**fields, expansion_factor=factor)
+
+
 # --- the networks -------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ import torch
 
 import zoo
 from zoo.component import GIVEN, Component, LayerRules, Part, Slot, fields_of
+from zoo.only_with import OnlyWith
 from zoo.plugin_hosts import SIZES, complete, with_hosts
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.spec import ModelSpec
@@ -117,6 +118,7 @@ HALVED: Data = {"kind": "residual", "skip_scale": 0.5}
 COMPONENTS: Mapping[str, Case] = {
     "attention.latent": Case({}, ROTARY),
     "attention.disentangled": Case({}, {"decoder": {"position": {"kind": "disentangled"}}}),
+    "ffn.moe": Case({"n_experts": 8}),
     "position.rotary_linear": Case({"factor": 2.0}),
     "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
     "position.rotary_yarn": Case({"factor": 4.0, "original_length": 4096}),
@@ -128,7 +130,7 @@ COMPONENTS: Mapping[str, Case] = {
 """What a component needs to count at all, besides its `example` and sizes."""
 
 TEMPERATURE: Data = {"q_temperature": "log", "q_temperature_floor": 2.0}
-GROUPS: Data = {"n_groups": 2, "top_groups": 1}
+GROUPS: Data = {"n_groups": 4, "top_groups": 1}
 
 FIELDS: Mapping[str, Case] = {
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
@@ -157,8 +159,9 @@ FIELDS: Mapping[str, Case] = {
     "attention.multi_head.qk_norm_scope": Case({"qk_norm": RMS}),
     "attention.multi_head.qk_norm_site": Case({"qk_norm": RMS}, ROTARY),
     "attention.multi_head.rotate_values": Case(around=ROTARY),
-    "attention.multi_head.q_temperature": Case({"q_temperature_floor": 2.0}),
+    "attention.multi_head.q_temperature": Case({"q_temperature": "power"}),
     "attention.multi_head.q_temperature_*": Case(TEMPERATURE),
+    "attention.multi_head.global_tokens": Case(around={"decoder": {"causal": False}}),
     "attention.multi_head.window_sides": Case({"window": 3}),
     "attention.multi_head.output_gate_*": Case({"output_gate": "sigmoid"}),
     "*.slope": Case({"activation": "prelu"}),
@@ -171,7 +174,7 @@ FIELDS: Mapping[str, Case] = {
         {"score": "sparsemixer", "threshold": 0.2}, instead=[0.05, 0.4]
     ),
     "ffn.moe.router.n_groups": Case({"top_groups": 1}),
-    "ffn.moe.router.top_groups": Case(GROUPS, instead=[2]),
+    "ffn.moe.router.top_groups": Case(GROUPS, instead=[2, 3]),
     "ffn.moe.router.group_score": Case({**GROUPS, "score": "sigmoid"}),
     "ffn.moe.router.normalize_*": Case({"normalize": True}, instead=[2.0]),
     "norm.rms_norm.cast": Case(dtype=torch.bfloat16),
@@ -479,7 +482,8 @@ def test_the_walk_reaches_the_fields_of_a_new_component_and_finds_the_dead_ones(
 
 
 def test_the_walk_takes_what_a_full_spec_states() -> None:
-    """Against the other list of all fields: what a spec's full form writes."""
+    """Against the other list of all fields: what a spec's full form writes, which leaves out what
+    counts only beside other values."""
     walked = {(w.slot, w.kind): set[str]() for w in ALL}
     for one in ALL:
         walked[one.slot, one.kind].add(str(one.inside[0]) if one.inside else one.name)
@@ -487,4 +491,7 @@ def test_the_walk_takes_what_a_full_spec_states() -> None:
     assert walked["builder", "encoder_decoder"] == spec.keys() - {"format", "name", "builder"}
     block = spec["decoder"]["block"]
     assert walked["block", "residual"] == block.keys() - {"kind"}
-    assert walked["attention", "multi_head"] == block["self_attn"].keys() - {"kind"}
+    fields = SHIPPED.plugin("attention", "multi_head").model_fields.items()
+    at_times = {n for n, info in fields if any(isinstance(m, OnlyWith) for m in info.metadata)}
+    stated = block["self_attn"].keys() - {"kind"}
+    assert stated <= walked["attention", "multi_head"] <= stated | at_times

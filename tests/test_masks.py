@@ -119,6 +119,18 @@ def test_padding_is_hidden_everywhere(shape: tuple[int, ...] | None) -> None:
     assert torch.equal(maps.decoder[0] > 0, in_full(target != 3) & causal)
 
 
+@pytest.mark.parametrize("shape", [(2, 4, 4), (2, 2, 4, 4)], ids=str)
+def test_a_source_mask_with_a_row_for_each_source_position(shape: tuple[int, ...]) -> None:
+    """Cross-attention has as many queries as the target is long: the message says what to pass."""
+    both = model("encoder_decoder", source_vocab=9, target_vocab=9)
+    source, target, mask = torch.ones(2, 4).long(), torch.ones(2, 3).long(), random_mask(shape)
+    with pytest.raises(ValueError, match=r"4 source positions.*3 target positions.*`memory_mask`"):
+        both(source, target, source_mask=mask)
+    memory = both.encode(source, source_mask=mask)
+    assert both.decode(target, memory, memory_mask=random_mask((2, 3, 4))).shape[:2] == (2, 3)
+    assert both(source, torch.ones(2, 4).long(), source_mask=mask).shape[:2] == (2, 4)
+
+
 @pytest.mark.parametrize("shape", [(2, 5), (3, 4), (2, 3, 4), (2, 2, 4, 5), (4,)], ids=str)
 def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     decoder = model(embedding="vectors")

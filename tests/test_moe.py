@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,6 +58,8 @@ def tokens(*shape: int, seed: int = 1) -> torch.Tensor:
 
 def choose(moe: MixtureOfExperts, merit: list[float]) -> list[int]:
     router = moe.router
+    if router.top_groups == router.n_groups:
+        return sorted(range(moe.n_experts), key=lambda e: -merit[e])[: moe.top_k]
     each = moe.n_experts // router.n_groups
     groups = [list(range(g * each, (g + 1) * each)) for g in range(router.n_groups)]
     worth = {"max": 1, "top2": 2}[router.group_score]
@@ -193,7 +194,6 @@ MIXTURES: dict[str, MixtureOfExperts] = {
         },
         top_k=3,
     ),
-    "all groups": described({"n_groups": 4}, top_k=3),
     "softcap": described({"score": "sigmoid", "softcap": 1.5, "bias": True}),
     "sparsemixer": described({"score": "sparsemixer", "threshold": 0.4}, top_k=3),
     "prelu, without biases": described(activation="prelu", bias=False),
@@ -569,12 +569,12 @@ def test_mixtures_that_cannot_be(values: dict[str, Any], message: str) -> None:
 def test_settings_are_part_of_a_spec_only_where_they_count() -> None:
     plain = described().dump()
     assert "limit" not in plain
-    assert not {"threshold", "normalize_order", "normalize_eps", "normalize_min"} & set(
-        plain["router"]
-    )
+    idle = {"threshold", "normalize_order", "normalize_eps", "normalize_min", "group_score"}
+    assert not idle & set(plain["router"])
     full = described({"score": "sparsemixer", "normalize": True}, expert="clamped_glu").dump()
     assert full["limit"] == 7.0
     router = full["router"]
     assert (router["threshold"], router["normalize_order"]) == (0.01, 1.0)
     assert (router["normalize_eps"], router["normalize_min"]) == (0.0, 0.0)
-    assert math.isclose(described({"n_groups": 4}).router.top_groups, 4)
+    grouped = described({"n_groups": 4, "top_groups": 2}).router
+    assert grouped.group_score == "max"

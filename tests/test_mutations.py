@@ -33,6 +33,7 @@ VALUES = [
     '"\\u0000"',
     "[]",
     "[1, 2]",
+    "[0, 0, 1]",
     "{}",
     '{ kind = "none" }',
     '{ kind = "mlp", d_ff = {} }',
@@ -44,7 +45,18 @@ VALUES = [
     '"' + "x" * 5000 + '"',
     "[[[[[[[[[[1]]]]]]]]]]",
 ]
-KEYS = ["kind", "d_model", "n_layers", "encoder.block", "decoder.layers", "a.b.c.d", "norm", "at"]
+KEYS = [
+    "kind",
+    "d_model",
+    "n_layers",
+    "encoder.block",
+    "decoder.layers",
+    "a.b.c.d",
+    "norm",
+    "norms",
+    "share_layers",
+    "at",
+]
 
 
 def damaged(text: str, rng: random.Random) -> str:

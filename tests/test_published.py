@@ -140,3 +140,20 @@ def test_shared_layers_in_float64(name: str) -> None:
     with torch.no_grad():
         expected, found = other.double()(**them).logits, model(*positional, **keywords)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("side", [None, "right"])
+def test_global_tokens_of_longformer(side: str | None) -> None:
+    published = MODELS["longformer"]
+    other = theirs(published)
+    model = ours(published, other)
+    tokens, mask = (ids(1), torch.ones(2, LENGTH).bool()) if not side else padded(published, side)
+    marked = torch.zeros(2, LENGTH, dtype=torch.bool)
+    marked[0, 0] = marked[1, [0, 2]] = True  # another number in each sequence
+    with torch.no_grad():
+        found = model(tokens, source_mask=mask, global_tokens=marked)
+        without = model(tokens, source_mask=mask)
+        given = {"attention_mask": mask.long(), "global_attention_mask": marked.long()}
+        expected = logits(other(tokens, **given))
+    torch.testing.assert_close(found[mask], expected[mask], **TOLERANCE)
+    assert (found - without)[mask].abs().max() > 0.1

@@ -71,6 +71,20 @@ def test_the_layers_are_merged_first_to_last(
     assert find_registries() == [shipped_registry(), user, nearer]
 
 
+def test_the_registry_of_another_copy_of_the_zoo_is_no_layer(
+    project: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else every name that both ship would be registered twice, in any command run in there."""
+    write(project / "registry.toml", shipped_registry().read_text() + '\nnewer = "newer.toml"\n')
+    assert run(["list"]) == 2  # of a project that merely repeats the names
+    assert "`layer_norm` is registered twice" in capsys.readouterr().err
+    write(project / "zoo" / "registry.py", "")
+    assert run(["list"]) == 0
+    assert find_registries() == [shipped_registry()]
+    # Asked for by name, it is one.
+    assert run(["--registry", "registry.toml", "list"]) == 2
+
+
 def test_the_command_line_takes_a_further_registry(
     layers: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,8 +26,17 @@ print("imported:", *(name for name in sys.argv[-1].split() if name in sys.module
 sys.exit(status)
 """
 HEAVY = ("torch", "numpy", "scipy", "transformers", "rich", "typer", "safetensors.torch")
-# What only other commands need: TOML with comments, drawings, places of mistakes.
-OTHERS = ("tomlkit", "zoo.drawing", "zoo.schema", "zoo.diff", "tree_sitter", "zoo.fill")
+# What only other commands need: TOML with comments, drawings, places of mistakes, initial weights.
+OTHERS = (
+    "tomlkit",
+    "zoo.drawing",
+    "zoo.schema",
+    "zoo.diff",
+    "tree_sitter",
+    "difflib",
+    "zoo.fill",
+    "zoo.distribution",
+)
 
 
 def imported(folder: Path, *arguments: str, among: tuple[str, ...]) -> set[str]:
@@ -95,7 +104,7 @@ def test_what_the_check_looks_for_is_there_to_be_found(folder: Path) -> None:
     """Else the names above could be misspelled."""
     among = (*HEAVY, *OTHERS)
     found = imported(folder, "build", "tiny.toml", "-o", "built", among=among)
-    assert found == {"torch", "numpy", "zoo.fill"}
+    assert found == {"torch", "numpy", "zoo.fill", "zoo.distribution", "difflib"}
     command = [sys.executable, "-c", "import " + ", ".join(among)]
     subprocess.run(command, check=True)
 

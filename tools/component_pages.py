@@ -13,6 +13,7 @@ from typing import Any
 import zoo
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
 from zoo.field_docs import class_doc, field_docs
+from zoo.only_with import OnlyWith
 from zoo.schema_values import plain_value
 from zoo.slots import Plugin
 
@@ -123,6 +124,9 @@ def default_of(cls: type[Component], name: str, mark: object) -> str:
     field = cls.model_fields[name]
     if isinstance(mark, Slot):
         return f'`"{mark.default}"`' if mark.default else "the registry's"
+    conditional = [m.default for m in field.metadata if isinstance(m, OnlyWith)]
+    if conditional and not isinstance(mark, Part):
+        return f"`{json.dumps(conditional[0])}`"
     if isinstance(mark, Part) or field.default is None:
         return ""
     if field.default_factory is not None:

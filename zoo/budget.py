@@ -4,8 +4,7 @@ who runs the command (`zoo --budget parameters=2e12 ...`) or calls the library, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import Place, Problem, SpecError, ZooError, allowed, quoted
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 MAX_KEY_DEPTH = 100  # what the parser's own recursion allows
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """The limits. `bytes` counts all tensors in float32, computed tables included; `file_size` is
     that of a spec or registry in bytes; `key_depth` how deep its keys may nest."""
 
@@ -33,12 +31,12 @@ class Budget:
         Raises:
             ZooError: there is no such limit, or the number is not a positive integer (`2e12` is).
         """
-        names = [field.name for field in fields(cls)]
         limits: dict[str, int] = {}
         for option in options:
             name, _, text = option.partition("=")
-            if name not in names:
-                raise ZooError(Problem(f"there is no budget {quoted(name)}", help=allowed(names)))
+            if name not in cls._fields:
+                message = f"there is no budget {quoted(name)}"
+                raise ZooError(Problem(message, help=allowed(cls._fields)))
             try:
                 number = float(text)
             except ValueError:

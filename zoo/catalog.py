@@ -20,8 +20,8 @@ from zoo.errors import Place, Problem, RegistryError, did_you_mean, in_order, qu
 
 FORMAT = 1
 NAMES_FILE = "names.toml"
-MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,127}", re.IGNORECASE)
-_TAG = re.compile(r"[a-z][a-z0-9_-]*", re.IGNORECASE)
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _TABLES = ("default", "alias", "deprecated")
 
 

@@ -57,6 +57,9 @@ class ChildValidator(Protocol):
 
     def child(self, value: Any, given: Mapping[str, Any]) -> Component | None: ...
 
+    def without_effect(self, name: str, reason: str) -> None:
+        """Note that this field of the component that is being validated changes nothing there."""
+
 
 class Part:
     """Marks a field as a nested component. `given` maps the child's `Given` names to the parent's

@@ -21,6 +21,8 @@ class LayerContext(NamedTuple):
         bias: what it adds to the scores, (heads, query, key) or with a batch before.
         memory: what cross-attention attends to, (batch, key, memory_width).
         memory_mask: for cross-attention, as `mask`.
+        global_tokens: tokens that see all and are seen by all, (batch, length), for self-attention
+            that takes them.
         return_weights: whether attention weights are returned.
     """
 
@@ -32,4 +34,5 @@ class LayerContext(NamedTuple):
     bias: torch.Tensor | None = None
     memory: torch.Tensor | None = None
     memory_mask: torch.Tensor | None = None
+    global_tokens: torch.Tensor | None = None
     return_weights: bool = False

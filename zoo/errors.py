@@ -6,16 +6,14 @@ carries every problem of one pass. Nothing else is raised for a user's mistake.
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_SHOWN = 50  # problems of one error that are printed; the rest is counted
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A span of one line of a text. `line` and `column` count from 1; `quote` is that line."""
 
     file: str
@@ -57,8 +55,7 @@ def _columns(text: str) -> int:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """One finding. `related` names other places that take part in it, as a first definition."""
 
     message: str
@@ -168,6 +165,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """
     if not name or len(name) > 100:
         return None
+    import difflib  # here: a command that finds no mistake does without
+
     folded = {other.lower(): other for other in sorted(known)}
     name = name.lower()
     found = difflib.get_close_matches(name, folded, n=1, cutoff=0.6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -21,6 +22,13 @@ _RUNNERS = {
 """The folders of code that runs plugins; its frames say nothing of theirs."""
 
 
+def _says_nothing(filename: str) -> bool:
+    """Whether a frame of this file is not a plugin's: the zoo runs it, or it runs in torch."""
+    folder, torch = Path(filename).parent, sys.modules.get("torch")
+    inside = torch is not None and Path(torch.__file__ or "").parent in (folder, *folder.parents)
+    return filename.startswith("<") or folder in _RUNNERS or inside
+
+
 @contextmanager
 def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Generator[None]:
     """Runs code of plugins. Whatever it raises, `AssertionError` and `SystemExit` included, becomes
@@ -34,12 +42,10 @@ def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Generator[N
 
 
 def describe_failure(what: str, error: BaseException, place: Place | None = None) -> Problem:
-    """A problem that shows the exception and the frames of the plugin, without the zoo's own."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<") and Path(frame.filename).parent not in _RUNNERS
-    ]
+    """A problem that shows the exception and the frames of the plugin, without those of the zoo and
+    of torch."""
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if not _says_nothing(frame.filename)]
     lines = [f"  {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in frames]
     if isinstance(error, SyntaxError):
         lines.append(f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}")

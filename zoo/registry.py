@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from zoo.budget import Budget
 from zoo.catalog import MODEL_NAME, Catalog
@@ -50,8 +50,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _TARGET = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[\w./ -]+\.py):[A-Za-z_]\w*")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of a registry: a plugin of a slot, or a named model."""
 
     group: str
@@ -168,21 +167,29 @@ def shipped_registry() -> Path:
 
 def find_registries(extra: Path | None = None) -> list[Path]:
     """The layers, first to last: shipped, the user's, the nearest one at or above the working
-    directory, and `extra`."""
+    directory, and `extra`. A nearest one that another copy of the zoo ships is no layer: it holds
+    the names that this one has from its own."""
     from platformdirs import user_config_path
 
     try:
         here = Path.cwd()
     except OSError as error:
         raise RegistryError(f"the working directory cannot be read: {error.strerror}") from None
-    nearest = (folder / FILE_NAME for folder in (here, *here.parents))
+    candidates = (folder / FILE_NAME for folder in (here, *here.parents))
+    nearest = next(filter(_is_file, candidates), None)
+    local = [] if nearest is None or _is_of_a_checkout(nearest) else [nearest]
     layers = [
         shipped_registry(),
         *filter(_is_file, [user_config_path("zoo") / FILE_NAME]),
-        *[path for path in nearest if _is_file(path)][:1],
+        *local,
         *([extra] if extra is not None else []),
     ]
     return list({path.resolve(): path for path in layers}.values())
+
+
+def _is_of_a_checkout(registry: Path) -> bool:
+    """Whether this file lies beside the sources of a zoo, as the shipped one of a checkout does."""
+    return _is_file(registry.parent / "zoo" / Path(__file__).name)
 
 
 def _is_file(path: Path) -> bool:
@@ -228,9 +235,10 @@ class _Layers:
         self.seen: set[Path] = set()
 
     def add(self, path: Path, included: Callable[[], Place] | None = None) -> None:
-        if path.resolve() in self.seen:
+        resolved = path.resolve()
+        if resolved in self.seen:
             return
-        self.seen.add(path.resolve())
+        self.seen.add(resolved)
         here = Path.cwd()
         try:
             shown = path.relative_to(here) if path.is_relative_to(here) else path
@@ -249,7 +257,7 @@ class _Layers:
         include = data.get("include", [])
         for index, package in enumerate(include if isinstance(include, list) else [include]):
             self.include(document, package, index)
-        folder = path.resolve().parent
+        folder = resolved.parent
         self.add_folder(document, folder, "families", self.registry.families)
         self.add_folder(document, folder, "catalog", self.registry.catalog.folders)
         for group in (*SLOTS, SOURCE, "models", "defaults"):
@@ -375,8 +383,11 @@ NAME_RULE = "lower-case letters, digits and `_`, and begin with a letter"
 def _is_target(group: str, target: str) -> bool:
     if group == "defaults":
         return NAME.fullmatch(target) is not None
-    path = Path(target if group == "models" else target.rpartition(":")[0])
-    return _is_inside(path) and (group == "models" or _TARGET.fullmatch(target) is not None)
+    if group == "models":
+        return _is_inside(Path(target))
+    where = target.rpartition(":")[0]
+    is_sound = not where.endswith(".py") or _is_inside(Path(where))
+    return is_sound and _TARGET.fullmatch(target) is not None
 
 
 def _is_inside(path: Path) -> bool:

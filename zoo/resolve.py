@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.budget import raising
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
@@ -51,8 +51,7 @@ class Node:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(NamedTuple):
     """A spec's name and its tree, ready to be validated, and the problems found so far."""
 
     name: str

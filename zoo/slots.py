@@ -4,8 +4,6 @@ The core knows these interfaces and no component by name. A slot's class states 
 its parent gives. The docstring of each states the `forward` of the module that `build` returns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -13,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from zoo.component import Component, Given, Shared, Slot
-from zoo.distribution import Constant, Distribution
 from zoo.layout import Layout, Tensor
+from zoo.only_with import NotWith
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo.distribution import Distribution
     from zoo.transformer import Transformer
 
 NormPlacement = Literal["pre", "post", "sandwich", "post_branch", "parallel"]
@@ -66,8 +65,8 @@ class Sublayer(Plugin):
         default_factory=lambda data: NORM_SITES[data["norm_placement"]], strict=False
     )
     """Which of the norms `pre`, `post` and `out` are there."""
-    norm: Annotated[Norm, Slot("norm", width="d_model")]
-    """The norm at each of those places."""
+    norm: Annotated[Norm | None, Slot("norm", width="d_model"), NotWith("norms", ())]
+    """The norm at each of those places; None if there are none."""
     residual_scale: Shared[float] = 1.0
     """What the branch's output is multiplied with before the sum (muP: Yang et al. 2022,
     arXiv:2203.03466)."""
@@ -77,7 +76,7 @@ class Sublayer(Plugin):
     def layout_with_norms(self) -> Layout:
         """The branch's layout with its norms inside, as the block registers them."""
         own = self.layout()
-        norms = {f"{site}_norm": self.norm.layout() for site in self.norms}
+        norms = {f"{site}_norm": self.norm.layout() for site in self.norms if self.norm}
         return replace(own, parts={**own.parts, **norms}, label=own.label or self.kind)
 
 
@@ -96,6 +95,16 @@ class Attention(Sublayer):
     reads: ClassVar[str | None] = None
     """The `site` of a position scheme whose tables the attention reads: its `forward` then takes
     that scheme's module as `scheme` too."""
+
+    @property
+    def takes_global_tokens(self) -> bool:
+        """Whether `forward` takes `global_tokens` too: boolean, (..., query), or None."""
+        return False
+
+    @property
+    def rotation_key(self) -> str | None:
+        """The key of an option that changes nothing unless a position scheme rotates."""
+        return None
 
 
 class FeedForward(Sublayer):
@@ -117,6 +126,8 @@ class Position(Plugin):
     head_dim: Given[int | None] = None
     embedded: ClassVar[bool] = False
     """Whether the scheme is added to the embeddings, as `embed.positions`, or is for attention."""
+    rotates: ClassVar[bool] = False
+    """Whether the scheme turns queries and keys: its module defines `rotation`."""
     site: ClassVar[str] = "position"
     """What the module of a scheme with tables that works in attention is called in its stack."""
 
@@ -141,7 +152,7 @@ class Embedding(Plugin):
         """The width of the vectors that positions are added to."""
         return self.d_model
 
-    def build(self, scheme: nn.Module | None = None) -> nn.Module:
+    def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
         """The module, which applies `scheme.embed` to the embedded tokens."""
         raise TypeError(f"{type(self).__name__} has no build method")
 
@@ -184,17 +195,30 @@ class Block(Plugin):
         `LayerContext.scheme`."""
         return None
 
+    @property
+    def takes_global_tokens(self) -> bool:
+        """Whether the self-attention takes the stack's `LayerContext.global_tokens`."""
+        return False
+
+    @property
+    def rotation_key(self) -> str | None:
+        """The key of an option of the self-attention that changes nothing unless the stack's
+        position scheme rotates."""
+        return None
+
 
 class Init(Plugin):
     """Says which distribution a tensor starts from."""
 
-    def start_of(self, tensor: Tensor) -> Distribution:
+    def start_of(self, tensor: Tensor) -> "Distribution":
         """The distribution of `tensor`'s initial values; a constant's own value comes first."""
+        from zoo.distribution import Constant
+
         if tensor.role == "constant":
             return Constant(tensor.value)
         return self.distribution(tensor)
 
-    def distribution(self, tensor: Tensor) -> Distribution:
+    def distribution(self, tensor: Tensor) -> "Distribution":
         """The distribution of a tensor that is no constant, by its role and fans."""
         raise TypeError(f"{type(self).__name__} has no distribution method")
 
@@ -209,7 +233,7 @@ class Builder(Plugin):
         """Tensors that are one and the same, each pair as alias and target."""
         return {}
 
-    def build(self) -> Transformer:
+    def build(self) -> "Transformer":
         """The module, on torch's current default device."""
         raise TypeError(f"{type(self).__name__} has no build method")
 

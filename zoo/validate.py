@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -33,6 +33,7 @@ def validate(resolved: Resolved) -> ModelSpec:
     """
     validation = _Validation(resolved)
     model = validation.make(resolved.root, {})
+    validation.add_idle()
     validation.finish()
     if validation.findings or not isinstance(model, Builder):
         raise validation.findings.error()
@@ -48,12 +49,19 @@ class _Validation:
         self.enclosing: list[Node] = []
         self.missing: dict[tuple[str, Place, bool], list[str]] = {}
         self.not_given: list[Problem] = []
+        self.root = resolved.root
+        self.idle: dict[tuple[Node, str], str] = {}
 
     def child(self, value: Any, given: Mapping[str, Any]) -> Component:
         component = self.make(value, given) if isinstance(value, Node) else None
         if component is None:
             raise PydanticCustomError("zoo_child_failed", "")
         return component
+
+    def without_effect(self, name: str, reason: str) -> None:
+        node = self.enclosing[-1]
+        where = f" of `{_dotted(node.path)}`" if node.path else ""
+        self.idle[node, name] = f"`{name}`{where} {reason}"
 
     def make(self, node: Node, given: Mapping[str, Any]) -> Component | None:
         outer = self.enclosing[-1].cls.model_fields if self.enclosing else {}
@@ -176,6 +184,34 @@ class _Validation:
         if not self.findings and self.not_given:
             self.findings.add_error(PluginError(self.not_given[0]))
 
+    def add_idle(self) -> None:
+        """Report the values that change nothing wherever they are read, one for each field. Those
+        of the specs that this one extends are let pass: it cannot take them out of their files."""
+        if not self.idle:
+            return
+        counted: set[Leaf] = set()
+        idle: dict[str, list[Leaf]] = {}
+        for leaf, reason in self.leaves(self.root):
+            if reason is None:
+                counted.add(leaf)
+            elif leaf.stated and leaf.document is self.root.table.document:
+                idle.setdefault(reason, []).append(leaf)
+        for reason, leaves in idle.items():
+            if left := [leaf for leaf in leaves if leaf not in counted]:
+                self.findings.add_unless_told(Problem(reason, left[0].place()))
+
+    def leaves(self, node: Node, reason: str | None = None) -> Iterator[tuple[Leaf, str | None]]:
+        """The values in a node and below, each with the reason why it does not count."""
+        if node.kind is not None:
+            yield node.kind, reason
+        for name, value in node.values.items():
+            why = reason or self.idle.get((node, name))
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, Node):
+                    yield from self.leaves(item, why)
+                elif item is not None:
+                    yield item, why
+
     def add_contradiction(self, node: Node, context: Mapping[str, Any]) -> None:
         keys = cast("tuple[str, ...]", context["keys"])
         found = {key: leaf for key in keys if (leaf := self.find(key)) is not None}
@@ -190,8 +226,9 @@ class _Validation:
         name, _, inner = key.partition(".")
         for node in reversed(self.enclosing):
             value = node.values.get(name)
-            if isinstance(value, Node) and inner:
-                value = value.kind if inner == "kind" else value.values.get(inner)
+            for step in inner.split(".") if inner else ():
+                if isinstance(value, Node):
+                    value = value.kind if step == "kind" else value.values.get(step)
             if isinstance(value, Leaf) and value.stated:
                 return value
         for around in self.enclosing[-2:-1] if not inner else ():

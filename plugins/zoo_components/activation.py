@@ -1,7 +1,5 @@
 """Activation functions by name, for the feed-forward components."""
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,7 +7,7 @@ from pydantic import Field
 
 from zoo.component import Component
 from zoo.layout import Layout, Tensor, vector
-from zoo_components.only_with import UNSTATED, OnlyWith
+from zoo.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,7 +68,7 @@ class Activated(Component):
             return {"activation": Layout(tensors)}
         return {}
 
-    def build_activation(self) -> nn.Module:
+    def build_activation(self) -> "nn.Module":
         """The activation's module, any shape to the same shape."""
         from zoo_components.modules.activation import make_activation
 

@@ -1,21 +1,22 @@
 """Multi-head attention: the `attention` slot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, Tensor, linear, vector
+from zoo.only_with import UNSTATED, NotWith, OnlyWith
 from zoo.slots import Attention, Norm
 from zoo_components.norm import NoNorm
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
-from zoo_components.projections import Projections
+from zoo_components.projections import ALL, Projections
 
 if TYPE_CHECKING:
     from torch import nn
+
+NotNegative = Annotated[int, Field(ge=0)]
 
 
 class MultiHead(Attention):
@@ -36,7 +37,7 @@ class MultiHead(Attention):
     """The width of a value head."""
     d_out: Size = Field(default_factory=lambda data: data["d_model"])
     """The width of the output; in a block it is d_model."""
-    bias: Shared[Projections] = ("q", "k", "v", "o")
+    bias: Shared[Projections] = ALL
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
     values: Literal["projected", "keys"] = "projected"
     """Whether values have a projection of their own, or are the projected keys before norm and
@@ -49,26 +50,45 @@ class MultiHead(Attention):
         default_factory=lambda data: NoNorm(kind="none", width=data["head_dim"])
     )
     """The norm of queries and the norm of keys (Henry et al. 2020, arXiv:2010.04245)."""
-    qk_norm_scope: Literal["head", "full", "per_head"] = "head"
+    qk_norm_scope: Annotated[
+        Literal["head", "full", "per_head"] | None, NotWith("qk_norm", "none", default="head")
+    ] = UNSTATED
     """What `qk_norm` normalises: each head with the same tensors, all heads of a position as one
     vector (OLMo 2), or each head with tensors of its own (StableLM 2)."""
-    qk_norm_site: Literal["before_rotation", "after_rotation"] = "before_rotation"
+    qk_norm_site: Annotated[
+        Literal["before_rotation", "after_rotation"] | None,
+        NotWith("qk_norm", "none", default="before_rotation"),
+    ] = UNSTATED
     """Whether `qk_norm` comes before or after rotary positions."""
     v_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="v_head_dim")] = (
         Field(default_factory=lambda data: NoNorm(kind="none", width=data["v_head_dim"]))
     )
     """The norm of each value head (Gemma 4)."""
-    rotate_values: bool = False
+    rotate_values: Annotated[
+        bool | None,
+        OnlyWith(
+            "key_width",
+            None,
+            default=False,
+            because="is about positions in one sequence, and cross-attention sees another",
+        ),
+    ] = UNSTATED
     """Whether rotary positions turn values too (an option of RoFormer)."""
     q_temperature: Literal["none", "log", "power"] = "none"
     """What a query at position p is multiplied with, so that long contexts do not blur attention
     (Nakanishi 2025, arXiv:2501.19399): `log` is 1 + scale * log(1 + floor((p + shift) / floor))
     (Llama 4), `power` is (1 + (p + shift) / floor)**scale (Beam)."""
-    q_temperature_scale: PositiveFloat = 0.1
+    q_temperature_scale: Annotated[
+        PositiveFloat | None, NotWith("q_temperature", "none", default=0.1)
+    ] = UNSTATED
     """`scale` in that formula."""
-    q_temperature_floor: PositiveFloat = 8192.0
+    q_temperature_floor: Annotated[
+        PositiveFloat | None, NotWith("q_temperature", "none", default=8192.0)
+    ] = UNSTATED
     """`floor` in that formula, in positions."""
-    q_temperature_shift: int = Field(default=0, ge=0)
+    q_temperature_shift: Annotated[
+        NotNegative | None, NotWith("q_temperature", "none", default=0)
+    ] = UNSTATED
     """`shift` in that formula: 1 in Llama 4 and Beam, 0 in Ministral 3."""
     scale: PositiveFloat = Field(default_factory=lambda data: data["head_dim"] ** -0.5)
     """What the scores are multiplied with; 1 / sqrt(head_dim) by default."""
@@ -76,11 +96,24 @@ class MultiHead(Attention):
     """A bound c that scores approach: c * tanh(score / c) (Gemma 2, arXiv:2408.00118)."""
     window: SizeOrNone = "none"
     """How far a position sees in its own sequence (Beltagy et al. 2020, arXiv:2004.05150)."""
-    window_sides: Literal["past", "both"] = "past"
+    window_sides: Annotated[
+        Literal["past", "both"] | None, NotWith("window", "none", default="past")
+    ] = UNSTATED
     """Where `window` w ends. `past`: position i attends to j only if i - j < w, so to w positions
     under a causal mask. `both`: only if |i - j| <= w, so to 2 w + 1."""
     chunk: SizeOrNone = "none"
     """A position sees only its own chunk of that many positions (Llama 4)."""
+    global_tokens: Annotated[
+        bool | None,
+        OnlyWith(
+            "key_width",
+            None,
+            default=False,
+            because="is about tokens of one sequence, and cross-attention sees another",
+        ),
+    ] = UNSTATED
+    """Whether the model may be told of global tokens: all see them, whatever the `window`, and they
+    see all, by projections of their own (Beltagy et al. 2020, arXiv:2004.05150, section 3.1)."""
     sinks: bool = False
     """Whether each head has one more key with a learned logit and the value zero, on which it can
     spend weight (gpt-oss; Xiao et al. 2023, arXiv:2309.17453). The logits start at 0."""
@@ -94,9 +127,14 @@ class MultiHead(Attention):
     output_gate: Literal["none", "sigmoid", "softplus"] = "none"
     """The activation of gates, made from the layer's input by a linear map, that multiply the
     heads' outputs (Qiu et al. 2025, arXiv:2505.06708)."""
-    output_gate_scope: Literal["element", "head"] = "element"
+    output_gate_scope: Annotated[
+        Literal["element", "head"] | None, NotWith("output_gate", "none", default="element")
+    ] = UNSTATED
     """What has a gate: each element of the heads' outputs, or each head."""
-    output_gate_bias: Literal["none", "projection", "head"] = "none"
+    output_gate_bias: Annotated[
+        Literal["none", "projection", "head"] | None,
+        NotWith("output_gate", "none", default="none"),
+    ] = UNSTATED
     """The gates' bias: none, that of their linear map, or one for all gates of a head (Beam)."""
     sub_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="v_head_dim")] = (
         Field(default_factory=lambda data: NoNorm(kind="none", width=data["v_head_dim"]))
@@ -105,7 +143,7 @@ class MultiHead(Attention):
     arXiv:2210.06423; BitNet)."""
 
     @model_validator(mode="after")
-    def _check(self) -> MultiHead:
+    def _check(self) -> Self:
         if "head_dim" not in self.model_fields_set and self.d_model % self.n_heads:
             raise contradiction(
                 f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}; "
@@ -147,6 +185,14 @@ class MultiHead(Attention):
                 "rotate_values",
                 "v_head_dim",
             )
+
+    @property
+    def takes_global_tokens(self) -> bool:
+        return bool(self.global_tokens)
+
+    @property
+    def rotation_key(self) -> str | None:
+        return "rotate_values" if self.rotate_values else None
 
     def _check_masks(self) -> None:
         stated = [name for name in ("window", "chunk") if getattr(self, name) != "none"]
@@ -195,15 +241,24 @@ class MultiHead(Attention):
             return {}
         return {"q_norm": self.n_heads, "k_norm": self.n_kv_heads}
 
-    def layout(self) -> Layout:
-        d_model, key_width = self.d_model, self.key_width or self.d_model
-        width, kv_width = self.n_heads * self.v_head_dim, self.n_kv_heads * self.v_head_dim
-        parts: dict[str, Tensor | Layout] = {
-            "q_proj": linear(d_model, self.n_heads * self.head_dim, bias="q" in self.bias),
-            "k_proj": linear(key_width, self.n_kv_heads * self.head_dim, bias="k" in self.bias),
+    def _projections(self) -> dict[str, Layout]:
+        """The maps to queries, keys and values."""
+        key_width = self.key_width or self.d_model
+        q, k, v = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim, self.v_head_dim
+        maps = {
+            "q_proj": linear(self.d_model, q, bias="q" in self.bias),
+            "k_proj": linear(key_width, k, bias="k" in self.bias),
         }
         if self.values == "projected":
-            parts["v_proj"] = linear(key_width, kv_width, bias="v" in self.bias)
+            maps["v_proj"] = linear(key_width, self.n_kv_heads * v, bias="v" in self.bias)
+        return maps
+
+    def layout(self) -> Layout:
+        d_model = self.d_model
+        width, kv_width = self.n_heads * self.v_head_dim, self.n_kv_heads * self.v_head_dim
+        parts: dict[str, Tensor | Layout] = {**self._projections()}
+        if self.global_tokens:
+            parts |= {f"global_{name}": one for name, one in self._projections().items()}
         heads = self._norms_per_head()
         for name, norm in self._norms().items():
             parts[name] = _repeated(norm.layout(), heads[name]) if name in heads else norm.layout()
@@ -218,14 +273,15 @@ class MultiHead(Attention):
             parts["o_proj"] = linear(width, self.d_out, bias="o" in self.bias, residual=True)
         cache = self.n_kv_heads * self.head_dim + kv_width
         groups = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
+        noun = "head" if self.n_kv_heads == 1 else "heads"
         return Layout(
             {name: part for name, part in parts.items() if isinstance(part, Tensor) or part.parts},
-            f"multi_head, {self.n_heads}{groups} heads of {self.head_dim}",
+            f"multi_head, {self.n_heads}{groups} {noun} of {self.head_dim}",
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.attention import MultiHeadAttention
         from zoo_components.modules.heads import Gate, PerHeadNorm, Temperature
         from zoo_components.modules.masks import Reach
@@ -267,11 +323,12 @@ class MultiHead(Attention):
             norms=norms,
             full_width_norm=self.qk_norm_scope == "full",
             norm_after_rotation=self.qk_norm_site == "after_rotation",
-            rotate_values=self.rotate_values,
+            rotate_values=bool(self.rotate_values),
             temperature=None if self.q_temperature == "none" else temperature,
             reach=None if self.window == self.chunk == "none" else reach,
             scoring=scoring,
             sinks=self.sinks,
+            global_tokens=bool(self.global_tokens),
             v_scale=self.v_scale,
             gate=None if self.output_gate == "none" else gate,
         )

@@ -1,9 +1,7 @@
 """One layer of a stack: the `block` slot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -62,7 +60,7 @@ class Residual(Block):
     """Whether the layer's output is multiplied with one learned number (Gemma 4)."""
 
     @model_validator(mode="after")
-    def _check(self) -> Residual:
+    def _check(self) -> Self:
         if self.arrangement == "parallel":
             self._check_parallel()
         if self.self_position.embedded:
@@ -126,6 +124,14 @@ class Residual(Block):
     def reads(self) -> str | None:
         return self.self_attn.reads
 
+    @property
+    def takes_global_tokens(self) -> bool:
+        return self.self_attn.takes_global_tokens
+
+    @property
+    def rotation_key(self) -> str | None:
+        return None if self.self_position.rotates else self.self_attn.rotation_key
+
     def sublayers(self) -> dict[str, Sublayer]:
         """The branches that are there, in order."""
         named = {"self_attn": self.self_attn, "cross_attn": self.cross_attn, "ffn": self.ffn}
@@ -143,10 +149,10 @@ class Residual(Block):
             parts["scalar"] = vector(1, value=1.0)
         return Layout(parts)
 
-    def _own_scheme(self) -> nn.Module | None:
+    def _own_scheme(self) -> "nn.Module | None":
         return None if self.self_position.absent else self.self_position.build()
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.block import ResidualBlock, with_norms
 
         return ResidualBlock(
@@ -154,6 +160,7 @@ class Residual(Block):
             scheme=self._own_scheme(),
             scheme_name=self.self_position.site,
             reads_scheme=self.reads is not None,
+            takes_global_tokens=self.takes_global_tokens,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,

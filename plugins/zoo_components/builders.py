@@ -1,8 +1,6 @@
 """Whole Transformers: the `builder` slot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import model_validator
 
@@ -37,7 +35,7 @@ class EncoderDecoder(Builder):
     """What is made of the decoder's states."""
 
     @model_validator(mode="after")
-    def _check(self) -> EncoderDecoder:
+    def _check(self) -> Self:
         if self.share_embeddings and self.source_vocab != self.target_vocab:
             raise contradiction(
                 f"one token table cannot serve source_vocab = {self.source_vocab} and "
@@ -59,7 +57,7 @@ class EncoderDecoder(Builder):
             encoder=self.encoder.layout(), decoder=self.decoder.layout(), head=self.head.layout()
         )
 
-    def build(self) -> Transformer:
+    def build(self) -> "Transformer":
         from zoo_components.modules.builders import EncoderDecoder as Module
 
         model = Module(
@@ -89,7 +87,7 @@ class Encoder(Builder):
     returns, a linear map to two classes."""
 
     @model_validator(mode="after")
-    def _check(self) -> Encoder:
+    def _check(self) -> Self:
         if self.nsp and self.pooler.absent:
             raise contradiction(
                 '`nsp` classifies what the pooler returns: state `pooler = "pooler"`', "nsp"
@@ -110,7 +108,7 @@ class Encoder(Builder):
             nsp=nsp,
         )
 
-    def build(self) -> Transformer:
+    def build(self) -> "Transformer":
         from zoo_components.modules.builders import Encoder as Module
 
         model = Module(
@@ -138,7 +136,7 @@ class Decoder(Builder):
     """What is made of its states."""
 
     @model_validator(mode="after")
-    def _check(self) -> Decoder:
+    def _check(self) -> Self:
         _check_ties(self)
         return self
 
@@ -149,7 +147,7 @@ class Decoder(Builder):
     def layout(self) -> Layout:
         return _whole(decoder=self.decoder.layout(), head=self.head.layout())
 
-    def build(self) -> Transformer:
+    def build(self) -> "Transformer":
         from zoo_components.modules.builders import Decoder as Module
 
         model = Module(

@@ -1,13 +1,11 @@
 """Classes of tokens and of sequences, and vectors of sequences: the `head` slot."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from zoo.component import Probability, Shared, Size, Slot
 from zoo.layout import Layout, linear
+from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Head, Norm
-from zoo_components.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,10 +46,10 @@ class TokenClassifier(Head):
         parts["out"] = linear(self.d_model, self.n_classes, bias=self.bias)
         return Layout(parts, f"{self.kind}, {self.n_classes} classes")
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         return self._build(pooling=None)
 
-    def _build(self, *, pooling: Pooling | None) -> nn.Module:
+    def _build(self, *, pooling: Pooling | None) -> "nn.Module":
         from torch.nn import Linear
 
         from zoo_components.modules.activation import make_activation
@@ -84,7 +82,7 @@ class Classifier(TokenClassifier):
     """What is classified: the first position's state (BERT), that of the last token that is not
     padding (GPT), or one of the sums over all that are not."""
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         return self._build(pooling=self.pooling)
 
 
@@ -101,7 +99,7 @@ class Pooler(Head):
     def layout(self) -> Layout:
         return linear(self.d_model, self.d_model)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.activation import make_activation
         from zoo_components.modules.classifier import Pooler as Module
 

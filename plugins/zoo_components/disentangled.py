@@ -1,16 +1,14 @@
 """Disentangled attention: the `attention` slot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
 from zoo.layout import Layout, linear
+from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Attention
-from zoo_components.only_with import UNSTATED, OnlyWith
-from zoo_components.projections import Projections
+from zoo_components.projections import ALL, Projections
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +29,7 @@ class Disentangled(Attention):
         default_factory=lambda data: max(1, data["d_model"] // data["n_heads"])
     )
     """The width of a head; d_model / n_heads by default."""
-    bias: Shared[Projections] = ("q", "k", "v", "o")
+    bias: Shared[Projections] = ALL
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
     terms: Annotated[tuple[Term, ...], Field(strict=False, min_length=1)] = (
         "content_to_position",
@@ -56,7 +54,7 @@ class Disentangled(Attention):
     """Dropout on the attention weights."""
 
     @model_validator(mode="after")
-    def _check(self) -> Disentangled:
+    def _check(self) -> Self:
         if self.key_width is not None:
             raise ValueError(
                 "disentangled attention is about distances within one sequence: choose another "
@@ -92,7 +90,7 @@ class Disentangled(Attention):
         label = f"disentangled, {self.n_heads} heads of {self.head_dim}"
         return Layout(parts, label, cache=2 * width)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.disentangled import DisentangledAttention
         from zoo_components.modules.scores import Scoring
 

@@ -1,15 +1,13 @@
 """What enters a stack: the `embedding` slot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from zoo.component import Given, PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, embedding, linear
+from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Embedding, Norm
-from zoo_components.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,7 +54,7 @@ class TokenEmbedding(Embedding):
     """The id of the mask token, for `token_dropout`."""
 
     @model_validator(mode="after")
-    def _check(self) -> TokenEmbedding:
+    def _check(self) -> Self:
         if self.vocab is None:
             raise ValueError(
                 "a token embedding needs the size of its vocabulary: state `vocab`, or "
@@ -101,7 +99,7 @@ class TokenEmbedding(Embedding):
             parts["proj"] = linear(self.d_embed, self.d_model, bias=bool(self.projection_bias))
         return Layout(parts, f"{self.vocab} tokens")
 
-    def build(self, scheme: nn.Module | None = None) -> nn.Module:
+    def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
         from torch.nn import Linear
 
         from zoo_components.modules.embedding import TokenEmbedding as Module
@@ -132,7 +130,7 @@ class Vectors(Embedding):
     dropout: Shared[Probability] = 0.0
     """Dropout after the sum."""
 
-    def build(self, scheme: nn.Module | None = None) -> nn.Module:
+    def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
         from zoo_components.modules.embedding import Vectors as Module
 
         return Module(positions=scheme, dropout=self.dropout)

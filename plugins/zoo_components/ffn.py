@@ -1,12 +1,11 @@
 """Feed-forward networks: the `ffn` slot."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING, Annotated, Self
 
-from typing import TYPE_CHECKING, Annotated
+from pydantic import Field, model_validator
 
-from pydantic import Field
-
-from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
+from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
+from zoo.document import MAX_INTEGER
 from zoo.layout import Layout, Tensor, linear
 from zoo.slots import FeedForward, Norm
 from zoo_components.activation import Activated, Activation
@@ -42,7 +41,7 @@ class Mlp(Activated, FeedForward):
             f"mlp {self.activation}, d_ff {self.d_ff}",
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import Mlp as Module
 
         return Module(
@@ -85,7 +84,7 @@ class Glu(Activated, FeedForward):
             f"glu {self.activation}, d_ff {self.d_ff}",
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import Glu as Module
 
         return Module(
@@ -129,7 +128,7 @@ class Conv1d(Activated, FeedForward):
             parts["bias"] = Tensor((n_out,), "bias", fan_in=n_in * k, fan_out=n_out * k)
         return Layout(parts)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import Conv1d as Module
 
         return Module(
@@ -160,6 +159,17 @@ class ResidualStack(Activated, FeedForward):
     dropout: Shared[Probability] = 0.0
     """Dropout after the activation."""
 
+    @model_validator(mode="after")
+    def _check_width(self) -> Self:
+        width = self.d_model * self.expansion_factor
+        if not 1 <= width <= MAX_INTEGER:
+            raise contradiction(
+                f"d_model * expansion_factor = {width:g} is no width",
+                "expansion_factor",
+                "d_model",
+            )
+        return self
+
     @property
     def d_ff(self) -> int:
         """The inner width."""
@@ -176,7 +186,7 @@ class ResidualStack(Activated, FeedForward):
             f"{self.n_units} x residual unit {self.activation}, d_ff {self.d_ff}",
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import ResidualStack as Module
 
         return Module(

@@ -1,9 +1,7 @@
 """What enters a stack from a signal: the `embedding` slot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -42,7 +40,7 @@ class ConvFrontend(Embedding):
     """Dropout after the sum."""
 
     @model_validator(mode="after")
-    def _check(self) -> ConvFrontend:
+    def _check(self) -> Self:
         if len(self.kernel_sizes) != len(self.strides):
             raise contradiction(
                 f"there are {len(self.kernel_sizes)} kernel sizes and {len(self.strides)} strides",
@@ -73,7 +71,7 @@ class ConvFrontend(Embedding):
             parts[str(number)] = Layout({"weight": weight, "bias": bias})
         return Layout(parts, f"{self.n_features} features")
 
-    def build(self, scheme: nn.Module | None = None) -> nn.Module:
+    def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
         from zoo_components.modules.frontend import ConvFrontend as Module
 
         return Module(

@@ -1,8 +1,6 @@
 """What a model puts out for each position: the `head` slot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -38,7 +36,7 @@ class LinearHead(Head):
     """What is put out: the logits, their log-softmax, or their softmax."""
 
     @model_validator(mode="after")
-    def _check_vocab(self) -> LinearHead:
+    def _check_vocab(self) -> Self:
         if self.vocab is None:
             raise ValueError(
                 "a head over the vocabulary needs its size: state `vocab`, or `target_vocab`, at "
@@ -62,7 +60,7 @@ class LinearHead(Head):
             parts["logits_bias"] = Tensor((self.vocab or 0,), "constant", buffer=True)
         return Layout(parts, self.kind)
 
-    def logits(self) -> Logits:
+    def logits(self) -> "Logits":
         """What is made of the values of the map."""
         from zoo_components.modules.head import Logits
 
@@ -75,7 +73,7 @@ class LinearHead(Head):
             return self.d_model**-0.5
         return float(self.input_scale)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.head import LinearHead as Module
 
         return Module(
@@ -125,7 +123,7 @@ class MlmHead(Activated, LinearHead):
         parts = {**dense, **self.activation_parts(), **({"norm": norm} if norm.parts else {})}
         return Layout({**parts, **super().layout().parts}, self.kind)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.head import MlmHead as Module
 
         return Module(
@@ -146,7 +144,7 @@ class NoHead(Head):
 
     absent: ClassVar[bool] = True
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from torch.nn import Identity
 
         return Identity()

@@ -1,16 +1,16 @@
 """Where weights start: the `init` slot."""
 
-from __future__ import annotations
-
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from zoo.component import PositiveFloat, Shared, Size
-from zoo.distribution import Constant, Distribution, Normal, TruncatedNormal, Uniform
 from zoo.layout import Tensor
 from zoo.slots import Init
+
+if TYPE_CHECKING:
+    from zoo.distribution import Distribution
 
 Deviation = Annotated[float, Field(gt=0.0, le=1e6)]
 """A standard deviation, or what one is multiplied with: within what a float32 holds in any case."""
@@ -28,7 +28,9 @@ class XavierInit(Init):
     embedding_std: Deviation | None = None
     """The deviation of embeddings, which then are normal; unless stated they start as matrices."""
 
-    def distribution(self, tensor: Tensor) -> Distribution:
+    def distribution(self, tensor: Tensor) -> "Distribution":
+        from zoo.distribution import Constant, Normal, Uniform
+
         if tensor.role == "bias":
             return Constant(0.0)
         if tensor.role == "embedding" and self.embedding_std is not None:
@@ -52,7 +54,9 @@ class KaimingInit(Init):
     embedding_std: Deviation = 1.0
     """The deviation of embeddings, whose rows are not summed."""
 
-    def distribution(self, tensor: Tensor) -> Distribution:
+    def distribution(self, tensor: Tensor) -> "Distribution":
+        from zoo.distribution import Constant, Normal, Uniform
+
         if tensor.role == "bias":
             return Constant(0.0)
         if tensor.role == "embedding":
@@ -67,7 +71,9 @@ class TorchInit(Init):
     """As PyTorch's own modules start: maps and their biases uniform on +- 1 / sqrt(fan_in) (LeCun
     et al. 1998), tables standard normal, the biases of norms 0."""
 
-    def distribution(self, tensor: Tensor) -> Distribution:
+    def distribution(self, tensor: Tensor) -> "Distribution":
+        from zoo.distribution import Constant, Normal, Uniform
+
         if tensor.role == "embedding":
             return Normal(1.0)
         return Uniform(tensor.fan_in**-0.5) if tensor.fan_in else Constant(0.0)
@@ -84,13 +90,17 @@ class NormalInit(Init):
     embedding_std: Deviation = Field(default_factory=lambda data: data["std"])
     """That of embeddings."""
 
-    def distribution(self, tensor: Tensor) -> Distribution:
+    def distribution(self, tensor: Tensor) -> "Distribution":
+        from zoo.distribution import Constant
+
         if tensor.role == "bias":
             return Constant(0.0)
         by_role = {"residual": self.residual_std, "embedding": self.embedding_std}
         return self._normal(by_role.get(tensor.role, self.std))
 
-    def _normal(self, std: float) -> Distribution:
+    def _normal(self, std: float) -> "Distribution":
+        from zoo.distribution import Normal
+
         return Normal(std)
 
 
@@ -102,7 +112,9 @@ class TruncatedNormalInit(NormalInit):
     cut: PositiveFloat = 2.0
     """The largest value, in deviations."""
 
-    def _normal(self, std: float) -> Distribution:
+    def _normal(self, std: float) -> "Distribution":
+        from zoo.distribution import TruncatedNormal
+
         return TruncatedNormal(std, self.cut)
 
 
@@ -120,7 +132,9 @@ class DepthScaledInit(Init):
     branches_per_layer: Size = 2
     """Residual branches in a layer: attention and feed-forward network; 3 with cross-attention."""
 
-    def distribution(self, tensor: Tensor) -> Distribution:
+    def distribution(self, tensor: Tensor) -> "Distribution":
+        from zoo.distribution import Constant, Normal
+
         if tensor.role == "bias":
             return Constant(0.0)
         if tensor.role == "residual":

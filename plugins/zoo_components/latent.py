@@ -1,7 +1,5 @@
 """Multi-head latent attention: the `attention` slot."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -84,7 +82,7 @@ class Latent(Attention):
     def _norm_of(self, width: int) -> Norm:
         return self.latent_norm.model_copy(update={"width": width})
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.latent import LatentAttention
         from zoo_components.modules.scores import Scoring
 

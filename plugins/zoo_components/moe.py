@@ -1,10 +1,8 @@
 """Mixtures of experts, in the `ffn` slot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,9 +17,9 @@ from zoo.component import (
     contradiction,
 )
 from zoo.layout import Layout, Role, Tensor, linear
+from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import FeedForward
 from zoo_components.activation import Activated, Activation
-from zoo_components.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,9 +56,11 @@ class Router(Component):
     """Groups of equally many experts (DeepSeek-AI 2024, arXiv:2405.04434)."""
     top_groups: Size = Field(default_factory=lambda data: data["n_groups"])
     """From how many of the groups a token's experts are chosen; from all unless stated."""
-    group_score: Literal["max", "top2"] = "max"
-    """What groups are chosen by: their best expert (DeepSeek-V2), or the sum of their best two
-    (DeepSeek-V3)."""
+    group_score: Literal["max", "top2"] | None = Field(
+        default_factory=lambda data: "max" if data["top_groups"] < data["n_groups"] else None
+    )
+    """What groups are chosen by, if not all are: their best expert (DeepSeek-V2), unless stated,
+    or the sum of their best two (DeepSeek-V3)."""
     normalize: bool = False
     """Whether the weights of the chosen experts are divided by their norm."""
     normalize_order: Annotated[PositiveFloat | None, OnlyWith("normalize", True, default=1.0)] = (
@@ -79,7 +79,7 @@ class Router(Component):
     """What the weights are multiplied with at the end."""
 
     @model_validator(mode="after")
-    def _check(self) -> Router:
+    def _check(self) -> Self:
         if self.top_k > self.n_experts:
             raise contradiction(
                 f"top_k = {self.top_k} experts cannot be chosen from n_experts = {self.n_experts}",
@@ -106,7 +106,9 @@ class Router(Component):
                 "top_groups",
                 "top_k",
             )
-        if self.group_score == "top2" and self.top_groups < self.n_groups == self.n_experts:
+        if self.top_groups == self.n_groups:
+            self._check_no_groups()
+        if self.group_score == "top2" and self.n_groups == self.n_experts:
             raise contradiction(
                 '`group_score = "top2"` needs groups of two experts or more',
                 "group_score",
@@ -114,13 +116,23 @@ class Router(Component):
             )
         return self
 
+    def _check_no_groups(self) -> None:
+        for key, idle in (("n_groups", self.n_groups > 1), ("group_score", bool(self.group_score))):
+            if idle:
+                raise contradiction(
+                    f"`{key}` changes nothing where experts of all groups may be chosen: state a "
+                    "smaller `top_groups`",
+                    key,
+                    "top_groups",
+                )
+
     def layout(self) -> Layout:
         parts = dict(linear(self.d_model, self.n_experts, bias=self.bias).parts)
         if self.correction_bias:
             parts["correction_bias"] = Tensor((self.n_experts,), "constant", buffer=True)
         return Layout(parts, self.score)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.routing import Router as Module
 
         return Module(**{name: getattr(self, name) for name in type(self).model_fields})
@@ -170,7 +182,7 @@ class MixtureOfExperts(Activated, FeedForward):
     training, add `zoo_components.modules.moe.auxiliary_loss(model)` to the loss."""
 
     @model_validator(mode="after")
-    def _check(self) -> MixtureOfExperts:
+    def _check(self) -> Self:
         for key in ("shared_gate", "shared_average"):
             if getattr(self, key) and self.shared_d_ff is None:
                 raise contradiction(
@@ -216,13 +228,13 @@ class MixtureOfExperts(Activated, FeedForward):
             parts["bias"] = Tensor(shape, "bias", fan_in=n_in, fan_out=n_out)
         return Layout(parts)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from torch.nn import Linear
 
         from zoo_components.modules.experts import Expert, GroupedLinear
         from zoo_components.modules.moe import MixtureOfExperts as Module
 
-        def expert(linear: Callable[..., nn.Module], d_ff: int) -> Expert:
+        def expert(linear: "Callable[..., nn.Module]", d_ff: int) -> Expert:
             return Expert(
                 linear,
                 d_model=self.d_model,

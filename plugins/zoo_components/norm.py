@@ -1,9 +1,7 @@
 """Normalisation: the `norm` slot."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -30,7 +28,7 @@ class LayerNorm(Norm):
     """Whether there is a bias."""
 
     @model_validator(mode="after")
-    def _check(self) -> LayerNorm:
+    def _check(self) -> Self:
         _check_weight(self.weight, zero_centered_weight=self.zero_centered_weight)
         return self
 
@@ -38,7 +36,7 @@ class LayerNorm(Norm):
         parts = _weight_parts(self.width, self.weight, zero_centered=self.zero_centered_weight)
         return Layout(parts | ({"bias": vector(self.width, "bias")} if self.bias else {}))
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.norm import LayerNorm as Module
 
         return Module(
@@ -65,7 +63,7 @@ class RmsNorm(Norm):
     multiplied by the weight (Llama) or after it (Gemma)."""
 
     @model_validator(mode="after")
-    def _check(self) -> RmsNorm:
+    def _check(self) -> Self:
         _check_weight(
             self.weight,
             zero_centered_weight=self.zero_centered_weight,
@@ -78,7 +76,7 @@ class RmsNorm(Norm):
             _weight_parts(self.width, self.weight, zero_centered=self.zero_centered_weight)
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.norm import RmsNorm as Module
 
         return Module(
@@ -100,7 +98,7 @@ class ScaleNorm(Norm):
     def layout(self) -> Layout:
         return Layout({"weight": vector(1, value=math.sqrt(self.width))})
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.norm import ScaleNorm as Module
 
         return Module(self.width, eps=self.eps)
@@ -116,7 +114,7 @@ class StdNorm(Norm):
     def layout(self) -> Layout:
         return Layout({"weight": vector(self.width, value=1.0), "bias": vector(self.width, "bias")})
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.norm import StdNorm as Module
 
         return Module(self.width, eps=self.eps)
@@ -143,7 +141,7 @@ class BatchNorm(Norm):
             }
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.norm import BatchNorm as Module
 
         return Module(self.width, eps=self.eps, momentum=self.momentum)
@@ -154,7 +152,7 @@ class NoNorm(Norm):
 
     absent: ClassVar[bool] = True
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from torch.nn import Identity
 
         return Identity()

@@ -1,7 +1,5 @@
 """Numbers that a spec can switch off with the word "none", where an outer table states them."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Tag

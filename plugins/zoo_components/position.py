@@ -1,13 +1,12 @@
 """Positions that are added to the embeddings, and none: the `position` slot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import PositiveFloat, Shared, Size, contradiction
+from zoo.component import Given, PositiveFloat, Shared, Size, contradiction
 from zoo.layout import Layout, embedding
+from zoo.only_with import UNSTATED, NotWith
 from zoo.slots import Position
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ class NoPosition(Position):
 
     absent: ClassVar[bool] = True
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo.position import PositionScheme
 
         return PositionScheme()
@@ -31,6 +30,7 @@ class Sinusoidal(Position):
     the angles are position / base**(2k / d_model)."""
 
     embedded: ClassVar[bool] = True
+    count_positions: Given[Literal["all", "unpadded", "unmasked"]] = "all"
     max_length: Shared[Size] = 5000
     """How many positions there are."""
     base: PositiveFloat = 10000.0
@@ -41,12 +41,14 @@ class Sinusoidal(Position):
     """The exponent of the k-th angle: 2k / d_model, or k / (d_model / 2 - 1) (tensor2tensor)."""
     offset: int = Field(default=0, ge=0)
     """What is added to each position (2 in M2M-100)."""
-    zero_padding: bool = False
+    zero_padding: Annotated[bool | None, NotWith("count_positions", "all", default=False)] = (
+        UNSTATED
+    )
     """Whether a token that the stack's `count_positions` leaves out gets the zero vector, as in
     fairseq."""
 
     @model_validator(mode="after")
-    def _check(self) -> Sinusoidal:
+    def _check(self) -> Self:
         if self.exponent == "half_minus_one" and self.width < 4:
             raise contradiction(
                 f'`exponent = "half_minus_one"` divides by d_model / 2 - 1, which is 0 or less for '
@@ -62,7 +64,7 @@ class Sinusoidal(Position):
             computed=(self.max_length + self.offset) * self.width,
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.position import SinusoidalPositions
 
         return SinusoidalPositions(
@@ -72,7 +74,7 @@ class Sinusoidal(Position):
             interleaved=self.arrangement == "interleaved",
             half_minus_one=self.exponent == "half_minus_one",
             offset=self.offset,
-            zero_padding=self.zero_padding,
+            zero_padding=bool(self.zero_padding),
         )
 
 
@@ -89,7 +91,7 @@ class Learned(Position):
     def layout(self) -> Layout:
         return embedding(self.max_length + self.offset, self.width)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.position import LearnedPositions
 
         return LearnedPositions(width=self.width, max_length=self.max_length, offset=self.offset)

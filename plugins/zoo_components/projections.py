@@ -1,22 +1,19 @@
 """Which of attention's projections have a bias."""
 
-from __future__ import annotations
+from typing import Annotated, Literal
 
-from typing import Annotated, Any, Literal
-
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 Projection = Literal["q", "k", "v", "o"]
+ALL: tuple[Projection, ...] = ("q", "k", "v", "o")
 
 
-def _all_or_none(value: Any) -> Any:
+def _listed(value: bool | tuple[Projection, ...]) -> tuple[Projection, ...]:
     """`true` and `false` as the list of projections that they stand for."""
-    return {True: ("q", "k", "v", "o"), False: ()}[value] if isinstance(value, bool) else value
+    return value if isinstance(value, tuple) else ALL if value else ()
 
 
 Projections = Annotated[
-    tuple[Projection, ...],
-    Field(strict=False),
-    BeforeValidator(_all_or_none, json_schema_input_type=bool | tuple[Projection, ...]),
+    bool | Annotated[tuple[Projection, ...], Field(strict=False)], AfterValidator(_listed)
 ]
 """Some of the projections, or `true` for all and `false` for none."""

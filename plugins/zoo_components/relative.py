@@ -1,8 +1,6 @@
 """Positions as distances between query and key, inside attention: the `position` slot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -29,12 +27,12 @@ class Alibi(Position):
     """Whether slopes, and slopes times the keys' positions, are rounded to bfloat16 (Falcon)."""
 
     @model_validator(mode="after")
-    def _check(self) -> Alibi:
+    def _check(self) -> Self:
         if self.n_heads is None:
             raise ValueError("ALiBi needs a self-attention that states its n_heads")
         return self
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.relative import AlibiPositions
 
         return AlibiPositions(
@@ -61,7 +59,7 @@ class T5Buckets(Position):
     0. By default if the stack is not causal."""
 
     @model_validator(mode="after")
-    def _check(self) -> T5Buckets:
+    def _check(self) -> Self:
         if self.n_heads is None:
             raise ValueError("T5 buckets need a self-attention that states its n_heads")
         one_way = self.n_buckets // 2 if self.bidirectional else self.n_buckets
@@ -84,7 +82,7 @@ class T5Buckets(Position):
     def layout(self) -> Layout:
         return embedding(self.n_buckets, self.n_heads or 0)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.relative import T5BucketPositions
 
         return T5BucketPositions(
@@ -109,7 +107,7 @@ class DisentangledPosition(Position):
     """A norm of the vectors."""
 
     @model_validator(mode="after")
-    def _check(self) -> DisentangledPosition:
+    def _check(self) -> Self:
         n_buckets = number(self.n_buckets)
         if n_buckets is not None and not 4 <= n_buckets < 2 * (self.max_distance - 1):
             raise contradiction(
@@ -130,7 +128,7 @@ class DisentangledPosition(Position):
         norm = self.norm.layout()
         return Layout(table.parts if not norm.parts else {**table.parts, "norm": norm})
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.relative import DisentangledPositions
 
         return DisentangledPositions(

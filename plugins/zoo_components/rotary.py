@@ -1,10 +1,8 @@
 """Rotary positions and the ways to stretch them to longer sequences: the `position` slot."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +20,7 @@ class Rotary(Position):
     arXiv:2104.09864): the k-th of the pairs in `width` rotated elements by
     position / base**(2k / width)."""
 
+    rotates: ClassVar[bool] = True
     base: Annotated[PositiveFloat, Field(gt=1.0)] = 10000.0
     """The longest wavelength is about 2 pi times this; `rope_theta` in many configurations."""
     fraction: PositiveFloat = Field(default=1.0, le=1.0)
@@ -37,7 +36,7 @@ class Rotary(Position):
         return int((self.head_dim or 0) * self.fraction)
 
     @model_validator(mode="after")
-    def _check_width(self) -> Rotary:
+    def _check_width(self) -> Self:
         if self.head_dim is None:
             raise ValueError("rotary positions need a self-attention that states its head_dim")
         if self.rotated_width % 2 or self.rotated_width == 0:
@@ -56,13 +55,13 @@ class Rotary(Position):
         """What queries and keys are multiplied with."""
         return 1.0
 
-    def frequencies(self) -> Frequencies:
+    def frequencies(self) -> "Frequencies":
         """The angle that each pair turns by from one position to the next."""
         from zoo_components.modules.frequencies import Frequencies
 
         return Frequencies(width=self.rotated_width, base=self.base)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.rotary import RotaryPositions
 
         return RotaryPositions(
@@ -81,7 +80,7 @@ class LinearRotary(Rotary):
     factor: PositiveFloat
     """How many times longer sequences become."""
 
-    def frequencies(self) -> Frequencies:
+    def frequencies(self) -> "Frequencies":
         from zoo_components.modules.frequencies import LinearFrequencies
 
         return LinearFrequencies(width=self.rotated_width, base=self.base, factor=self.factor)
@@ -104,7 +103,7 @@ class ProportionalRotary(Rotary):
         """Pairs that are turned."""
         return int(self.rotated_width * self.fraction // 2)
 
-    def frequencies(self) -> Frequencies:
+    def frequencies(self) -> "Frequencies":
         from zoo_components.modules.frequencies import ProportionalFrequencies
 
         return ProportionalFrequencies(
@@ -126,7 +125,7 @@ class DynamicRotary(Rotary):
     """Tokens of the longest sequence in training."""
 
     @model_validator(mode="after")
-    def _check_exponent(self) -> DynamicRotary:
+    def _check_exponent(self) -> Self:
         if self.rotated_width == 2:
             raise contradiction(
                 "one rotated pair has no base that could grow: head_dim * fraction must be 4 or "
@@ -136,7 +135,7 @@ class DynamicRotary(Rotary):
             )
         return self
 
-    def frequencies(self) -> Frequencies:
+    def frequencies(self) -> "Frequencies":
         from zoo_components.modules.frequencies import DynamicFrequencies
 
         return DynamicFrequencies(
@@ -168,7 +167,7 @@ class YarnRotary(Rotary):
     """What queries and keys are multiplied with; 0.1 ln(factor) + 1 by default."""
 
     @model_validator(mode="after")
-    def _check_betas(self) -> YarnRotary:
+    def _check_betas(self) -> Self:
         if self.beta_fast <= self.beta_slow:
             raise contradiction(
                 f"beta_fast = {self.beta_fast} must be more than beta_slow = {self.beta_slow}",
@@ -182,7 +181,7 @@ class YarnRotary(Rotary):
         """What queries and keys are multiplied with."""
         return self.attention_factor
 
-    def frequencies(self) -> Frequencies:
+    def frequencies(self) -> "Frequencies":
         from zoo_components.modules.frequencies import YarnFrequencies
 
         return YarnFrequencies(
@@ -227,7 +226,7 @@ class LongRotary(Rotary):
     default."""
 
     @model_validator(mode="after")
-    def _check_factors(self) -> LongRotary:
+    def _check_factors(self) -> Self:
         for name in ("short_factors", "long_factors"):
             n_factors = len(getattr(self, name))
             if n_factors != self.rotated_width // 2:
@@ -244,7 +243,7 @@ class LongRotary(Rotary):
         """What queries and keys are multiplied with."""
         return self.attention_factor
 
-    def frequencies(self) -> Frequencies:
+    def frequencies(self) -> "Frequencies":
         from zoo_components.modules.frequencies import LongFrequencies
 
         return LongFrequencies(
@@ -271,7 +270,7 @@ class Llama3Rotary(Rotary):
     """A pair that turns more often than this in the original length stays as it is."""
 
     @model_validator(mode="after")
-    def _check_factors(self) -> Llama3Rotary:
+    def _check_factors(self) -> Self:
         if self.low_freq_factor >= self.high_freq_factor:
             raise contradiction(
                 f"low_freq_factor = {self.low_freq_factor} must be less than "
@@ -281,7 +280,7 @@ class Llama3Rotary(Rotary):
             )
         return self
 
-    def frequencies(self) -> Frequencies:
+    def frequencies(self) -> "Frequencies":
         from zoo_components.modules.frequencies import Llama3Frequencies
 
         return Llama3Frequencies(

@@ -1,8 +1,6 @@
 """Vectors that stand for the meaning of whole sequences: the `head` slot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -33,7 +31,7 @@ class SentenceEmbedding(Head):
     """Whether vectors are scaled to the length 1, so that their products are cosines."""
 
     @model_validator(mode="after")
-    def _check(self) -> SentenceEmbedding:
+    def _check(self) -> Self:
         if self.d_out == "none":
             for name, default in (("activation", "none"), ("dense_bias", True)):
                 if getattr(self, name) != default:
@@ -47,7 +45,7 @@ class SentenceEmbedding(Head):
         dense = linear(self.d_model, width, bias=self.dense_bias)
         return Layout({"dense": dense}, self.kind)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from torch.nn import Linear
 
         from zoo_components.modules.activation import make_activation

@@ -1,22 +1,24 @@
 """A stack: embedding, positions, a number of blocks, a final norm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from zoo.component import Component, Given, LayerRules, Shared, Size, Slot, contradiction
 from zoo.layout import LayerList, Layout, linear
+from zoo.only_with import OnlyWith
 from zoo.slots import Block, Embedding, Norm, NormPlacement, Position
 from zoo_components.sharing import SharedLayers
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+CountPositions = Literal["all", "unpadded", "unmasked"]
 
 
 class LayerGroup(Component):
@@ -27,6 +29,7 @@ class LayerGroup(Component):
     norm_placement: Given[NormPlacement]
     causal: Given[bool]
     width: Given[int]
+    count_positions: Given[CountPositions]
     at: tuple[int, ...] = Field(strict=False)
     """The layers' numbers, from 0."""
     block: Annotated[Block, Slot("block")]
@@ -59,8 +62,9 @@ class Stack(Component):
     pad_id: Shared[int | None] = Field(default=None, ge=0)
     """The id of padding: such tokens are hidden from attention, and count for no pooling."""
     padding: Shared[Literal["hidden", "seen"]] = "hidden"
-    """Whether attention sees padding where no mask hides it, as in `transformers`."""
-    count_positions: Literal["all", "unpadded", "unmasked"] = "all"
+    """Whether padding that no mask hides is seen by attention, and kept among the embeddings, as in
+    `transformers`."""
+    count_positions: CountPositions = "all"
     """What gives a token its position: its place in the sequence, or the number of tokens before it
     that are not padding (RoBERTa) or not masked (OPT); padding or masked, it is at -1."""
     output_width: Size = Field(default_factory=lambda data: data["d_model"])
@@ -89,17 +93,18 @@ class Stack(Component):
             head_dim="block.head_dim",
         ),
     ]
-    """A second scheme, for attention, beside one that is added to the embeddings (MPNet)."""
+    """A second scheme, for attention, beside one that is added to the embeddings (MPNet). It counts
+    all tokens, whatever `count_positions` says."""
     layers: Annotated[
         tuple[LayerGroup, ...],
         LayerRules(LayerGroup, count="n_layers", width="embedding.position_width"),
     ] = ()
     """What differs in single layers, by rules."""
-    norm: Annotated[Norm, Slot("norm", width="d_model")]
+    norm: Annotated[Norm | None, Slot("norm", width="d_model"), OnlyWith("final_norm", True)]
     """The final norm."""
 
     @model_validator(mode="after")
-    def _check(self) -> Stack:
+    def _check(self) -> Self:
         if self.count_positions == "unpadded" and self.pad_id is None:
             raise contradiction(
                 '`count_positions = "unpadded"` needs to know what padding is: state `pad_id`',
@@ -118,6 +123,14 @@ class Stack(Component):
                 "target_vocab",
             )
         self._check_sharing()
+        self._check_rotation()
+        if self.causal and any(block.takes_global_tokens for _, block, _ in self.groups):
+            raise contradiction(
+                "global tokens see all and are seen by all, and in a causal stack no token sees "
+                "later ones: state `global_tokens` in an encoder alone",
+                "block.self_attn.global_tokens",
+                "causal",
+            )
         for group in self.layers:
             if self.position != group.position and (
                 self.position.embedded or group.position.embedded
@@ -168,6 +181,18 @@ class Stack(Component):
                         "share_layers",
                         "layers",
                     )
+
+    def _check_rotation(self) -> None:
+        """An option that is about rotary positions needs them in some layer that has it."""
+        asking = {b.rotation_key: b for _, b, _ in self.groups if b.rotation_key}
+        for key in asking:
+            schemes = [scheme for _, b, scheme in self.groups if b.rotation_key == key]
+            if not any(scheme.rotates for scheme in (*schemes, self.relative)):
+                raise contradiction(
+                    f"`{key}` is about rotary positions, and no layer that states it has them",
+                    f"block.self_attn.{key}",
+                    "position.kind",
+                )
 
     @cached_property
     def _layer_groups(self) -> list[tuple[Sequence[int], Block, Position]]:
@@ -223,7 +248,7 @@ class Stack(Component):
             **{name: scheme.layout() for name, scheme in self.schemes.items()},
             "layers": self._layer_list(layers),
         }
-        if self.final_norm:
+        if self.norm:
             parts["norm"] = self.norm.layout()
         if self.output_width != self.d_model:
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
@@ -234,7 +259,7 @@ class Stack(Component):
             return LayerList(layers, order=self.share_layers)
         return LayerList(layers, passes=self.n_layers if self.share_layers else 1)
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         from zoo_components.modules.stack import LayerSchemes
         from zoo_components.modules.stack import Stack as Module
 
@@ -253,7 +278,7 @@ class Stack(Component):
             schemes_of_layers=[schemes for _, schemes in ordered],
             order=self.share_layers if isinstance(self.share_layers, tuple) else order,
             schemes={name: scheme.build() for name, scheme in self.schemes.items()},
-            norm=self.norm.build() if self.final_norm else None,
+            norm=self.norm.build() if self.norm else None,
             d_model=self.d_model,
             output_width=self.output_width,
             causal=self.causal,

@@ -89,10 +89,13 @@ def value(a: Any, w: Weights, x: Tensor, position: int, turn: Turn | None) -> Te
 
 
 def temperature(a: Any, position: int) -> float:
+    if a.q_temperature == "none":
+        return 1.0
     steps = (max(position, 0) + a.q_temperature_shift) / a.q_temperature_floor
     if a.q_temperature == "log":
         return 1 + a.q_temperature_scale * math.log(1 + math.floor(steps))
-    return (1 + steps) ** a.q_temperature_scale if a.q_temperature == "power" else 1.0
+    scale: float = (1 + steps) ** a.q_temperature_scale
+    return scale
 
 
 def sees(a: Any, i: int, j: int) -> bool:

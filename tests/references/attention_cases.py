@@ -25,6 +25,16 @@ def layer_norm(width: int = HEAD) -> LayerNorm:
     return LayerNorm(kind="layer_norm", width=width, eps=1e-3)
 
 
+FEATURES = ("q_temperature", "qk_norm", "window", "output_gate")
+
+
+def counting(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields without those that speak of a feature which is off."""
+    stated = {feature: fields.get(feature, "none") for feature in FEATURES}
+    off = [feature for feature, value in stated.items() if getattr(value, "kind", value) == "none"]
+    return {k: v for k, v in fields.items() if not k.startswith(tuple(f"{f}_" for f in off))}
+
+
 def described(**fields: Any) -> MultiHead:
     stated = {"d_model": 6, "n_heads": 4, "n_kv_heads": 2, "head_dim": HEAD} | fields
     norm = NoNorm(kind="none", width=stated["d_model"])

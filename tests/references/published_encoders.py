@@ -139,6 +139,33 @@ ENCODERS: dict[str, Published] = {
         ROBERTA_NAMES,
         pads=("right", "left", "inside"),
     ),
+    "longformer": Published(
+        "LongformerForMaskedLM",
+        BERT_CONFIG | {"type_vocab_size": 1, "pad_token_id": 1, "attention_window": [4, 6]},
+        BERT_SPEC
+        | {
+            "pad_id": 1,
+            "position": {"kind": "learned", "max_length": LONGEST - 2, "offset": 2},
+            "embedding": {"kind": "tokens", "n_types": 1, "norm": NORM},
+            "attention": {
+                "kind": "multi_head",
+                "window": 2,
+                "window_sides": "both",
+                "global_tokens": True,
+            },
+            "encoder": COUNTED | {"layers": [{"at": [1], "self_attn": {"window": 3}}]},
+        },
+        {
+            **{
+                ours: theirs.replace("roberta.", "longformer.")
+                for ours, theirs in ROBERTA_NAMES.items()
+            },
+            "self_attn.global_q_proj": "attention.self.query_global",
+            "self_attn.global_k_proj": "attention.self.key_global",
+            "self_attn.global_v_proj": "attention.self.value_global",
+        },
+        pads=("right", "left"),
+    ),
     "mpnet": Published(
         "MPNetForMaskedLM",
         {k: v for k, v in BERT_CONFIG.items() if k != "type_vocab_size"},

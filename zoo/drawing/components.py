@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from zoo.component import GIVEN, Component, Part, fields_of
 from zoo.drawing.figure import Box
 from zoo.layout import LayerList, Layout, Tensor
+from zoo.only_with import OnlyWith
 from zoo.slots import SLOTS, Init, Plugin
 
 
@@ -139,7 +140,8 @@ def _hint(child: Child) -> str:
     for name, mark in fields_of(type(component)).items():
         value = known[name] = getattr(component, name)
         field = type(component).model_fields[name]
-        default = field.get_default(call_default_factory=True, validated_data=known)
+        own = field.get_default(call_default_factory=True, validated_data=known)
+        default = next((m.default for m in field.metadata if isinstance(m, OnlyWith)), own)
         if not isinstance(mark, Part) and mark is not GIVEN and value not in (default, None):
             lines.append(f"{name} = {json.dumps(value)}")
     return "\n".join(lines)

@@ -17,7 +17,7 @@ from zoo.drawing.components import (
     layout_names,
     varied,
 )
-from zoo.drawing.figure import Branch, Cycle, Layer, Run
+from zoo.drawing.figure import Box, Branch, Cycle, Layer, Run
 from zoo.drawing.folding import fold
 from zoo.layout import LayerList, Layout
 from zoo.show import ranges
@@ -157,17 +157,23 @@ def _layer(kind: _Kind, keys: Keys) -> Layer:
 
 
 def _branch(child: Child, sublayer: Sublayer, schemes: Sequence[Child], keys: Keys) -> Branch:
-    norm = next(c for c in children(sublayer, child.path) if c.component is sublayer.norm)
-    sites = () if is_absent(norm.component) else sublayer.norms
-    box = box_of(norm, keys=keys)
-    box = replace(box, details=box.details[:-1])
+    inside = children(sublayer, child.path)
+    norm = next((c for c in inside if c.component is sublayer.norm), None)
+    box = _norm_box(norm, keys) if norm and not is_absent(norm.component) else None
+    sites = sublayer.norms if box else ()
     attention = isinstance(sublayer, Attention)
     memory = isinstance(sublayer, Attention) and sublayer.key_width is not None
     return Branch(
-        body=box_of(child, without=(norm.name,), keys=keys),
+        body=box_of(child, without=(norm.name,) if norm else (), keys=keys),
         pre=box if "pre" in sites else None,
         post=box if "post" in sites else None,
         out=box if "out" in sites else None,
         positions=tuple(box_of(c, keys=keys) for c in schemes if attention and not memory),
         reads_memory=memory,
     )
+
+
+def _norm_box(norm: Child, keys: Keys) -> Box:
+    """The box of a norm between others, without its name."""
+    box = box_of(norm, keys=keys)
+    return replace(box, details=box.details[:-1])

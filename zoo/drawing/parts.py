@@ -79,7 +79,7 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
         for c in inside
         if not isinstance(c.component, drawn)
         and not isinstance(c.mark, LayerRules)
-        and (c.name in names or _is_used_without_tensors(stack, c))
+        and (c.name in names or not c.component.layout().parts)
     ]
     column = Column(
         path=stack.path,
@@ -111,13 +111,6 @@ def _norms_inside(embedding: Child) -> tuple[tuple[str, Box], ...]:
         for c in children(embedding.component, embedding.path)
         if isinstance(c.component, Norm) and not is_absent(c.component)
     )
-
-
-def _is_used_without_tensors(stack: Child, child: Child) -> bool:
-    """Whether a stack uses a component that has no tensors, by which it would show in the layout.
-    It does unless it says `final_norm = false` of its `norm`."""
-    used: bool = getattr(stack.component, f"final_{child.name}", True)
-    return used and not child.component.layout().parts
 
 
 def _unnamed(stack: Child, layout: Layout, names: dict[str, str]) -> list[Box]:

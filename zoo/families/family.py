@@ -33,6 +33,8 @@ from zoo.tables import Leaf, Table, as_table, merge_values, same_kind
 FORMAT = 1
 MAX_PARENTS = 8
 DEFAULTS_FILE = "defaults.json"
+PER_LAYER = "per_layer"
+"""`{ per_layer = "= [...]" }` stands for a value that differs from layer to layer."""
 
 
 class Rule(BaseModel):
@@ -226,18 +228,24 @@ def _over(parent: Family, own: Family, head: _Head, document: Document) -> Famil
 
 
 def _merge(outer: Table, inner: Table) -> Table:
-    """`inner` over `outer` as specs merge, but that an expression takes the place of a table."""
+    """`inner` over `outer` as specs merge, but that what is evaluated takes a table's place."""
     entries = dict(outer.entries)
     for key, value in inner.entries.items():
         below = entries.get(key)
-        is_expression = isinstance(value, Leaf) and str(value.value).startswith("=")
-        if below is None or is_expression:
+        if below is None or _is_whole(value):
             entries[key] = value
         elif isinstance(below, Table) and isinstance(value, Table) and same_kind(below, value):
             entries[key] = _merge(below, value)
         else:
             entries[key] = merge_values(below, value)
     return Table(entries, inner.document, inner.path, (outer, inner))
+
+
+def _is_whole(value: Leaf | Table) -> bool:
+    """Whether a value is evaluated to what stands for all of a table."""
+    if isinstance(value, Table):
+        return PER_LAYER in value.entries
+    return str(value.value).startswith("=")
 
 
 def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:

@@ -8,14 +8,12 @@ from typing import Any, cast
 
 from zoo.document import Document, KeyPath
 from zoo.errors import Place, Problem, SpecError, ZooError
+from zoo.families.family import PER_LAYER
 from zoo.families.scope import Scope
 from zoo.reading import spec_of
 from zoo.registry import Registry
 from zoo.spec import FORMAT, ModelSpec
 from zoo.tables import Leaf, Table
-
-PER_LAYER = "per_layer"
-"""`{ per_layer = "= [...]" }` stands for a value that differs from layer to layer."""
 
 
 def family_spec(

@@ -42,6 +42,7 @@ class MultiHeadAttention(nn.Module):
         reach: Reach | None,
         scoring: Scoring,
         sinks: bool,
+        global_tokens: bool,
         v_scale: float,
         gate: Gate | None,
     ) -> None:
@@ -52,10 +53,14 @@ class MultiHeadAttention(nn.Module):
         self.clip, self.v_scale = clip, v_scale
         self.temperature, self.reach, self.scoring = temperature, reach, scoring
         self.gate = gate
-        self.q_proj = nn.Linear(d_model, n_heads * head_dim, bias="q" in bias)
-        self.k_proj = nn.Linear(key_width, n_kv_heads * head_dim, bias="k" in bias)
-        if not keys_as_values:
-            self.v_proj = nn.Linear(key_width, n_kv_heads * v_head_dim, bias="v" in bias)
+        for prefix in ("", "global_") if global_tokens else ("",):
+            q = nn.Linear(d_model, n_heads * head_dim, bias="q" in bias)
+            self.add_module(f"{prefix}q_proj", q)
+            k = nn.Linear(key_width, n_kv_heads * head_dim, bias="k" in bias)
+            self.add_module(f"{prefix}k_proj", k)
+            if not keys_as_values:
+                v = nn.Linear(key_width, n_kv_heads * v_head_dim, bias="v" in bias)
+                self.add_module(f"{prefix}v_proj", v)
         self.keys_as_values = keys_as_values
         for name, norm in norms.items():
             self.add_module(name, norm)
@@ -82,6 +87,7 @@ class MultiHeadAttention(nn.Module):
         rotation: Rotation | None = None,
         bias: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `x` to `memory`, or to `x` itself.
@@ -94,30 +100,43 @@ class MultiHeadAttention(nn.Module):
             rotation: turns queries and keys by their positions.
             bias: added to the scores; broadcasts to (..., heads, query, key).
             positions: of the queries, (query,) or (..., query); 0, 1, ... unless given.
+            global_tokens: boolean, (..., query), True = sees all and is seen by all, as far as
+                `mask` allows; only if the layer was made for it.
             return_weights: also return the weights, (..., heads, query, key).
 
         Returns:
             (..., query, d_out), and the weights after dropout or None.
         """
-        q, k, v = self._heads(x, x if memory is None else memory, rotation)
+        source = x if memory is None else memory
         if positions is None:
-            positions = torch.arange(q.shape[-2], device=q.device)
-        if self.temperature is not None:
-            q = self.temperature(q, positions)
+            positions = torch.arange(x.shape[-2], device=x.device)
+        seen = mask
         if self.reach is not None:
-            mask = join(mask, self.reach.mask(positions, positions))
-        mixed, weights = attend(
-            q,
-            k,
-            v,
-            scoring=self.scoring,
-            training=self.training,
-            mask=mask,
-            causal=causal,
-            bias=bias,
-            sinks=self.sinks,
-            return_weights=return_weights,
-        )
+            near = self.reach.mask(positions, positions)
+            seen = join(mask, near if global_tokens is None else near | _of_keys(global_tokens))
+
+        def mix(prefix: str, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+            q, k, v = self._heads(x, source, rotation, prefix)
+            return attend(
+                q if self.temperature is None else self.temperature(q, positions),
+                k,
+                v,
+                scoring=self.scoring,
+                training=self.training,
+                mask=mask,
+                causal=causal,
+                bias=bias,
+                sinks=self.sinks,
+                return_weights=return_weights,
+            )
+
+        mixed, weights = mix("", seen)
+        if global_tokens is not None:
+            theirs, their_weights = mix("global_", mask)
+            mine = global_tokens[..., None, :, None]
+            mixed = torch.where(mine, theirs, mixed)
+            if weights is not None and their_weights is not None:
+                weights = torch.where(mine, their_weights, weights)
         if self.v_scale != 1.0:
             mixed = mixed * self.v_scale
         if self.gate is not None:
@@ -125,11 +144,13 @@ class MultiHeadAttention(nn.Module):
         return self.o_proj(self.sub_norm(merge_heads(mixed))), weights
 
     def _heads(
-        self, x: torch.Tensor, source: torch.Tensor, rotation: Rotation | None
+        self, x: torch.Tensor, source: torch.Tensor, rotation: Rotation | None, prefix: str
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values, (..., heads, length, width)."""
-        q, k = self.q_proj(x), self.k_proj(source)
-        v = k if self.keys_as_values else self.v_proj(source)
+        """Queries, keys and values, (..., heads, length, width), by the projections whose names
+        start with `prefix`."""
+        q = self.get_submodule(f"{prefix}q_proj")(x)
+        k = self.get_submodule(f"{prefix}k_proj")(source)
+        v = k if self.keys_as_values else self.get_submodule(f"{prefix}v_proj")(source)
         if self.clip is not None:
             q, k, v = (heads.clamp(-self.clip, self.clip) for heads in (q, k, v))
         q = split_heads(q, self.n_heads)
@@ -155,3 +176,8 @@ class MultiHeadAttention(nn.Module):
         if self.gate_bias is not None:
             gates = gates + self.gate_bias[:, None, None]
         return gate(gates)
+
+
+def _of_keys(tokens: torch.Tensor) -> torch.Tensor:
+    """(..., key) for all heads and queries."""
+    return tokens[..., None, None, :]

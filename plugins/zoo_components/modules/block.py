@@ -29,7 +29,8 @@ def with_norms(sublayer: Sublayer) -> nn.Module:
             "of a class of your own, which can hold the norms around it"
         )
     for site in SITES:
-        norm = sublayer.norm.build() if site in sublayer.norms else nn.Identity()
+        here = sublayer.norm if site in sublayer.norms else None
+        norm = here.build() if here else nn.Identity()
         module.add_module(f"{site}_norm", norm)
     return module
 
@@ -45,6 +46,7 @@ class ResidualBlock(nn.Module):
         scheme: nn.Module | None,
         scheme_name: str,
         reads_scheme: bool,
+        takes_global_tokens: bool,
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -60,6 +62,7 @@ class ResidualBlock(nn.Module):
             self.self_attn.add_module(scheme_name, scheme)
         self.scheme_name = None if scheme is None else scheme_name
         self.reads_scheme = reads_scheme
+        self.takes_global_tokens = takes_global_tokens
         self.dropout = nn.Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
@@ -114,7 +117,9 @@ class ResidualBlock(nn.Module):
             )
         else:
             rotation, bias = self._positions(context, x.dtype)
-            read = {"scheme": context.scheme} if self.reads_scheme else {}
+            more: dict[str, object] = {"scheme": context.scheme} if self.reads_scheme else {}
+            if self.takes_global_tokens:
+                more["global_tokens"] = context.global_tokens
             x, weights = f(
                 x,
                 mask=context.mask,
@@ -123,7 +128,7 @@ class ResidualBlock(nn.Module):
                 bias=bias,
                 positions=context.positions,
                 return_weights=context.return_weights,
-                **read,
+                **more,
             )
         if name != "ffn" and weights is not None:
             maps[name] = weights

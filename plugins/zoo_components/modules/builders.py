@@ -59,11 +59,16 @@ class EncoderDecoder(TiedTransformer):
         *,
         source_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """The encoder's states, (batch, source length, d_model), and its maps if asked for."""
         states, maps = self.encoder(
-            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+            source,
+            mask=source_mask,
+            token_types=token_types,
+            global_tokens=global_tokens,
+            return_weights=return_attention,
         )
         return (states, _maps(encoder=maps)) if return_attention else states
 
@@ -98,6 +103,7 @@ class EncoderDecoder(TiedTransformer):
         source_mask: torch.Tensor | None = None,
         target_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """Score the target, given the source.
@@ -106,10 +112,13 @@ class EncoderDecoder(TiedTransformer):
             source: ids (batch, source length), or vectors without a vocabulary.
             target: ids (batch, target length).
             source_mask: which source positions may be attended to, in the encoder and from the
-                decoder; boolean, True = attend, in a shape of `zoo.transformer.check_mask`.
+                decoder; boolean, True = attend, in a shape of `zoo.transformer.check_mask`. One
+                with a row for each query has to fit both.
             target_mask: the same for the decoder's self-attention; it is joined with the causal
                 mask. Padding is hidden without a mask when the spec names a `pad_id`.
             token_types: the type of each source token, (batch, source length); 0 unless given.
+            global_tokens: which source tokens see all and are seen by all, boolean, (batch, source
+                length); for an encoder whose attention states `global_tokens = true`.
             return_attention: also return the attention maps.
 
         Returns:
@@ -117,17 +126,41 @@ class EncoderDecoder(TiedTransformer):
             of every layer and kind if asked for.
         """
         memory, encoder_maps = self.encoder(
-            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+            source,
+            mask=source_mask,
+            token_types=token_types,
+            global_tokens=global_tokens,
+            return_weights=return_attention,
         )
         states, maps = self.decoder(
             target,
             memory,
             mask=target_mask,
-            memory_mask=join(expand_mask(source_mask), self.encoder.padding_mask(source)),
+            memory_mask=self._memory_mask(source, source_mask, target),
             return_weights=return_attention,
         )
         output = self.head_output(states, self.decoder, target, target_mask)
         return (output, _maps(encoder=encoder_maps, decoder=maps)) if return_attention else output
+
+    def _memory_mask(
+        self, source: torch.Tensor, mask: torch.Tensor | None, target: torch.Tensor
+    ) -> torch.Tensor | None:
+        """The source's mask for cross-attention.
+
+        Raises:
+            ValueError: it has a row for each source position.
+        """
+        full = expand_mask(mask)
+        vectors = target.is_floating_point() and target.dim() == 2
+        n_targets = self.decoder.length(target[None] if vectors else target)
+        if mask is not None and full is not None and full.shape[2] not in (1, n_targets):
+            raise ValueError(
+                f"a source_mask of shape {tuple(mask.shape)} has a row for each of "
+                f"{full.shape[2]} source positions, and cross-attention asks from {n_targets} "
+                "target positions: pass (batch, source length), or call `encode` with this mask "
+                "and `decode` with a `memory_mask`"
+            )
+        return join(full, self.encoder.padding_mask(source))
 
 
 class Encoder(TiedTransformer):
@@ -159,11 +192,16 @@ class Encoder(TiedTransformer):
         *,
         source_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """The states, (batch, length, d_model), and the attention maps if asked for."""
         states, maps = self.encoder(
-            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+            source,
+            mask=source_mask,
+            token_types=token_types,
+            global_tokens=global_tokens,
+            return_weights=return_attention,
         )
         return (states, _maps(encoder=maps)) if return_attention else states
 
@@ -173,14 +211,20 @@ class Encoder(TiedTransformer):
         *,
         source_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
         """Encode the source, ids (batch, length) or vectors, and apply the head.
 
-        `source_mask`, `token_types` and `return_attention` are as in `EncoderDecoder.forward`.
+        `source_mask`, `token_types`, `global_tokens` and `return_attention` are as in
+        `EncoderDecoder.forward`.
         """
         states, maps = self.encoder(
-            source, mask=source_mask, token_types=token_types, return_weights=return_attention
+            source,
+            mask=source_mask,
+            token_types=token_types,
+            global_tokens=global_tokens,
+            return_weights=return_attention,
         )
         output = self.head_output(states, self.encoder, source, source_mask)
         return (output, _maps(encoder=maps)) if return_attention else output

@@ -26,7 +26,7 @@ class Router(nn.Module):
         correction_bias: bool,
         n_groups: int,
         top_groups: int,
-        group_score: str,
+        group_score: str | None,
         normalize: bool,
         normalize_order: float | None,
         normalize_eps: float | None,

@@ -20,7 +20,7 @@ class LayerSchemes(NamedTuple):
 
     Args:
         position: the layer's own or the stack's.
-        relative: a second one.
+        relative: a second one, which counts all tokens.
         read: the one whose tables the attention reads.
     """
 
@@ -75,6 +75,7 @@ class Stack(nn.Module):
         mask: torch.Tensor | None = None,
         memory_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        global_tokens: torch.Tensor | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, Maps]:
         """Run the stack.
@@ -87,6 +88,7 @@ class Stack(nn.Module):
                 is that of the embedded sequence.
             memory_mask: for cross-attention, likewise.
             token_types: ids of token types, (batch, length); 0 unless given.
+            global_tokens: boolean, (batch, length), the tokens that see all and are seen by all.
             return_weights: also return the attention weights of every layer.
 
         Returns:
@@ -100,6 +102,7 @@ class Stack(nn.Module):
                 mask=mask,
                 memory_mask=memory_mask,
                 token_types=token_types,
+                global_tokens=None if global_tokens is None else global_tokens[None],
                 return_weights=return_weights,
             )
             return x[0], {kind: tuple(w[0] for w in weights) for kind, weights in maps.items()}
@@ -109,9 +112,11 @@ class Stack(nn.Module):
             attended = check_mask(mask, batch=batch, query=length, key=length)
         if memory_mask is not None and memory is not None:
             memory_mask = check_mask(memory_mask, batch=batch, query=length, key=memory.shape[-2])
+        if global_tokens is not None:
+            self.check_global_tokens(global_tokens, batch, length)
         positions = self.positions(inputs, mask)
         embed = self.get_submodule(self.embed_name)
-        tokens = self.token_mask(inputs, mask)
+        tokens = _by_token(mask) if self.padding_seen else self.token_mask(inputs, mask)
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
             mask=join(attended, self.padding_mask(inputs)),
@@ -119,6 +124,7 @@ class Stack(nn.Module):
             positions=positions,
             memory=memory,
             memory_mask=memory_mask,
+            global_tokens=global_tokens,
             return_weights=return_weights,
         )
         contexts = {
@@ -136,6 +142,26 @@ class Stack(nn.Module):
             x = self.out_proj(x)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
 
+    def check_global_tokens(self, tokens: torch.Tensor, batch: int, length: int) -> None:
+        """Refuse what names no tokens, or what no layer would look at.
+
+        Raises:
+            TypeError: it is not boolean.
+            ValueError: it has another shape, or no attention was made for global tokens.
+        """
+        if tokens.dtype != torch.bool:
+            raise TypeError(f"global_tokens is boolean, True = global, not {tokens.dtype}")
+        if tokens.shape != (batch, length):
+            raise ValueError(
+                f"global_tokens of shape {tuple(tokens.shape)} does not fit: it is (batch, length)"
+                f" = ({batch}, {length})"
+            )
+        if not any(getattr(layer, "takes_global_tokens", False) for layer in self.layers):
+            raise ValueError(
+                "no attention of this stack takes global tokens; its spec does not say "
+                "`global_tokens = true`"
+            )
+
     def with_schemes(
         self,
         context: LayerContext,
@@ -145,11 +171,12 @@ class Stack(nn.Module):
     ) -> LayerContext:
         """The context of the layers that have these position schemes."""
         rotation = bias = None
-        for name in (schemes.position, schemes.relative):
+        places = torch.arange(positions.shape[-1], device=positions.device)
+        for name, at in ((schemes.position, positions), (schemes.relative, places)):
             if name is not None:
                 scheme = self.scheme(name)
-                rotation = rotation or scheme.rotation(positions, dtype)
-                added = scheme.bias(positions, positions, dtype)
+                rotation = rotation or scheme.rotation(at, dtype)
+                added = scheme.bias(at, at, dtype)
                 bias = added if bias is None or added is None else bias + added
         read = None if schemes.read is None else self.scheme(schemes.read)
         return context._replace(scheme=read, rotation=rotation, bias=bias)
@@ -184,10 +211,9 @@ class Stack(nn.Module):
 
     def token_mask(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
         """(batch, length), False at padding and at tokens that the mask hides from all queries."""
-        by_token = mask if mask is not None and mask.dim() == 2 else None
         if self.pad_id is None or inputs.is_floating_point():
-            return by_token
-        return join(by_token, inputs != self.pad_id)
+            return _by_token(mask)
+        return join(_by_token(mask), inputs != self.pad_id)
 
     def padding_mask(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """(batch, 1, 1, length), False at padding; None when attention sees it, or when the spec
@@ -195,6 +221,11 @@ class Stack(nn.Module):
         if self.pad_id is None or self.padding_seen or inputs.is_floating_point():
             return None
         return (inputs != self.pad_id)[:, None, None, :]
+
+
+def _by_token(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """The mask if it is (batch, length), the same for all queries."""
+    return mask if mask is not None and mask.dim() == 2 else None
 
 
 def join(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:

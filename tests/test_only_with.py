@@ -1,0 +1,154 @@
+"""Values that change nothing beside another value: refused where they count nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zoo
+
+Data = dict[str, Any]
+SIZES: Data = {"format": 1, "name": "m", "n_layers": 4, "d_model": 8, "n_heads": 2, "d_ff": 12}
+DECODER: Data = {**SIZES, "builder": "decoder", "vocab": 11, "head": "none"}
+BOTH: Data = {**SIZES, "builder": "encoder_decoder", "source_vocab": 11, "target_vocab": 11}
+RMS: Data = {"kind": "rms_norm"}
+
+
+def multi_head(**fields: Any) -> Data:
+    return {"attention": {"kind": "multi_head", **fields}}
+
+
+def mlp(**fields: Any) -> Data:
+    return {"ffn": {"kind": "mlp", **fields}}
+
+
+def moe(**router: Any) -> Data:
+    return {"ffn": {"kind": "moe", "n_experts": 4, "top_k": 2, "router": router}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "on", "message"),
+    [
+        (multi_head(q_temperature_scale=0.2), multi_head(q_temperature="log"), "attention.q_temp"),
+        (multi_head(q_temperature_floor=9.0), multi_head(q_temperature="power"), "attention.q_tem"),
+        (multi_head(q_temperature_shift=1), multi_head(q_temperature="log"), "attention.q_temp"),
+        (multi_head(window_sides="both"), multi_head(window=3), '`window = "none"`'),
+        (multi_head(output_gate_scope="head"), multi_head(output_gate="sigmoid"), '"none"'),
+        (multi_head(output_gate_bias="head"), multi_head(output_gate="softplus"), '"none"'),
+        (multi_head(qk_norm_scope="full"), multi_head(qk_norm=RMS), '`qk_norm = "none"`'),
+        (multi_head(qk_norm_site="after_rotation"), multi_head(qk_norm="rms_norm"), '"none"'),
+        (multi_head(rotate_values=True), {"position": "rotary"}, "no layer that states it has"),
+        (
+            {"position": {"kind": "sinusoidal", "zero_padding": True}},
+            {"pad_id": 0, "decoder": {"count_positions": "unpadded"}},
+            '`count_positions = "all"`',
+        ),
+        (mlp(norms=[], norm=RMS), mlp(norms=["pre"]), "`norm` of .* beside `norms = \\[\\]`"),
+        (
+            {"decoder": {"final_norm": False, "norm": RMS, "block": {"norm": "layer_norm"}}},
+            {"decoder": {"final_norm": True}},
+            "`norm` of `decoder` goes with `final_norm = true`",
+        ),
+        (moe(n_groups=2), moe(top_groups=1), "ffn.router.n_groups: .* smaller `top_groups`"),
+        (moe(n_groups=2, top_groups=2), moe(top_groups=1), "ffn.router.n_groups: "),
+        (moe(group_score="max"), moe(n_groups=2, top_groups=1), "ffn.router.group_score: "),
+    ],
+)
+def test_a_value_that_changes_nothing_is_refused(fields: Data, on: Data, message: str) -> None:
+    with pytest.raises(zoo.SpecError, match=message):
+        zoo.read_spec(DECODER | fields)
+    zoo.read_spec(merged(DECODER | fields, on))
+
+
+def merged(old: Any, new: Any) -> Any:
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    return old | {key: merged(old.get(key), value) for key, value in new.items()}
+
+
+def test_where_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(
+        'format = 1\nname = "m"\nbuilder = "decoder"\nvocab = 5\nn_layers = 1\nd_model = 4\n'
+        'n_heads = 1\nd_ff = 4\n[attention]\nkind = "multi_head"\nwindow_sides = "both"\n'
+    )
+    with pytest.raises(zoo.SpecError) as error:
+        zoo.read_spec(path)
+    assert [(p.place.line, p.place.column) for p in error.value.problems] == [(11, 16)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        # A rule switches off in some layers what the stack states.
+        {
+            **multi_head(window=3, window_sides="both"),
+            "decoder": {"layers": [{"every": 2, "self_attn": {"window": "none"}}]},
+        },
+        {
+            **mlp(activation="prelu", slope=0.5),
+            "decoder": {"layers": [{"last": 1, "ffn": {"activation": "relu"}}]},
+        },
+        {
+            **multi_head(rotate_values=True),
+            "position": "rotary",
+            "decoder": {"layers": [{"every": 2, "position": "none"}]},
+        },
+        # What all sublayers share counts in some.
+        {"norm": {"kind": "rms_norm", "eps": 0.1}, **mlp(norms=[])},
+        {"norm": "rms_norm", "decoder": {"final_norm": False}},
+    ],
+)
+def test_what_counts_somewhere_flows_past_the_rest(fields: Data) -> None:
+    spec = zoo.read_spec(DECODER | fields)
+    assert zoo.read_spec(spec.to_toml()) == spec  # the full form states nothing idle
+    assert zoo.read_spec(spec.to_dict()).digest == spec.digest
+
+
+def test_one_of_two_stacks_is_enough() -> None:
+    position = {"kind": "sinusoidal", "zero_padding": True}
+    counted = {"pad_id": 0, "decoder": {"count_positions": "unpadded"}}
+    spec = zoo.read_spec({**BOTH, "position": position, **counted})
+    assert "zero_padding" not in spec.to_dict()["encoder"]["position"]
+    assert spec.to_dict()["decoder"]["position"]["zero_padding"] is True
+    assert zoo.read_spec(spec.to_toml()) == spec
+
+
+def test_cross_attention_inherits_what_only_self_attention_has() -> None:
+    rotary = {**BOTH, "position": "rotary"}
+    zoo.read_spec({**rotary, **multi_head(rotate_values=True)})
+    own = {"decoder": {"cross_attn": {"kind": "multi_head", "rotate_values": True}}}
+    with pytest.raises(zoo.SpecError, match="cross-attention sees another"):
+        zoo.read_spec({**rotary, **own})
+
+
+def test_what_a_rule_states_itself_has_to_count() -> None:
+    rule = {"first": 1, "self_attn": {"window": "none", "window_sides": "both"}}
+    with pytest.raises(zoo.SpecError, match=r"layers\.0.*window_sides"):
+        zoo.read_spec({**DECODER, **multi_head(window=3), "decoder": {"layers": [rule]}})
+
+
+def test_a_spec_cannot_take_values_out_of_the_one_that_it_extends(tmp_path: Path) -> None:
+    (tmp_path / "outer.toml").write_text(
+        'format = 1\nname = "outer"\nbuilder = "decoder"\nvocab = 5\nn_layers = 1\nd_model = 4\n'
+        'n_heads = 1\nd_ff = 4\n[attention]\nkind = "multi_head"\nwindow = 3\n'
+        'window_sides = "both"\n'
+    )
+    inner = tmp_path / "inner.toml"
+    text = 'format = 1\nname = "inner"\nextends = "outer"\n[attention]\nwindow = "none"\n'
+    inner.write_text(text)
+    assert "window_sides" not in zoo.read_spec(inner).to_dict()["decoder"]["block"]["self_attn"]
+    inner.write_text(text + 'window_sides = "past"\n')
+    with pytest.raises(zoo.SpecError, match=r"inner\.toml:6:16: .*changes nothing"):
+        zoo.read_spec(inner)
+
+
+def test_what_has_no_effect_does_not_change_the_digest() -> None:
+    """A stack without a final norm, whose layers' norms are stated around it or inside."""
+    around, inside = ({"norm": RMS}, {"block": {"norm": RMS}})
+    specs = [
+        zoo.read_spec({**DECODER, "decoder": {"final_norm": False, **n}}) for n in (around, inside)
+    ]
+    assert specs[0].digest == specs[1].digest
