@@ -297,15 +297,18 @@ def test_names_that_lead_nowhere_are_told(project: Path, published: Path) -> Non
 
 def test_the_shipped_models_are_sound() -> None:
     """Every file is read as it would be on use, and every name leads to one."""
+    from zoo.families.catalogue import Catalogue
     from zoo.pretrained import find_pretrained
 
     registry = zoo.load_registry()
     registry.catalog.check()
+    families = Catalogue(registry).paths
     for name in registry.catalog.names():
         model = find_pretrained(name, registry)
         assert model is not None
         assert model.is_pinned or model.card.trust == "first_use"
         assert model.card.spec is None or model.card.spec in registry.models, name
+        assert model.card.family is None or model.card.family in families, name
 
 
 def test_shown_is_what_is_in_the_store(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
