@@ -7,6 +7,7 @@ text before them, shell blocks run line by line, Python blocks run as scripts. A
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
@@ -25,6 +26,7 @@ PAGES = [
     "docs/bundles.md",
     "docs/inspect.md",
     "docs/load.md",
+    "docs/share.md",
 ]
 FILE = re.compile(r"`([\w.-]+\.toml)`")
 
@@ -59,7 +61,14 @@ def check(command: str, folder: Path, *, expected: int) -> None:
     assert zoo is not None, "the zoo is not installed beside this Python"
     command = re.sub(r"^zoo\b", zoo, command)
     done = subprocess.run(
-        command, shell=True, cwd=folder, capture_output=True, text=True, check=False, timeout=300
+        command,
+        shell=True,
+        cwd=folder,
+        env={**os.environ, "ZOO_HOME": str(folder / "store")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert done.returncode == expected, f"{command}\n{done.stdout}"
     assert "Traceback" not in done.stdout
@@ -79,6 +88,7 @@ def test_every_page_is_run_or_generated() -> None:
         "docs/models.md",
         "docs/performance.md",
         "docs/security.md",
+        "docs/reliability.md",
     }
     pages = {str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")} | {"README.md"}
     assert pages - elsewhere == set(PAGES)
