@@ -109,6 +109,10 @@ class WeightsError(ZooError):
     """A weights file that is damaged, foreign, or not what its spec says."""
 
 
+class TrainingError(ZooError):
+    """Training that cannot begin or go on: its data, its tokenizer, or the run itself."""
+
+
 class Findings:
     """Collects the problems of one pass over a spec, each once."""
 

@@ -1,0 +1,161 @@
+"""A recipe: what is trained, on which data, and how. TOML text in, validated tables out.
+
+Each table of a recipe is one pydantic model; where there are several of a kind (`kind = "tsv"`),
+the kind picks it. Problems have their places, all of a file in one pass, as those of specs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from zoo.document import Document, read_document
+from zoo.errors import Findings, Problem, did_you_mean, quoted
+from zoo.training.tables import (
+    DATA,
+    OPTIMIZERS,
+    SCHEDULES,
+    TOKENIZERS,
+    Data,
+    Evaluation,
+    Head,
+    Optimizer,
+    Schedule,
+    Tokenizer,
+    Training,
+)
+from zoo.value_errors import message_of, nearest_literal, path_inside
+
+_KINDS: dict[str, dict[str, type[BaseModel]]] = {
+    "data": dict(DATA),
+    "tokenizer": dict(TOKENIZERS),
+    "optimizer": dict(OPTIMIZERS),
+    "schedule": dict(SCHEDULES),
+}
+_TABLES: dict[str, type[BaseModel]] = {"training": Training, "evaluation": Evaluation}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A validated recipe. `document` is what it was read from, and tells where a key stands."""
+
+    head: Head
+    data: Data
+    tokenizer: Tokenizer
+    optimizer: Optimizer
+    schedule: Schedule
+    training: Training
+    evaluation: Evaluation
+    document: Document
+
+    @property
+    def folder(self) -> Path:
+        """Where the files that the recipe names are, unless said otherwise."""
+        return Path(self.document.name).parent
+
+    def problem(self, message: str, *path: str, help: str | None = None) -> Problem:
+        """A problem of the value at `path`, with its place."""
+        return Problem(message, self.document.place(path, value=True), help)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read and validate a recipe. Imports no torch.
+
+    Raises:
+        SpecError: every problem found, each with its place.
+    """
+    document = read_document(path)
+    reader = _Reader(document)
+    tables = {
+        **{name: reader.of_kind(name, kinds) for name, kinds in _KINDS.items()},
+        **{name: reader.table(name, cls) for name, cls in _TABLES.items()},
+    }
+    rest = {key: value for key, value in document.data.items() if key not in tables}
+    head = reader.make(Head, rest, (), known=(*Head.model_fields, *tables))
+    if reader.findings:
+        raise reader.findings.error()
+    return Recipe(head=head, document=document, **tables)
+
+
+class _Reader:
+    """Makes the tables of one recipe and collects the problems."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.findings = Findings()
+        self.findings.add(*document.problems)
+
+    def of_kind(self, name: str, kinds: dict[str, type[BaseModel]]) -> Any:
+        """The table `name`, whose key `kind` picks its class."""
+        value = self.document.data.get(name)
+        if not isinstance(value, dict):
+            self.not_a_table(name, value, f'kind = "{next(iter(kinds))}"')
+            return None
+        kind = value.get("kind")
+        if not isinstance(kind, str) or kind not in kinds:
+            what = "the key `kind` is missing" if kind is None else f"unknown kind {quoted(kind)}"
+            place = self.document.place((name, "kind"), value=True)
+            self.findings.add(Problem(what, place, did_you_mean(str(kind or ""), kinds)))
+            return None
+        rest = {key: inner for key, inner in value.items() if key != "kind"}
+        return self.make(kinds[kind], rest, (name,))
+
+    def table(self, name: str, cls: type[BaseModel]) -> Any:
+        value = self.document.data.get(name, {})
+        if not isinstance(value, dict):
+            self.not_a_table(name, value, "...")
+            return None
+        return self.make(cls, value, (name,))
+
+    def not_a_table(self, name: str, value: object, line: str) -> None:
+        what = "is missing" if value is None else "must be a table"
+        place = self.document.place((name,))
+        self.findings.add(Problem(f"`[{name}]` {what}", place, f"add `[{name}]` and `{line}`"))
+
+    def make(
+        self,
+        cls: type[BaseModel],
+        value: dict[str, Any],
+        path: tuple[str, ...],
+        known: tuple[str, ...] = (),
+    ) -> Any:
+        """One table; None when something is wrong with it, which is then noted."""
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            for details in error.errors(include_url=False):
+                self.note(details, value, path, known or tuple(cls.model_fields))
+            return None
+
+    def note(
+        self,
+        details: ErrorDetails,
+        value: dict[str, Any],
+        path: tuple[str, ...],
+        known: tuple[str, ...],
+    ) -> None:
+        kind = details["type"]
+        if not details["loc"]:  # of the table as a whole: keys that contradict each other
+            keys = [key for key in details.get("ctx", {}).get("keys", ()) if key in value]
+            place = self.document.place((*path, *keys[:1]), value=bool(keys))
+            self.findings.add(Problem(message_of(details), place))
+            return
+        name = str(details["loc"][0])
+        where = (*path, name)
+        if kind == "missing":
+            place = self.document.place(path)
+            self.findings.add(Problem(f"the key `{name}` is missing", place, f"add `{name} = ...`"))
+        elif kind == "extra_forbidden":
+            place = self.document.place(where)
+            self.findings.add(
+                Problem(f"unknown key {quoted(name)}", place, did_you_mean(name, known))
+            )
+        else:
+            inner = path_inside(value[name], details["loc"][1:])
+            place = self.document.place((*where, *inner), value=True)
+            message = f"`{name}` {message_of(details)}"
+            self.findings.add_unless_told(Problem(message, place, nearest_literal([details])))

@@ -1,0 +1,220 @@
+"""Text to ids: tokenizers that are learned from the training data, or read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.atomic import write_text
+from zoo.errors import Place, Problem, TrainingError, did_you_mean
+from zoo.training.extras import extra
+from zoo.training.split import Example
+from zoo.training.tables import Bpe, Specials, TokenizerFiles
+from zoo.training.tables import Tokenizer as Table
+from zoo.training.task import Side, Task
+
+FILE = "tokenizer.json"
+"""The tokenizer of a model's input."""
+TARGET_FILE = "target_tokenizer.json"
+"""That of its output, where it is another one."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokenizers of a model, which are one if it has one vocabulary, and the special ids."""
+
+    source: Any
+    target: Any
+    source_pad: int
+    pad: int
+    bos: int
+    eos: int
+
+    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of sources, with what their tokenizer adds."""
+        return [encoding.ids for encoding in self.source.encode_batch(list(texts))]
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of targets, without those of their begin and end."""
+        found = self.target.encode_batch(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in found]
+
+    def decode_targets(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of rows of ids, special tokens left out."""
+        decoded: list[str] = self.target.decode_batch([list(row) for row in rows])
+        return [text.strip() for text in decoded]
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizers, whole or not at all. Raises `ZooError` as `write_text`."""
+        write_text(folder / FILE, self.source.to_str(pretty=True))
+        if self.target is not self.source:
+            write_text(folder / TARGET_FILE, self.target.to_str(pretty=True))
+
+
+def learn_tokens(table: Bpe, examples: Sequence[Example], task: Task) -> Tokens:
+    """Learn byte-pair encodings of the sizes of a model's vocabularies.
+
+    Raises:
+        TrainingError: a model of one size is to have a shared vocabulary and has two, or the data
+            does not yield as many tokens as the model has.
+    """
+    targets = [example.target for example in examples]
+    sources = [example.source for example in examples if example.source is not None]
+    if task.source is None:
+        one = _learn(table, targets, task.target.vocab, begins=True)
+        return with_specials(one, one, table, task)
+    if table.shared:
+        if task.source.vocab != task.target.vocab:
+            raise TrainingError(
+                Problem(
+                    f"one vocabulary cannot serve {task.source.vocab:,} source and "
+                    f"{task.target.vocab:,} target tokens",
+                    help="give the spec one size, or the recipe's tokenizer `shared = false`",
+                )
+            )
+        one = _learn(table, [*sources, *targets], task.target.vocab)
+        return with_specials(one, one, table, task)
+    source = _learn(table, sources, task.source.vocab)
+    return with_specials(source, _learn(table, targets, task.target.vocab), table, task)
+
+
+def read_tokens(folder: Path, table: Table, task: Task) -> Tokens:
+    """The tokenizers in a folder where `Tokens.save` wrote them. Raises as `read_token_files`."""
+    there = (folder / TARGET_FILE).is_file()
+    return read_token_files(folder / FILE, folder / TARGET_FILE if there else None, table, task)
+
+
+def read_token_files(source: Path, target: Path | None, table: Table, task: Task) -> Tokens:
+    """Read tokenizers.
+
+    Raises:
+        TrainingError: a file is missing or no tokenizer, or does not agree with the model.
+    """
+    first = _read(source)
+    return with_specials(first, first if target is None else _read(target), table, task)
+
+
+def tokens_of(
+    table: Table, examples: Sequence[Example], task: Task, folder: Path, start: Path | None
+) -> Tokens:
+    """The tokenizers that a recipe asks for.
+
+    Args:
+        table: the recipe's `[tokenizer]`.
+        examples: what a new one is learned from.
+        task: the model's vocabularies.
+        folder: what file names are relative to.
+        start: the saved model that training starts from, if it does.
+
+    Raises:
+        TrainingError: as `learn_tokens` and `read_token_files`; or there is no saved model.
+    """
+    if isinstance(table, Bpe):
+        return learn_tokens(table, examples, task)
+    if isinstance(table, TokenizerFiles):
+        target = None if table.target is None else folder / table.target
+        return read_token_files(folder / table.source, target, table, task)
+    if start is None:
+        raise TrainingError(
+            Problem(
+                "the recipe wants the tokenizer of the model that training starts from, and "
+                "starts from a spec",
+                help='name a saved model, or a tokenizer: `kind = "bpe"`',
+            )
+        )
+    return read_tokens(start if start.is_dir() else start.parent, table, task)
+
+
+def with_specials(source: Any, target: Any, table: Specials, task: Task) -> Tokens:
+    """The tokenizers with their special ids, held against the model.
+
+    Raises:
+        TrainingError: a tokenizer lacks a special token, has more tokens than the model, or other
+            padding.
+    """
+    problems: list[Problem] = []
+
+    def id_of(tokenizer: Any, token: str) -> int:
+        found: int | None = tokenizer.token_to_id(token)
+        if found is None:
+            hint = did_you_mean(token, _added(tokenizer))
+            problems.append(Problem(f"the tokenizer has no token `{token}`", help=hint))
+        return found or 0
+
+    source_pad, pad = id_of(source, table.pad), id_of(target, table.pad)
+    bos, eos = id_of(target, table.bos), id_of(target, table.eos)
+    if not problems:
+        if task.source is not None:
+            problems += _disagreements("source", source, source_pad, task.source)
+        problems += _disagreements("target", target, pad, task.target)
+    if problems:
+        raise TrainingError(dict.fromkeys(problems))
+    return Tokens(source, target, source_pad, pad, bos, eos)
+
+
+def _disagreements(name: str, tokenizer: Any, pad: int, side: Side) -> Iterable[Problem]:
+    size = tokenizer.get_vocab_size()
+    if size > side.vocab:
+        yield Problem(
+            f"the tokenizer and the model disagree: {size:,} {name} tokens, and a vocabulary of "
+            f"{side.vocab:,}",
+            help=f"state the vocabulary's size in the spec: {size}",
+        )
+    if side.pad_id is not None and side.pad_id != pad:
+        yield Problem(
+            f"the tokenizer and the model disagree: padding is {pad} for the {name} tokenizer, and "
+            f"{side.pad_id} for the model",
+            help=f"state `pad_id = {pad}` in the spec",
+        )
+
+
+def _added(tokenizer: Any) -> list[str]:
+    return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+
+
+def _read(path: Path) -> Any:
+    tokenizers = extra("tokenizers")
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"the tokenizer {str(path)!r} cannot be read: {error}"
+        raise TrainingError(message) from None
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the package raises nothing narrower
+        message = f"this is no tokenizer: {error}"
+        raise TrainingError(Problem(message, Place(str(path)))) from None
+
+
+def _learn(table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False) -> Any:
+    """A byte-level encoding with `size` tokens. What it encodes ends with `eos`, as a source does;
+    with `begins`, it starts with `bos`, as text to be continued does."""
+    tokenizers = extra("tokenizers")
+    tokenizer: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.normalizer = tokenizers.normalizers.NFC()
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = tokenizers.decoders.Sequence(
+        [tokenizers.decoders.ByteLevel(), tokenizers.decoders.Strip(" ", 1, 0)]
+    )
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[table.pad, table.bos, table.eos],
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if (learned := tokenizer.get_vocab_size()) != size:
+        raise TrainingError(
+            Problem(
+                f"the data yields {learned:,} tokens, and the model's vocabulary is {size:,}",
+                help=f"state the vocabulary's size in the spec: {learned}",
+            )
+        )
+    edge = table.bos if begins else table.eos
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{edge} $A" if begins else f"$A {edge}",
+        special_tokens=[(edge, tokenizer.token_to_id(edge))],
+    )
+    return tokenizer

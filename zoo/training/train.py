@@ -1,0 +1,130 @@
+"""From a recipe to a trained model in a folder: what joins the steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zoo.atomic import write_text
+from zoo.building import build
+from zoo.errors import Problem, TrainingError, ZooError
+from zoo.loading import load
+from zoo.reading import read_source
+from zoo.registry import Registry, load_registry
+from zoo.spec import ModelSpec
+from zoo.training.data import read_data
+from zoo.training.learner import Learner
+from zoo.training.optimization import make_optimizer
+from zoo.training.processes import accelerator_of, spread
+from zoo.training.recipe import Recipe, read_recipe
+from zoo.training.run import RECIPE, Run
+from zoo.training.split import Splits
+from zoo.training.task import Task, task_of
+from zoo.training.tokens import read_tokens, tokens_of
+from zoo.weights_file import weights_path
+
+
+def train(
+    recipe: str | Path,
+    *,
+    output: str | Path | None = None,
+    data: str | Path | None = None,
+    resume: bool = False,
+    registry: Registry | None = None,
+) -> dict[str, Any]:
+    """Train a model by a recipe.
+
+    The folder gets `model.safetensors`, which `zoo.load` reads, `tokenizer.json`, the recipe,
+    `metrics.json` and `loss.svg`, and the last of `checkpoints/`. The same recipe runs in one
+    process and in many, started by `torchrun` or `accelerate launch`.
+
+    Args:
+        recipe: a TOML file.
+        output: the folder; the recipe's name, in the working directory, unless given.
+        data: what the names of data files are relative to; the recipe's folder unless given.
+        resume: go on from the last checkpoint in the folder. The weights then are those of a run
+            that was never interrupted, bit by bit on one machine.
+        registry: where names are looked up; the layers around the working directory unless given.
+
+    Returns:
+        What `metrics.json` holds: the losses, the score, and how they came about.
+
+    Raises:
+        SpecError: the recipe or the model's spec is wrong.
+        TrainingError: the data, the tokenizer or the run is.
+        ZooError: the folder holds another run, or cannot be written.
+    """
+    registry = load_registry() if registry is None else registry
+    found = read_recipe(Path(recipe))
+    folder = Path(found.head.name if output is None else output)
+    spec, start = _model(found, registry)
+    task = task_of(spec)
+    splits = read_data(found.data, found.folder if data is None else Path(data), found.head.seed)
+    _check_sides(found, task, splits)
+    accelerator = accelerator_of(found.training)
+    if accelerator.is_main_process:
+        if not resume:
+            _refuse_another_run(folder)
+        if not (resume and (folder / RECIPE).exists()):
+            _prepare(folder, found, task, start, splits)
+    accelerator.wait_for_everyone()
+    model = build(spec, seed=found.head.seed) if start is None else load(start, registry=registry)
+    model = spread(model.float(), accelerator, found.training)
+    optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
+    learner = Learner(spec, model, optimizer, accelerator)
+    run = Run(found, folder, learner, read_tokens(folder, found.tokenizer, task), splits)
+    run.learn(resume=resume)
+    return run.finish()
+
+
+def _model(recipe: Recipe, registry: Registry) -> tuple[ModelSpec, Path | None]:
+    """The spec of what is trained, and the saved model that it starts from, if it does."""
+    beside = recipe.folder / recipe.head.model
+    source = str(beside) if beside.exists() else recipe.head.model
+    try:
+        spec, header = read_source(source, registry)
+    except ZooError as error:
+        if any(problem.place for problem in error.problems):
+            raise
+        raise _at(error, recipe, "model") from None
+    return spec, None if header is None else weights_path(Path(source))
+
+
+def _check_sides(recipe: Recipe, task: Task, splits: Splits) -> None:
+    """Raises `TrainingError` if a model of pairs is to learn from text, or the other way round."""
+    has_source = splits.train[0].source is not None
+    if has_source == (task.source is not None):
+        return
+    what = "pairs" if has_source else "text"
+    needs = "text, one line for each example" if has_source else "pairs of source and target"
+    place = recipe.document.place(("data", "kind"), value=True)
+    raise TrainingError(Problem(f"the data is {what}, and the model learns from {needs}", place))
+
+
+def _refuse_another_run(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ZooError(
+            Problem(
+                f"{str(folder)!r} is there already, and not empty",
+                help="`--resume` goes on with the run in it; `-o` names another folder",
+            )
+        )
+
+
+def _prepare(folder: Path, recipe: Recipe, task: Task, start: Path | None, splits: Splits) -> None:
+    """Write what a run needs beside its checkpoints: its tokenizer and, when that is there, its
+    recipe."""
+    try:
+        tokens = tokens_of(recipe.tokenizer, splits.train, task, recipe.folder, start)
+    except TrainingError as error:
+        raise _at(error, recipe, "tokenizer") from None
+    tokens.save(folder)
+    write_text(folder / RECIPE, recipe.document.text or "")
+
+
+def _at(error: ZooError, recipe: Recipe, *path: str) -> ZooError:
+    """The error with the place of a key of the recipe, where it has none of its own."""
+    place = recipe.document.place(path)
+    problems = [replace(problem, place=problem.place or place) for problem in error.problems]
+    return type(error)(problems)
