@@ -48,7 +48,7 @@ def batches(rows: Sequence[Row], *, tokens: int, seed: int, epoch: int) -> list[
     return [found[place] for place in random.permutation(len(found))]
 
 
-def part(batch: Sequence[int], index: int, count: int) -> Sequence[int]:
+def part(batch: Sequence[Row], index: int, count: int) -> Sequence[Row]:
     """Every `count`-th row of a batch from row `index` on: one part of `count`, which may be
     empty."""
     return batch[index::count]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
@@ -28,6 +28,8 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from zoo.errors import Problem, TrainingError
 from zoo.training.learner import Learner
@@ -65,7 +67,7 @@ def write_checkpoint(
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
         accelerator.wait_for_everyone()
-        dcp.save(
+        save(
             {**_weights(learner), **_optimizer_state(learner)},
             storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True),
             no_dist=accelerator.num_processes == 1,
@@ -135,7 +137,7 @@ def _optimizer_state(learner: Learner) -> dict[str, Any]:
 
 def _read_into(tensors: dict[str, Any], path: Path, learner: Learner) -> None:
     with _failing(f"the checkpoint {str(path)!r} cannot be read"):
-        dcp.load(
+        load(
             tensors,
             storage_reader=HuggingFaceStorageReader(str(path)),
             no_dist=learner.accelerator.num_processes == 1,
@@ -147,7 +149,7 @@ def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
     """Turns what goes wrong with a file into one error, and removes the unfinished folder."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, dcp.CheckpointException) as error:
+    except (OSError, ValueError, RuntimeError, CheckpointException) as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
         raise TrainingError(
@@ -160,7 +162,7 @@ def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
 
 def _reason(error: BaseException) -> str:
     """The cause in one line; a `CheckpointException` has one from each process."""
-    if isinstance(error, dcp.CheckpointException):
+    if isinstance(error, CheckpointException):
         causes = [cause for cause, _ in error.failures.values()]
         return "; ".join(dict.fromkeys(map(_reason, causes)))
     if isinstance(error, OSError) and error.strerror:

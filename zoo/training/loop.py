@@ -104,7 +104,7 @@ class Loop:
             self.recipe.optimizer.lr * share_of_peak(self.recipe.schedule, step, training.steps),
         )
         n_parts = training.accumulate * accelerator.num_processes
-        # Processes average their gradients: each counts for as much as all tokens over their number.
+        # Processes average their gradients, so each counts for its number times its share.
         scale = accelerator.num_processes / n_labels(batch)
         total = self.zero()
         for index in range(training.accumulate):

@@ -6,11 +6,12 @@ the kind picks it. Problems have their places, all of a file in one pass, as tho
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from zoo.document import Document, read_document
@@ -25,18 +26,19 @@ from zoo.training.tables import (
     Head,
     Optimizer,
     Schedule,
+    Table,
     Tokenizer,
     Training,
 )
 from zoo.value_errors import message_of, nearest_literal, path_inside
 
-_KINDS: dict[str, dict[str, type[BaseModel]]] = {
-    "data": dict(DATA),
-    "tokenizer": dict(TOKENIZERS),
-    "optimizer": dict(OPTIMIZERS),
-    "schedule": dict(SCHEDULES),
+_KINDS: Mapping[str, Mapping[str, type[Table]]] = {
+    "data": DATA,
+    "tokenizer": TOKENIZERS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
 }
-_TABLES: dict[str, type[BaseModel]] = {"training": Training, "evaluation": Evaluation}
+_TABLES: Mapping[str, type[Table]] = {"training": Training, "evaluation": Evaluation}
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class _Reader:
         self.findings = Findings()
         self.findings.add(*document.problems)
 
-    def of_kind(self, name: str, kinds: dict[str, type[BaseModel]]) -> Any:
+    def of_kind(self, name: str, kinds: Mapping[str, type[Table]]) -> Any:
         """The table `name`, whose key `kind` picks its class."""
         value = self.document.data.get(name)
         if not isinstance(value, dict):
@@ -104,7 +106,7 @@ class _Reader:
         rest = {key: inner for key, inner in value.items() if key != "kind"}
         return self.make(kinds[kind], rest, (name,))
 
-    def table(self, name: str, cls: type[BaseModel]) -> Any:
+    def table(self, name: str, cls: type[Table]) -> Any:
         value = self.document.data.get(name, {})
         if not isinstance(value, dict):
             self.not_a_table(name, value, "...")
@@ -118,7 +120,7 @@ class _Reader:
 
     def make(
         self,
-        cls: type[BaseModel],
+        cls: type[Table],
         value: dict[str, Any],
         path: tuple[str, ...],
         known: tuple[str, ...] = (),

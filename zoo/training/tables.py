@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -111,7 +112,12 @@ class Datasets(Table):
 
 
 Data = Tsv | Parallel | Text | Datasets
-DATA = {"tsv": Tsv, "parallel": Parallel, "text": Text, "datasets": Datasets}
+DATA: Mapping[str, type[Table]] = {
+    "tsv": Tsv,
+    "parallel": Parallel,
+    "text": Text,
+    "datasets": Datasets,
+}
 
 
 class Specials(Table):
@@ -153,7 +159,7 @@ class OfModel(Specials):
 
 
 Tokenizer = Bpe | TokenizerFiles | OfModel
-TOKENIZERS = {"bpe": Bpe, "files": TokenizerFiles, "of_model": OfModel}
+TOKENIZERS: Mapping[str, type[Table]] = {"bpe": Bpe, "files": TokenizerFiles, "of_model": OfModel}
 
 
 class Adam(Table):
@@ -183,7 +189,7 @@ class Sgd(Table):
 
 
 Optimizer = AdamW | Adam | Sgd
-OPTIMIZERS = {"adamw": AdamW, "adam": Adam, "sgd": Sgd}
+OPTIMIZERS: Mapping[str, type[Table]] = {"adamw": AdamW, "adam": Adam, "sgd": Sgd}
 
 
 class Warmup(Table):
@@ -219,7 +225,7 @@ class Cosine(Warmup):
 
 
 Schedule = Constant | InverseSqrt | Linear | Cosine
-SCHEDULES = {
+SCHEDULES: Mapping[str, type[Table]] = {
     "constant": Constant,
     "inverse_sqrt": InverseSqrt,
     "linear": Linear,
