@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zoo.building import build
-    from zoo.errors import PluginError, RegistryError, SpecError, WeightsError, ZooError
+    from zoo.errors import InputError, PluginError, RegistryError, SpecError, WeightsError, ZooError
+    from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
     from zoo.loading import load
     from zoo.reading import read_spec
     from zoo.registry import Registry, load_registry
@@ -24,19 +25,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionMaps",
+    "Beam",
+    "Generated",
+    "Greedy",
+    "InputError",
     "ModelSpec",
     "PluginError",
     "Registry",
     "RegistryError",
+    "Sampling",
     "SpecError",
     "Transformer",
     "WeightsError",
     "ZooError",
     "build",
+    "generate",
     "load",
     "load_registry",
     "read_spec",
     "save",
+    "stream",
 ]
 
 __version__ = "0.1.0"
@@ -46,6 +54,12 @@ _HOMES = {
     "load": "loading",
     "read_spec": "reading",
     "save": "saving",
+    "generate": "generation",
+    "stream": "generation",
+    "Greedy": "generation",
+    "Sampling": "generation",
+    "Beam": "generation",
+    "Generated": "generation",
     "ModelSpec": "spec",
     "Transformer": "transformer",
     "AttentionMaps": "transformer",
@@ -54,6 +68,7 @@ _HOMES = {
     "ZooError": "errors",
     "SpecError": "errors",
     "RegistryError": "errors",
+    "InputError": "errors",
     "PluginError": "errors",
     "WeightsError": "errors",
 }

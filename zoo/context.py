@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from zoo.cache import LayerCache
 from zoo.position import PositionScheme, Rotation
 
 
@@ -16,20 +17,26 @@ class LayerContext(NamedTuple):
         mask: for self-attention: boolean, True = attend, broadcasts to (batch, heads, query, key).
         causal: self-attention sees no later position; joined with `mask`.
         positions: of each token, (length,) or (batch, length).
+        key_positions: of each key of self-attention: with a cache, of all tokens so far.
         scheme: the position scheme inside attention, for attention that reads its tables.
         rotation: what that scheme turns queries and keys with.
+        rotation_varies: whether the rotation is for all tokens so far, and keys are kept unturned.
         bias: what it adds to the scores, (heads, query, key) or with a batch before.
         memory: what cross-attention attends to, (batch, key, memory_width).
         memory_mask: for cross-attention, as `mask`.
+        cache: what the layer keeps of the tokens before; None where all tokens are here.
         return_weights: whether attention weights are returned.
     """
 
     mask: torch.Tensor | None = None
     causal: bool = False
     positions: torch.Tensor | None = None
+    key_positions: torch.Tensor | None = None
     scheme: PositionScheme | None = None
     rotation: Rotation | None = None
+    rotation_varies: bool = False
     bias: torch.Tensor | None = None
     memory: torch.Tensor | None = None
     memory_mask: torch.Tensor | None = None
+    cache: LayerCache | None = None
     return_weights: bool = False

@@ -113,6 +113,10 @@ class TrainingError(ZooError):
     """Training that cannot begin or go on: its data, its tokenizer, or the run itself."""
 
 
+class InputError(ZooError):
+    """What a model is called with does not fit it."""
+
+
 class Findings:
     """Collects the problems of one pass over a spec, each once."""
 

@@ -28,6 +28,11 @@ class Transformer(nn.Module):
     `encode` and `decode` give hidden states; calling the model gives what its head makes of them.
     A model without one of the two sides does not have that method. `spec` is what it was built
     from.
+
+    A model that generates (`zoo.slots.Builder.generation`) has `decode(target, memory, *,
+    target_mask, memory_mask, cache)`, which with a `zoo.cache.Cache` takes the next tokens only,
+    and `head`, which makes scores of states. With an encoder it also has `encode(source, *,
+    source_mask)`, which returns the memory, and `memory_mask(source, source_mask)`.
     """
 
     spec: ModelSpec

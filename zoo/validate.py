@@ -16,11 +16,12 @@ from zoo.resolve import Node, Resolved, nodes
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
 from zoo.tables import Leaf
-from zoo.value_errors import message_of, nearest_literal, path_inside
+from zoo.value_errors import nearest_literal, value_message
 
 # Errors that only follow from another problem: a child that failed, a value derived from it.
 _DERIVED = {"default_factory_not_called"}
 _CONSEQUENCES = {"zoo_child_failed", *_DERIVED}
+
 
 def validate(resolved: Resolved) -> ModelSpec:
     """Make the components of a resolved spec.
@@ -111,7 +112,7 @@ class _Validation:
                 continue
             name = str(details["loc"][0])
             leaf = node.values.get(name)
-            path = path_inside(getattr(leaf, "value", None), details["loc"][1:])
+            path = _path_inside(getattr(leaf, "value", None), details["loc"][1:])
             fields.setdefault(name, {}).setdefault(path, []).append(details)
         for name, found in fields.items():
             # Of a value that could be several things, the nearest miss counts: the deepest.
@@ -127,7 +128,7 @@ class _Validation:
         elif details["type"] == "assertion_error":
             self.add_assertion(node, context["error"])
         else:
-            self.findings.add(Problem(message_of(details), self.place_of(node)))
+            self.findings.add(Problem(value_message(details), self.place_of(node)))
 
     def add_assertion(self, node: Node, error: BaseException) -> None:
         """Note a failed `assert`: not a way to tell a user something, but a fault in a plugin."""
@@ -144,8 +145,8 @@ class _Validation:
             who = f"`{node.kind.value}`" if node.kind else node.cls.__name__
             message = f"{who} needs the dimension `{name}`, which its parent does not give"
             if not missing:
-                what = message_of(*same)
-                message = f"{who} gets the dimension `{name}` from its parent: it {what}"
+                wrong = value_message(*same)
+                message = f"{who} gets the dimension `{name}` from its parent: it {wrong}"
             hint = f"the plugin around it has to bind it: `Slot(..., {name}=...)`"
             self.not_given.append(Problem(message, self.place_of(node), hint))
         elif missing:
@@ -158,7 +159,7 @@ class _Validation:
             place = self.place_of(node)
             if isinstance(leaf, Leaf):  # a problem inside an array is shown at the item
                 place = leaf.document.place((*leaf.path, *path), value=True)
-            message = f"`{name}` {message_of(*same)}"
+            message = f"`{name}` {value_message(*same)}"
             self.findings.add_unless_told(Problem(message, place, nearest_literal(same)))
 
     def finish(self) -> None:
@@ -216,3 +217,14 @@ def _dotted(path: KeyPath) -> str:
 
 def _named(node: Node) -> str:
     return f"`{_dotted(node.path)}`" if node.path else "the spec"
+
+
+def _path_inside(value: object, location: Sequence[str | int]) -> KeyPath:
+    """The part of pydantic's location that is a path in the value; the rest names members of a
+    union."""
+    path: list[str | int] = []
+    for part in location:
+        if isinstance(value, list | tuple) and isinstance(part, int):
+            value = cast("Sequence[object]", value)[part]
+            path.append(part)
+    return tuple(path)

@@ -1,13 +1,11 @@
-"""What pydantic finds wrong with a value, in the words of the zoo's messages."""
+"""What pydantic finds wrong with a value, in the zoo's words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from pydantic_core import ErrorDetails
 
-from zoo.document import KeyPath
 from zoo.errors import nearest
 from zoo.tables import described
 
@@ -21,18 +19,7 @@ _EXPECTED = {
 }
 
 
-def path_inside(value: object, location: Sequence[str | int]) -> KeyPath:
-    """The part of pydantic's location that is a path in the value; the rest names members of a
-    union."""
-    path: list[str | int] = []
-    for part in location:
-        if isinstance(value, list | tuple) and isinstance(part, int):
-            value = cast("Sequence[object]", value)[part]
-            path.append(part)
-    return tuple(path)
-
-
-def message_of(*same: ErrorDetails) -> str:
+def value_message(*same: ErrorDetails) -> str:
     """What is wrong with one value; several errors are of the members of a union."""
     first = same[0]
     if first["type"] in ("value_error", "contradiction"):
@@ -52,7 +39,7 @@ def _expected(details: ErrorDetails) -> str:
 
 
 def nearest_literal(same: Sequence[ErrorDetails]) -> str | None:
-    """A help text with the nearest of the words that are allowed, if one is near."""
+    """A help text: the nearest of the values that are allowed, if one is like it."""
     errors = (error for error in same if error["type"] == "literal_error")
     known = [name for error in errors for name in _literals(error)]
     written = same[0]["input"]

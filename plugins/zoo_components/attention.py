@@ -179,6 +179,11 @@ class MultiHead(Attention):
                 "qk_norm_scope",
             )
 
+    @property
+    def incremental(self) -> bool:
+        # Cross-attention is not told the positions of its queries.
+        return self.key_width is None or self.q_temperature == "none"
+
     def _norms(self) -> dict[str, Norm]:
         """The norms inside, each for vectors of its width."""
         q, k = (self.n_heads, self.n_kv_heads) if self.qk_norm_scope == "full" else (1, 1)

@@ -126,6 +126,12 @@ class Residual(Block):
     def reads(self) -> str | None:
         return self.self_attn.reads
 
+    @property
+    def not_incremental(self) -> tuple[str, ...]:
+        inner = {"attention": (self.self_attn, self.cross_attn), "ffn": (self.ffn,)}
+        parts = [(slot, part) for slot, some in inner.items() for part in some if part is not None]
+        return tuple(f"{slot} `{part.kind}`" for slot, part in parts if not part.incremental)
+
     def sublayers(self) -> dict[str, Sublayer]:
         """The branches that are there, in order."""
         named = {"self_attn": self.self_attn, "cross_attn": self.cross_attn, "ffn": self.ffn}
@@ -154,6 +160,7 @@ class Residual(Block):
             scheme=self._own_scheme(),
             scheme_name=self.self_position.site,
             reads_scheme=self.reads is not None,
+            incremental=not self.not_incremental,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,

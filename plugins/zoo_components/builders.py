@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from zoo.component import Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.slots import Builder, Head
+from zoo.slots import Builder, Generation, Head
 from zoo_components.stack import DecoderStack, EncoderStack
 
 if TYPE_CHECKING:
@@ -53,6 +53,21 @@ class EncoderDecoder(Builder):
         table = f"decoder.{TOKENS}"
         ties = {f"head.{name}": target for name, target in self.head.ties(table).items()}
         return ties | ({f"encoder.{TOKENS}": table} if self.share_embeddings else {})
+
+    @property
+    def generation(self) -> Generation | None:
+        if self.target_vocab is None or not self.head.scores_tokens:
+            return None
+        return Generation(
+            target_vocab=self.target_vocab,
+            source_vocab=self.source_vocab,
+            has_source=True,
+            source_pad_id=self.encoder.pad_id,
+            pad_id=self.decoder.pad_id,
+            longest=self.decoder.position.longest,
+            longest_source=self.encoder.position.longest,
+            not_incremental=self.decoder.not_incremental,
+        )
 
     def layout(self) -> Layout:
         return _whole(
@@ -145,6 +160,18 @@ class Decoder(Builder):
     def ties(self) -> dict[str, str]:
         table = f"decoder.{TOKENS}"
         return {f"head.{name}": target for name, target in self.head.ties(table).items()}
+
+    @property
+    def generation(self) -> Generation | None:
+        if self.vocab is None or not self.head.scores_tokens:
+            return None
+        return Generation(
+            target_vocab=self.vocab,
+            needs_memory=self.memory_width is not None,
+            pad_id=self.decoder.pad_id,
+            longest=self.decoder.position.longest,
+            not_incremental=self.decoder.not_incremental,
+        )
 
     def layout(self) -> Layout:
         return _whole(decoder=self.decoder.layout(), head=self.head.layout())

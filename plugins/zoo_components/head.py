@@ -46,6 +46,10 @@ class LinearHead(Head):
             )
         return self
 
+    @property
+    def scores_tokens(self) -> bool:
+        return self.output != "softmax"
+
     def ties(self, embedding: str) -> dict[str, str]:
         return {"out.weight": embedding} if self.tied else {}
 

@@ -162,6 +162,16 @@ class Stack(Component):
             groups.append((plain, self.block, self.position))
         return sorted(groups, key=lambda group: group[0][0])
 
+    @property
+    def not_incremental(self) -> tuple[str, ...]:
+        """The parts that need all tokens at once, each once, for a message."""
+        parts = [part for _, block, _ in self.groups for part in block.not_incremental]
+        if not self.embedding.incremental:
+            parts.append(f"embedding `{self.embedding.kind}`")
+        if not self.causal:
+            parts.append("`causal = false`")
+        return tuple(dict.fromkeys(parts))
+
     def _inner(self) -> list[Position]:
         """The different schemes that work inside attention."""
         all_schemes = [*(scheme for _, _, scheme in self.groups), self.relative]

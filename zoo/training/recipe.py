@@ -30,7 +30,7 @@ from zoo.training.tables import (
     Tokenizer,
     Training,
 )
-from zoo.value_errors import message_of, nearest_literal, path_inside
+from zoo.value_errors import nearest_literal, value_message
 
 _KINDS: Mapping[str, Mapping[str, type[Table]]] = {
     "data": DATA,
@@ -144,7 +144,7 @@ class _Reader:
         if not details["loc"]:  # of the table as a whole: keys that contradict each other
             keys = [key for key in details.get("ctx", {}).get("keys", ()) if key in value]
             place = self.document.place((*path, *keys[:1]), value=bool(keys))
-            self.findings.add(Problem(message_of(details), place))
+            self.findings.add(Problem(value_message(details), place))
             return
         name = str(details["loc"][0])
         where = (*path, name)
@@ -157,7 +157,7 @@ class _Reader:
                 Problem(f"unknown key {quoted(name)}", place, did_you_mean(name, known))
             )
         else:
-            inner = path_inside(value[name], details["loc"][1:])
+            inner = [part for part in details["loc"][1:] if isinstance(part, int)]
             place = self.document.place((*where, *inner), value=True)
-            message = f"`{name}` {message_of(details)}"
+            message = f"`{name}` {value_message(details)}"
             self.findings.add_unless_told(Problem(message, place, nearest_literal([details])))

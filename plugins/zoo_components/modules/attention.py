@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import nn
 
+from zoo.cache import AttentionCache
 from zoo.position import Rotation
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join
@@ -82,6 +83,7 @@ class MultiHeadAttention(nn.Module):
         rotation: Rotation | None = None,
         bias: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
+        cache: AttentionCache | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `x` to `memory`, or to `x` itself.
@@ -94,18 +96,21 @@ class MultiHeadAttention(nn.Module):
             rotation: turns queries and keys by their positions.
             bias: added to the scores; broadcasts to (..., heads, query, key).
             positions: of the queries, (query,) or (..., query); 0, 1, ... unless given.
+            cache: the keys and values of the tokens before; `x` are the next ones.
             return_weights: also return the weights, (..., heads, query, key).
 
         Returns:
             (..., query, d_out), and the weights after dropout or None.
         """
-        q, k, v = self._heads(x, x if memory is None else memory, rotation)
+        q = self._queries(x, rotation)
+        k, v = self._keys_and_values(x, memory, rotation, cache)
         if positions is None:
             positions = torch.arange(q.shape[-2], device=q.device)
         if self.temperature is not None:
             q = self.temperature(q, positions)
         if self.reach is not None:
-            mask = join(mask, self.reach.mask(positions, positions))
+            keys = positions if cache is None else cache.positions(k.shape[-2])
+            mask = join(mask, self.reach.mask(positions, keys))
         mixed, weights = attend(
             q,
             k,
@@ -124,25 +129,61 @@ class MultiHeadAttention(nn.Module):
             mixed = mixed * self._gates(x, self.gate)
         return self.o_proj(self.sub_norm(merge_heads(mixed))), weights
 
-    def _heads(
-        self, x: torch.Tensor, source: torch.Tensor, rotation: Rotation | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values, (..., heads, length, width)."""
-        q, k = self.q_proj(x), self.k_proj(source)
-        v = k if self.keys_as_values else self.v_proj(source)
+    def _projected(self, proj: nn.Linear, x: torch.Tensor, n_heads: int) -> torch.Tensor:
+        """(..., heads, length, width)."""
+        projected = proj(x)
         if self.clip is not None:
-            q, k, v = (heads.clamp(-self.clip, self.clip) for heads in (q, k, v))
-        q = split_heads(q, self.n_heads)
-        k, v = split_heads(k, self.n_kv_heads), split_heads(v, self.n_kv_heads)
-        v = self.v_norm(v)
+            projected = projected.clamp(-self.clip, self.clip)
+        return split_heads(projected, n_heads)
+
+    def _queries(self, x: torch.Tensor, rotation: Rotation | None) -> torch.Tensor:
+        """(..., heads, query, head_dim)."""
+        q = self._projected(self.q_proj, x, self.n_heads)
+        return self._turned(q, self.q_norm, rotation)
+
+    def _keys_and_values(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None,
+        rotation: Rotation | None,
+        cache: AttentionCache | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(..., key-value heads, key, width), with a cache those of all tokens that it keeps."""
+        if cache is None:
+            return self._turned_pair(*self._pair(x if memory is None else memory), rotation)
+        if memory is not None:
+            k, v = cache.of_memory(lambda: self._turned_pair(*self._pair(memory), rotation))
+            return k, v
+        window = None if self.reach is None else self.reach.past
+        if not cache.turned:
+            k, v = cache.extend(*self._pair(x), window=window)
+            return self._turned_pair(k, v, rotation)
+        k, v = cache.extend(*self._turned_pair(*self._pair(x), rotation), window=window)
+        return k, v
+
+    def _pair(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values before they are turned."""
+        k = self._projected(self.k_proj, source, self.n_kv_heads)
+        if self.keys_as_values:
+            return k, self.v_norm(k)
+        return k, self.v_norm(self._projected(self.v_proj, source, self.n_kv_heads))
+
+    def _turned_pair(
+        self, k: torch.Tensor, v: torch.Tensor, rotation: Rotation | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.rotate_values and rotation is not None:
+            v = rotation(v)
+        return self._turned(k, self.k_norm, rotation), v
+
+    def _turned(
+        self, heads: torch.Tensor, norm: nn.Module, rotation: Rotation | None
+    ) -> torch.Tensor:
+        """Queries or keys with their norm, and turned by their positions."""
         if not self.norm_after_rotation:
-            q, k = self._normed(self.q_norm, q), self._normed(self.k_norm, k)
+            heads = self._normed(norm, heads)
         if rotation is not None:
-            q, k = rotation(q), rotation(k)
-            v = rotation(v) if self.rotate_values else v
-        if self.norm_after_rotation:
-            q, k = self._normed(self.q_norm, q), self._normed(self.k_norm, k)
-        return q, k, v
+            heads = rotation(heads)
+        return self._normed(norm, heads) if self.norm_after_rotation else heads
 
     def _normed(self, norm: nn.Module, heads: torch.Tensor) -> torch.Tensor:
         if not self.full_width_norm:

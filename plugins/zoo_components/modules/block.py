@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -45,6 +46,7 @@ class ResidualBlock(nn.Module):
         scheme: nn.Module | None,
         scheme_name: str,
         reads_scheme: bool,
+        incremental: bool,
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -60,6 +62,7 @@ class ResidualBlock(nn.Module):
             self.self_attn.add_module(scheme_name, scheme)
         self.scheme_name = None if scheme is None else scheme_name
         self.reads_scheme = reads_scheme
+        self.incremental = incremental
         self.dropout = nn.Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
@@ -109,12 +112,12 @@ class ResidualBlock(nn.Module):
         if name == "ffn":
             x = f(x)
         elif name == "cross_attn":
-            x, weights = f(
-                x, context.memory, mask=context.memory_mask, return_weights=context.return_weights
-            )
+            x, weights = self._crossed(x, context)
         else:
-            rotation, bias = self._positions(context, x.dtype)
-            read = {"scheme": context.scheme} if self.reads_scheme else {}
+            rotation, bias, turned = self._positions(context, x.dtype)
+            further: dict[str, Any] = {"scheme": context.scheme} if self.reads_scheme else {}
+            if context.cache is not None and self.incremental:
+                further["cache"] = context.cache.of(name, turned=turned)
             x, weights = f(
                 x,
                 mask=context.mask,
@@ -123,21 +126,46 @@ class ResidualBlock(nn.Module):
                 bias=bias,
                 positions=context.positions,
                 return_weights=context.return_weights,
-                **read,
+                **further,
             )
         if name != "ffn" and weights is not None:
             maps[name] = weights
         x, scale = self.dropout(f.post_norm(x)), self.residual_scales[name]
         return x if scale == 1.0 else x * scale
 
+    def _crossed(
+        self, x: torch.Tensor, context: LayerContext
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Cross-attention. With a cache, several rows in turn may have one row of memory between
+        them: they are queries of the same memory, which is then read once for all of them."""
+        memory = context.memory
+        further: dict[str, Any] = {}
+        queries = x
+        if context.cache is not None and self.incremental:
+            further["cache"] = context.cache.of("cross_attn")
+            queries = x.reshape(memory.shape[0], -1, x.shape[-1])
+        attended, weights = self.cross_attn(
+            queries,
+            memory,
+            mask=context.memory_mask,
+            return_weights=context.return_weights,
+            **further,
+        )
+        return attended.view(x.shape), weights
+
     def _positions(
         self, context: LayerContext, dtype: torch.dtype
-    ) -> tuple[Rotation | None, torch.Tensor | None]:
-        """The stack's rotation and bias, with what the layer's own scheme makes of positions."""
+    ) -> tuple[Rotation | None, torch.Tensor | None, bool]:
+        """The stack's rotation and bias, with what the layer's own scheme makes of positions, and
+        whether keys may be kept as they are turned now."""
         if self.scheme_name is None:
-            return context.rotation, context.bias
+            return context.rotation, context.bias, not context.rotation_varies
         scheme, at = getattr(self.self_attn, self.scheme_name), context.positions
-        rotation, bias = scheme.rotation(at, dtype), scheme.bias(at, at, dtype)
+        keys = at if context.key_positions is None else context.key_positions
+        rotation = scheme.rotation(keys if scheme.varies else at, dtype)
+        bias = scheme.bias(at, keys, dtype)
         if context.bias is not None:
             bias = context.bias if bias is None else context.bias + bias
-        return context.rotation if rotation is None else rotation, bias
+        if rotation is None:
+            return context.rotation, bias, not context.rotation_varies
+        return rotation, bias, not scheme.varies

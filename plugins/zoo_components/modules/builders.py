@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import nn
 
+from zoo.cache import Cache
 from zoo.transformer import AttentionMaps, Transformer, expand_mask
 from zoo_components.modules.stack import Maps, join
 
@@ -74,21 +75,29 @@ class EncoderDecoder(TiedTransformer):
         *,
         target_mask: torch.Tensor | None = None,
         memory_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
         return_attention: bool = False,
     ) -> Output:
         """The decoder's states, (batch, target length, d_model), and its maps if asked for.
 
         `memory` is what `encode` returned; `memory_mask` tells which of it may be attended to,
-        padding included.
+        padding included. With a `cache`, `target` and `target_mask` are those of the next tokens.
         """
         states, maps = self.decoder(
             target,
             memory,
             mask=target_mask,
             memory_mask=memory_mask,
+            cache=cache,
             return_weights=return_attention,
         )
         return (states, _maps(decoder=maps)) if return_attention else states
+
+    def memory_mask(
+        self, source: torch.Tensor, source_mask: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """Which source positions the decoder may attend to: `decode`'s `memory_mask`."""
+        return join(expand_mask(source_mask), self.encoder.padding_mask(source))
 
     def forward(
         self,
@@ -123,7 +132,7 @@ class EncoderDecoder(TiedTransformer):
             target,
             memory,
             mask=target_mask,
-            memory_mask=join(expand_mask(source_mask), self.encoder.padding_mask(source)),
+            memory_mask=self.memory_mask(source, source_mask),
             return_weights=return_attention,
         )
         output = self.head_output(states, self.decoder, target, target_mask)
@@ -201,14 +210,17 @@ class Decoder(TiedTransformer):
         *,
         target_mask: torch.Tensor | None = None,
         memory_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
         return_attention: bool = False,
     ) -> Output:
-        """The states, (batch, length, d_model), and the attention maps if asked for."""
+        """The states, (batch, length, d_model), and the attention maps if asked for. With a
+        `cache`, `target` and `target_mask` are those of the next tokens."""
         states, maps = self.decoder(
             target,
             memory,
             mask=target_mask,
             memory_mask=memory_mask,
+            cache=cache,
             return_weights=return_attention,
         )
         return (states, _maps(decoder=maps)) if return_attention else states

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -16,6 +17,8 @@ import torch
 class Frequencies:
     """base**(-2k / width) for the k-th of the pairs in `width` elements (Su et al. 2021)."""
 
+    varies: ClassVar[bool] = False
+    """Whether they depend on the last position of the pass."""
     width: int
     base: float
 
@@ -61,11 +64,12 @@ class ProportionalFrequencies(Frequencies):
 class DynamicFrequencies(Frequencies):
     """A base that grows with the length beyond `original_length` ("dynamic NTK")."""
 
+    varies: ClassVar[bool] = True
     factor: float
     original_length: int
 
     def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The frequencies, (width / 2,)."""
+        """The frequencies, (width / 2,), or those of each row, (batch, 1, width / 2)."""
         length = _length(positions).clamp(min=self.original_length).to(dtype)
         growth = self.factor * length / self.original_length - (self.factor - 1)
         base = self.base * growth ** (self.width / (self.width - 2))
@@ -105,12 +109,13 @@ class YarnFrequencies(Frequencies):
 class LongFrequencies(Frequencies):
     """LongRoPE (Ding et al. 2024): a factor for each pair."""
 
+    varies: ClassVar[bool] = True
     original_length: int
     short_factors: tuple[float, ...]
     long_factors: tuple[float, ...]
 
     def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The frequencies, (width / 2,)."""
+        """The frequencies, (width / 2,), or those of each row, (batch, 1, width / 2)."""
         short, long = (
             torch.tensor(factors, dtype=dtype, device=positions.device)
             for factors in (self.short_factors, self.long_factors)
@@ -139,5 +144,7 @@ class Llama3Frequencies(Frequencies):
 
 
 def _length(positions: torch.Tensor) -> torch.Tensor:
-    """One more than the last position, as a tensor: nothing waits for its value."""
-    return positions.max() + 1
+    """One more than the last position, (1,), or of each row, (batch, 1, 1); as a tensor, so that
+    nothing waits for its value."""
+    length = positions.amax(-1, keepdim=True) + 1
+    return length if positions.dim() == 1 else length[..., None]

@@ -22,6 +22,14 @@ class Reach:
     sides: Literal["past", "both"] = "past"
     chunk: int | None = None
 
+    @property
+    def past(self) -> int:
+        """How many tokens, itself included, a token sees at most where it sees no later one."""
+        if self.chunk is not None:
+            return self.chunk
+        assert self.window is not None
+        return self.window + 1 if self.sides == "both" else self.window
+
     def mask(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Positions (..., query) and (..., key) to (..., 1, query, key) for all heads; without a
         batch, (query, key)."""
@@ -37,8 +45,10 @@ class Reach:
 
 def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """(query, key) for q (..., query, width) and k (..., key, width), True where the key is not
-    later than the query."""
-    return torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    later than the query. The queries are the last of the keys."""
+    n_queries, n_keys = q.shape[-2], k.shape[-2]
+    every = torch.ones(n_queries, n_keys, dtype=torch.bool, device=q.device)
+    return every.tril(n_keys - n_queries)
 
 
 def join(a: torch.Tensor | None, b: torch.Tensor) -> torch.Tensor:

@@ -46,16 +46,22 @@ def attend(
         q: (..., heads, query, width).
         k: (..., key-value heads, key, width); each of them serves the same number of heads.
         v: (..., key-value heads, key, value width).
-        mask: boolean, True = attend; broadcasts to (..., heads, query, key).
-        causal: a query attends to no later key; joined with `mask`.
+        mask: boolean, True = attend; broadcasts to (..., heads, query, key). Where it has more
+            keys, the last count.
+        causal: a query attends to no later key; joined with `mask`. The queries are the last keys.
         bias: added to the scores before they are capped; broadcasts to (..., heads, query, key).
+            Where it has more keys, the last count.
         sinks: (heads,), the logit of a further key, whose value is zero.
 
     Returns:
         (..., heads, query, value width), and the weights (..., heads, query, key) or None.
     """
+    mask, bias = _last(mask, k.shape[-2]), _last(bias, k.shape[-2])
+    if q.shape[-2] == 1:
+        causal = False  # the one query is the last key
     explicit = return_weights or sinks is not None or scoring.softcap is not None
-    if causal and (explicit or mask is not None or bias is not None):
+    square = q.shape[-2] == k.shape[-2]
+    if causal and (explicit or not square or mask is not None or bias is not None):
         mask, causal = join(mask, causal_mask(q, k)), False
     if mask is not None and scoring.uniform_masked_rows:
         dead = ~mask.any(-1, keepdim=True)
@@ -107,6 +113,11 @@ def _joined(
         return mask
     bias = bias.to(dtype)
     return bias if mask is None else torch.where(mask, bias, -torch.inf)
+
+
+def _last(x: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
+    """The columns of the last keys, of a mask or bias that has columns for more."""
+    return x if x is None or x.shape[-1] <= n_keys else x[..., x.shape[-1] - n_keys :]
 
 
 def _softmax(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from zoo.cache import Cache
 from zoo.context import LayerContext
 from zoo.position import PositionScheme
 from zoo.transformer import check_mask
@@ -72,6 +73,7 @@ class Stack(nn.Module):
         mask: torch.Tensor | None = None,
         memory_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
+        cache: Cache | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, Maps]:
         """Run the stack.
@@ -84,6 +86,9 @@ class Stack(nn.Module):
                 is that of the embedded sequence.
             memory_mask: for cross-attention, likewise.
             token_types: ids of token types, (batch, length); 0 unless given.
+            cache: what is kept of the tokens before; `inputs` are the next ones, and `mask`, if
+                given, is theirs, (batch, length). The batch may be a multiple of the memory's:
+                rows in turn then share a row of memory.
             return_weights: also return the attention weights of every layer.
 
         Returns:
@@ -105,52 +110,93 @@ class Stack(nn.Module):
         if mask is not None:
             attended = check_mask(mask, batch=batch, query=length, key=length)
         if memory_mask is not None and memory is not None:
-            memory_mask = check_mask(memory_mask, batch=batch, query=length, key=memory.shape[-2])
-        positions = self.positions(inputs, mask)
-        embed = self.get_submodule(self.embed_name)
+            rows = batch if cache is None else memory.shape[0]
+            memory_mask = check_mask(memory_mask, batch=rows, query=length, key=memory.shape[-2])
         tokens = self.token_mask(inputs, mask)
+        if cache is None:
+            keys = positions = self.positions(inputs, mask)
+            attended = join(attended, self.padding_mask(inputs))
+        else:
+            positions = self.append(cache, inputs, mask, tokens)
+            keys, attended = cache.positions, cache.mask
+        embed = self.get_submodule(self.embed_name)
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
-            mask=join(attended, self.padding_mask(inputs)),
+            mask=attended,
             causal=self.causal,
             positions=positions,
+            key_positions=keys,
             memory=memory,
             memory_mask=memory_mask,
             return_weights=return_weights,
         )
         contexts = {
-            schemes: self.with_schemes(shared, schemes, positions, x.dtype)
+            schemes: self.with_schemes(shared, schemes, positions, keys, x.dtype)
             for schemes in dict.fromkeys(self.schemes_of_layers)
         }
         found: dict[str, list[torch.Tensor]] = {}
-        for _ in range(self.passes):
-            for schemes, layer in zip(self.schemes_of_layers, self.layers, strict=True):
-                x, maps = layer(x, contexts[schemes])
-                for kind, weights in maps.items():
-                    found.setdefault(kind, []).append(weights)
+        for number, (schemes, layer) in enumerate(self.run()):
+            context = contexts[schemes]
+            if cache is not None:
+                context = context._replace(cache=cache.layer(number))
+            x, maps = layer(x, context)
+            for kind, weights in maps.items():
+                found.setdefault(kind, []).append(weights)
         if self.norm is not None:
             x = self.norm(x)
         if self.out_proj is not None:
             x = self.out_proj(x)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
 
+    def run(self) -> Iterator[tuple[LayerSchemes, nn.Module]]:
+        """The layers as they are run through, each with its schemes."""
+        for _ in range(self.passes):
+            yield from zip(self.schemes_of_layers, self.layers, strict=True)
+
+    def append(
+        self,
+        cache: Cache,
+        inputs: torch.Tensor,
+        mask: torch.Tensor | None,
+        tokens: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Note the next tokens in the cache, `tokens` being their `token_mask`; their positions.
+
+        Raises:
+            ValueError: the mask is not one of tokens.
+        """
+        if mask is not None and mask.dim() != 2:
+            raise ValueError("with a cache, a mask is (batch, length), False at padding")
+        counted = tokens if self.count_positions == "unpadded" else mask
+        # Generation waits for each token anyway, and masks of nothing would slow down attention.
+        if tokens is not None and bool(tokens.all()):
+            tokens = None
+        if counted is not None and bool(counted.all()):
+            counted = None
+        return cache.append(self.length(inputs), seen=tokens, counted=counted, device=inputs.device)
+
     def with_schemes(
         self,
         context: LayerContext,
         schemes: LayerSchemes,
         positions: torch.Tensor,
+        keys: torch.Tensor,
         dtype: torch.dtype,
     ) -> LayerContext:
-        """The context of the layers that have these position schemes."""
+        """The context of the layers that have these position schemes; `keys` are the positions of
+        all tokens so far."""
         rotation = bias = None
+        varies = False
         for name in (schemes.position, schemes.relative):
             if name is not None:
                 scheme = self.scheme(name)
-                rotation = rotation or scheme.rotation(positions, dtype)
-                added = scheme.bias(positions, positions, dtype)
+                if rotation is None:
+                    rotation = scheme.rotation(keys if scheme.varies else positions, dtype)
+                    varies = scheme.varies
+                added = scheme.bias(positions, keys, dtype)
                 bias = added if bias is None or added is None else bias + added
         read = None if schemes.read is None else self.scheme(schemes.read)
-        return context._replace(scheme=read, rotation=rotation, bias=bias)
+        return context._replace(scheme=read, rotation=rotation, rotation_varies=varies, bias=bias)
 
     def scheme(self, name: str) -> PositionScheme:
         """The module of a position scheme.
