@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zoo.building import build
-    from zoo.errors import InputError, PluginError, RegistryError, SpecError, WeightsError, ZooError
+    from zoo.errors import (
+        InputError,
+        PluginError,
+        RegistryError,
+        SpecError,
+        TrainingError,
+        WeightsError,
+        ZooError,
+    )
     from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
     from zoo.loading import load
     from zoo.reading import read_spec
     from zoo.registry import Registry, load_registry
     from zoo.saving import save
     from zoo.spec import ModelSpec
+    from zoo.training.train import train
     from zoo.transformer import AttentionMaps, Transformer
 
 __all__ = [
@@ -35,6 +44,7 @@ __all__ = [
     "RegistryError",
     "Sampling",
     "SpecError",
+    "TrainingError",
     "Transformer",
     "WeightsError",
     "ZooError",
@@ -45,6 +55,7 @@ __all__ = [
     "read_spec",
     "save",
     "stream",
+    "train",
 ]
 
 __version__ = "0.1.0"
@@ -54,6 +65,7 @@ _HOMES = {
     "load": "loading",
     "read_spec": "reading",
     "save": "saving",
+    "train": "training.train",
     "generate": "generation",
     "stream": "generation",
     "Greedy": "generation",
@@ -70,6 +82,7 @@ _HOMES = {
     "RegistryError": "errors",
     "InputError": "errors",
     "PluginError": "errors",
+    "TrainingError": "errors",
     "WeightsError": "errors",
 }
 

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -148,7 +149,10 @@ def _read_into(tensors: dict[str, Any], path: Path, learner: Learner) -> None:
 def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
     """Turns what goes wrong with a file into one error, and removes the unfinished folder."""
     try:
-        yield
+        with warnings.catch_warnings():
+            # That one process is no group of processes is no news.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            yield
     except (OSError, ValueError, RuntimeError, CheckpointException) as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

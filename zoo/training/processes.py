@@ -45,5 +45,6 @@ def _sharded(model: Transformer, accelerator: Any) -> nn.Module:
         # A layer that stands in several places is one.
         for layer in dict.fromkeys(layers):
             fully_shard(layer, mesh=mesh)
-    # The rest is one share, so that tied tables stay in one, and are one.
-    return fully_shard(model, mesh=mesh)
+    # The rest is one share, so that tied tables stay together, and one.
+    fully_shard(model, mesh=mesh)
+    return model

@@ -28,9 +28,11 @@ from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses
 from zoo.training.progress import Silent, progress_of
 from zoo.training.recipe import Recipe
+from zoo.training.scores import bleu, translate
 from zoo.training.split import Splits
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
+from zoo.weights_file import FILE_NAME
 
 CHECKPOINTS = "checkpoints"
 RECIPE = "recipe.toml"
@@ -127,16 +129,27 @@ class Run:
         if self.learner.accelerator.is_main_process:
             model = self.result(weights)
             metrics["content_digest"] = save(model, self.folder)
+            metrics |= self.score(model)
             plot_losses(self.loop.history, self.recipe.head.name, self.folder / PLOT)
             history = {"history": self.loop.history}
             write_text(self.folder / METRICS, json.dumps(metrics | history, indent=1) + "\n")
         self.learner.accelerator.wait_for_everyone()
         return metrics
 
+    def score(self, model: Transformer) -> dict[str, Any]:
+        """The BLEU of the saved model on the test data, if that is pairs."""
+        sources = [example.source for example in self.splits.test if example.source is not None]
+        if not sources:
+            return {}
+        model = model.float().to(self.learner.accelerator.device)
+        found = translate(model, self.tokens, sources, self.recipe.evaluation)
+        return bleu(found, self.splits.test)
+
     def metrics(self) -> dict[str, Any]:
         parts: dict[str, list[Row]] = {"valid": self.valid, "test": self.test}
         return {
             "name": self.recipe.head.name,
+            "path": str(self.folder / FILE_NAME),
             "parameters": self.learner.spec.n_parameters,
             "steps": self.recipe.training.steps,
             "examples": {"train": len(self.train), **{k: len(v) for k, v in parts.items()}},

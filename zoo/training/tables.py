@@ -273,3 +273,5 @@ class Evaluation(Table):
     """The exponent of the length in a hypothesis' score (Wu et al. 2016, arXiv:1609.08144)."""
     max_length: Size = 256
     """The most tokens of a translation."""
+    batch_tokens: Size = 2048
+    """Tokens of the sources that are translated at once, padding included."""

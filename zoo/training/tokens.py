@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +10,18 @@ from typing import Any
 
 from zoo.atomic import write_text
 from zoo.errors import Place, Problem, TrainingError, did_you_mean
+from zoo.slots import Generation
 from zoo.training.extras import extra
 from zoo.training.split import Example
 from zoo.training.tables import Bpe, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table
-from zoo.training.task import Side, Task
 
 FILE = "tokenizer.json"
 """The tokenizer of a model's input."""
-TARGET_FILE = "target_tokenizer.json"
+TARGET_FILE = "tokenizer_target.json"
 """That of its output, where it is another one."""
+IDS_FILE = "generation_config.json"
+"""The special ids, under the names that `transformers` gives them."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,16 @@ class Tokens:
         write_text(folder / FILE, self.source.to_str(pretty=True))
         if self.target is not self.source:
             write_text(folder / TARGET_FILE, self.target.to_str(pretty=True))
+        ids = {
+            "bos_token_id": self.bos,
+            "decoder_start_token_id": self.bos,
+            "eos_token_id": self.eos,
+            "pad_token_id": self.pad,
+        }
+        write_text(folder / IDS_FILE, json.dumps(ids, indent=2) + "\n")
 
 
-def learn_tokens(table: Bpe, examples: Sequence[Example], task: Task) -> Tokens:
+def learn_tokens(table: Bpe, examples: Sequence[Example], model: Generation) -> Tokens:
     """Learn byte-pair encodings of the sizes of a model's vocabularies.
 
     Raises:
@@ -62,49 +72,49 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], task: Task) -> Tokens:
     """
     targets = [example.target for example in examples]
     sources = [example.source for example in examples if example.source is not None]
-    if task.source is None:
-        one = _learn(table, targets, task.target.vocab, begins=True)
-        return with_specials(one, one, table, task)
+    if model.source_vocab is None:
+        one = _learn(table, targets, model.target_vocab, begins=True)
+        return with_specials(one, one, table, model)
     if table.shared:
-        if task.source.vocab != task.target.vocab:
+        if model.source_vocab != model.target_vocab:
             raise TrainingError(
                 Problem(
-                    f"one vocabulary cannot serve {task.source.vocab:,} source and "
-                    f"{task.target.vocab:,} target tokens",
+                    f"one vocabulary cannot serve {model.source_vocab:,} source and "
+                    f"{model.target_vocab:,} target tokens",
                     help="give the spec one size, or the recipe's tokenizer `shared = false`",
                 )
             )
-        one = _learn(table, [*sources, *targets], task.target.vocab)
-        return with_specials(one, one, table, task)
-    source = _learn(table, sources, task.source.vocab)
-    return with_specials(source, _learn(table, targets, task.target.vocab), table, task)
+        one = _learn(table, [*sources, *targets], model.target_vocab)
+        return with_specials(one, one, table, model)
+    source = _learn(table, sources, model.source_vocab)
+    return with_specials(source, _learn(table, targets, model.target_vocab), table, model)
 
 
-def read_tokens(folder: Path, table: Table, task: Task) -> Tokens:
+def read_tokens(folder: Path, table: Table, model: Generation) -> Tokens:
     """The tokenizers in a folder where `Tokens.save` wrote them. Raises as `read_token_files`."""
     there = (folder / TARGET_FILE).is_file()
-    return read_token_files(folder / FILE, folder / TARGET_FILE if there else None, table, task)
+    return read_token_files(folder / FILE, folder / TARGET_FILE if there else None, table, model)
 
 
-def read_token_files(source: Path, target: Path | None, table: Table, task: Task) -> Tokens:
+def read_token_files(source: Path, target: Path | None, table: Table, model: Generation) -> Tokens:
     """Read tokenizers.
 
     Raises:
         TrainingError: a file is missing or no tokenizer, or does not agree with the model.
     """
     first = _read(source)
-    return with_specials(first, first if target is None else _read(target), table, task)
+    return with_specials(first, first if target is None else _read(target), table, model)
 
 
 def tokens_of(
-    table: Table, examples: Sequence[Example], task: Task, folder: Path, start: Path | None
+    table: Table, examples: Sequence[Example], model: Generation, folder: Path, start: Path | None
 ) -> Tokens:
     """The tokenizers that a recipe asks for.
 
     Args:
         table: the recipe's `[tokenizer]`.
         examples: what a new one is learned from.
-        task: the model's vocabularies.
+        model: its vocabularies.
         folder: what file names are relative to.
         start: the saved model that training starts from, if it does.
 
@@ -112,10 +122,10 @@ def tokens_of(
         TrainingError: as `learn_tokens` and `read_token_files`; or there is no saved model.
     """
     if isinstance(table, Bpe):
-        return learn_tokens(table, examples, task)
+        return learn_tokens(table, examples, model)
     if isinstance(table, TokenizerFiles):
         target = None if table.target is None else folder / table.target
-        return read_token_files(folder / table.source, target, table, task)
+        return read_token_files(folder / table.source, target, table, model)
     if start is None:
         raise TrainingError(
             Problem(
@@ -124,10 +134,10 @@ def tokens_of(
                 help='name a saved model, or a tokenizer: `kind = "bpe"`',
             )
         )
-    return read_tokens(start if start.is_dir() else start.parent, table, task)
+    return read_tokens(start if start.is_dir() else start.parent, table, model)
 
 
-def with_specials(source: Any, target: Any, table: Specials, task: Task) -> Tokens:
+def with_specials(source: Any, target: Any, table: Specials, model: Generation) -> Tokens:
     """The tokenizers with their special ids, held against the model.
 
     Raises:
@@ -146,26 +156,30 @@ def with_specials(source: Any, target: Any, table: Specials, task: Task) -> Toke
     source_pad, pad = id_of(source, table.pad), id_of(target, table.pad)
     bos, eos = id_of(target, table.bos), id_of(target, table.eos)
     if not problems:
-        if task.source is not None:
-            problems += _disagreements("source", source, source_pad, task.source)
-        problems += _disagreements("target", target, pad, task.target)
+        if model.source_vocab is not None:
+            problems += _disagreements(
+                "source", source, source_pad, model.source_vocab, model.source_pad_id
+            )
+        problems += _disagreements("target", target, pad, model.target_vocab, model.pad_id)
     if problems:
         raise TrainingError(dict.fromkeys(problems))
     return Tokens(source, target, source_pad, pad, bos, eos)
 
 
-def _disagreements(name: str, tokenizer: Any, pad: int, side: Side) -> Iterable[Problem]:
+def _disagreements(
+    name: str, tokenizer: Any, pad: int, vocab: int, pad_id: int | None
+) -> Iterable[Problem]:
     size = tokenizer.get_vocab_size()
-    if size > side.vocab:
+    if size > vocab:
         yield Problem(
             f"the tokenizer and the model disagree: {size:,} {name} tokens, and a vocabulary of "
-            f"{side.vocab:,}",
+            f"{vocab:,}",
             help=f"state the vocabulary's size in the spec: {size}",
         )
-    if side.pad_id is not None and side.pad_id != pad:
+    if pad_id is not None and pad_id != pad:
         yield Problem(
             f"the tokenizer and the model disagree: padding is {pad} for the {name} tokenizer, and "
-            f"{side.pad_id} for the model",
+            f"{pad_id} for the model",
             help=f"state `pad_id = {pad}` in the spec",
         )
 

@@ -12,6 +12,7 @@ from zoo.errors import Problem, TrainingError, ZooError
 from zoo.loading import load
 from zoo.reading import read_source
 from zoo.registry import Registry, load_registry
+from zoo.slots import Generation
 from zoo.spec import ModelSpec
 from zoo.training.data import read_data
 from zoo.training.learner import Learner
@@ -20,13 +21,12 @@ from zoo.training.processes import accelerator_of, spread
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.run import RECIPE, Run
 from zoo.training.split import Splits
-from zoo.training.task import Task, task_of
 from zoo.training.tokens import read_tokens, tokens_of
 from zoo.weights_file import weights_path
 
 
 def train(
-    recipe: str | Path,
+    recipe: str | Path | Recipe,
     *,
     output: str | Path | None = None,
     data: str | Path | None = None,
@@ -40,7 +40,7 @@ def train(
     process and in many, started by `torchrun` or `accelerate launch`.
 
     Args:
-        recipe: a TOML file.
+        recipe: a TOML file, or one that was read.
         output: the folder; the recipe's name, in the working directory, unless given.
         data: what the names of data files are relative to; the recipe's folder unless given.
         resume: go on from the last checkpoint in the folder. The weights then are those of a run
@@ -56,24 +56,24 @@ def train(
         ZooError: the folder holds another run, or cannot be written.
     """
     registry = load_registry() if registry is None else registry
-    found = read_recipe(Path(recipe))
+    found = recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
     folder = Path(found.head.name if output is None else output)
     spec, start = _model(found, registry)
-    task = task_of(spec)
+    sides = _sides(found, spec)
     splits = read_data(found.data, found.folder if data is None else Path(data), found.head.seed)
-    _check_sides(found, task, splits)
+    _check_sides(found, sides, splits)
     accelerator = accelerator_of(found.training)
     if accelerator.is_main_process:
         if not resume:
             _refuse_another_run(folder)
         if not (resume and (folder / RECIPE).exists()):
-            _prepare(folder, found, task, start, splits)
+            _prepare(folder, found, sides, start, splits)
     accelerator.wait_for_everyone()
     model = build(spec, seed=found.head.seed) if start is None else load(start, registry=registry)
     trained = spread(model.float(), accelerator, found.training)
     optimizer = accelerator.prepare(make_optimizer(found.optimizer, trained))
     learner = Learner(spec, trained, optimizer, accelerator)
-    run = Run(found, folder, learner, read_tokens(folder, found.tokenizer, task), splits)
+    run = Run(found, folder, learner, read_tokens(folder, found.tokenizer, sides), splits)
     run.learn(resume=resume)
     return run.finish()
 
@@ -91,10 +91,34 @@ def _model(recipe: Recipe, registry: Registry) -> tuple[ModelSpec, Path | None]:
     return spec, None if header is None else weights_path(Path(source))
 
 
-def _check_sides(recipe: Recipe, task: Task, splits: Splits) -> None:
+def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:
+    """The vocabularies of a model. Raises `TrainingError` if it cannot be trained here."""
+    found = spec.model.generation
+    if found is None or found.needs_memory or (found.has_source and found.source_vocab is None):
+        raise TrainingError(
+            Problem(
+                f"{spec.name} cannot be trained by a recipe",
+                recipe.document.place(("model",), value=True),
+                help="that takes a decoder, or an encoder and a decoder, from tokens to tokens",
+            )
+        )
+    limits = [limit for limit in (found.longest, found.longest_source) if limit is not None]
+    if limits and recipe.training.max_length > min(limits):
+        raise TrainingError(
+            Problem(
+                f"sequences of max_length = {recipe.training.max_length} tokens do not fit: "
+                f"{spec.name} has positions for {min(limits)}",
+                recipe.document.place(("training", "max_length"), value=True),
+                help=f"state `max_length = {min(limits)}` in `[training]`",
+            )
+        )
+    return found
+
+
+def _check_sides(recipe: Recipe, sides: Generation, splits: Splits) -> None:
     """Raises `TrainingError` if a model of pairs is to learn from text, or the other way round."""
     has_source = splits.train[0].source is not None
-    if has_source == (task.source is not None):
+    if has_source == sides.has_source:
         return
     what = "pairs" if has_source else "text"
     needs = "text, one line for each example" if has_source else "pairs of source and target"
@@ -112,11 +136,13 @@ def _refuse_another_run(folder: Path) -> None:
         )
 
 
-def _prepare(folder: Path, recipe: Recipe, task: Task, start: Path | None, splits: Splits) -> None:
+def _prepare(
+    folder: Path, recipe: Recipe, sides: Generation, start: Path | None, splits: Splits
+) -> None:
     """Write what a run needs beside its checkpoints: its tokenizer and, when that is there, its
     recipe."""
     try:
-        tokens = tokens_of(recipe.tokenizer, splits.train, task, recipe.folder, start)
+        tokens = tokens_of(recipe.tokenizer, splits.train, sides, recipe.folder, start)
     except TrainingError as error:
         raise _at(error, recipe, "tokenizer") from None
     tokens.save(folder)
