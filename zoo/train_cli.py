@@ -50,7 +50,8 @@ def train(
 
     gc.enable()
     report = run(found, output=output, data=data, resume=resume, registry=layers())
-    sys.stdout.write((json.dumps(report, indent=2) if as_json else _text(report)) + "\n")
+    if report is not None:
+        sys.stdout.write((json.dumps(report, indent=2) if as_json else _text(report)) + "\n")
 
 
 def _text(report: dict[str, Any]) -> str:

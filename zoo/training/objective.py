@@ -55,14 +55,15 @@ def n_labels(rows: Sequence[Row]) -> int:
 
 
 def summed_loss(model: nn.Module, batch: Batch, *, label_smoothing: float) -> torch.Tensor:
-    """The cross-entropy in nats, summed over the tokens of a batch; a scalar in float32."""
+    """The cross-entropy in nats, summed over the tokens of a batch; a scalar, in float32 at
+    least."""
     if batch.source is None:
         logits: Any = model(batch.inputs)
     else:
         ids, mask = batch.source
         logits = model(ids, batch.inputs, source_mask=mask)
     return F.cross_entropy(
-        logits.flatten(0, 1).float(),
+        logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32)),
         batch.labels.flatten(),
         ignore_index=IGNORED,
         label_smoothing=label_smoothing,

@@ -120,20 +120,20 @@ class Run:
             digest.update(json.dumps(row).encode())
         return digest.hexdigest()
 
-    def finish(self) -> dict[str, Any]:
-        """Write the model and what was measured of it; returns the latter."""
+    def finish(self) -> dict[str, Any] | None:
+        """Write the model and what was measured of it; the first process returns the latter."""
         average = checkpoints(self.folder / CHECKPOINTS)[-self.recipe.training.average :]
         read_mean(average, self.learner)
         metrics = self.metrics()
         weights = whole_weights(self.learner)
-        if self.learner.accelerator.is_main_process:
-            model = self.result(weights)
-            metrics["content_digest"] = save(model, self.folder)
-            metrics |= self.score(model)
-            plot_losses(self.loop.history, self.recipe.head.name, self.folder / PLOT)
-            history = {"history": self.loop.history}
-            write_text(self.folder / METRICS, json.dumps(metrics | history, indent=1) + "\n")
-        self.learner.accelerator.wait_for_everyone()
+        if not self.learner.accelerator.is_main_process:
+            return None
+        model = self.result(weights)
+        metrics["content_digest"] = save(model, self.folder)
+        metrics |= self.score(model)
+        plot_losses(self.loop.history, self.recipe.head.name, self.folder / PLOT)
+        history = {"history": self.loop.history}
+        write_text(self.folder / METRICS, json.dumps(metrics | history, indent=1) + "\n")
         return metrics
 
     def score(self, model: Transformer) -> dict[str, Any]:

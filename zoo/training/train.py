@@ -32,7 +32,7 @@ def train(
     data: str | Path | None = None,
     resume: bool = False,
     registry: Registry | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Train a model by a recipe.
 
     The folder gets `model.safetensors`, which `zoo.load` reads, `tokenizer.json`, the recipe,
@@ -48,7 +48,8 @@ def train(
         registry: where names are looked up; the layers around the working directory unless given.
 
     Returns:
-        What `metrics.json` holds: the losses, the score, and how they came about.
+        What `metrics.json` holds, but for the log: losses, score, digest. Of several processes, the
+        first returns it, and the others None.
 
     Raises:
         SpecError: the recipe or the model's spec is wrong.
