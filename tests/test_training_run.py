@@ -44,17 +44,19 @@ def digest(toy: Toy) -> str:
 
 
 def test_what_a_run_leaves(toy: Toy, tmp_path: Path) -> None:
-    recipe = RECIPE.replace("valid = 4", "valid = 4\ntest = 8").replace("steps = 12", "steps = 150")
-    report = toy(recipe=recipe, model=MODEL.replace("0.1", "0.0"))
+    recipe = RECIPE.replace("warmup = 4", "warmup = 100").replace(
+        "valid = 4", "valid = 4\ntest = 8"
+    )
+    recipe = recipe.replace("steps = 12", "steps = 200").replace("every = 4", "every = 100")
+    recipe = recipe.replace("log_every = 2", "log_every = 10").replace("label_smoothing = 0.1", "")
+    report = toy(recipe=recipe, model=MODEL.replace("0.1", "0.0").replace("16", "32"))
     folder = tmp_path / "out"
     kept = json.loads((folder / "metrics.json").read_text())
     assert {key: kept[key] for key in report} == report
     assert kept["examples"] == {"train": 52, "valid": 4, "test": 8}
-    assert [record["step"] for record in kept["history"]] == list(range(2, 151, 2))
-    losses = [record["loss"] for record in kept["history"]]
-    assert losses[-1] < losses[0] / 2
+    assert [record["step"] for record in kept["history"]] == list(range(10, 201, 10))
     valid = [record["step"] for record in kept["history"] if "valid_loss" in record]
-    assert valid == list(range(6, 151, 6))
+    assert valid == [*range(30, 201, 30), 200]
     assert "<svg" in (folder / "loss.svg").read_text()
     assert (folder / "recipe.toml").read_text() == recipe
     model = zoo.load(folder)
@@ -71,8 +73,8 @@ def test_what_a_run_leaves(toy: Toy, tmp_path: Path) -> None:
         start=ids["decoder_start_token_id"],
     )
     right = [tokenizer.decode(one.ids) == pair[1] for one, pair in zip(found, PAIRS, strict=True)]
-    assert sum(right) > len(PAIRS) / 2
-    assert report["bleu"] > 30
+    assert sum(right) > 0.9 * len(PAIRS)
+    assert report["bleu"] > 70
 
 
 def test_a_resumed_run_has_the_same_weights(toy: Toy, digest: str) -> None:
@@ -170,7 +172,8 @@ def history(folder: Path) -> dict[str, float]:
 @pytest.mark.parametrize("shard", ["false", "true"])
 def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: str) -> None:
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
-    recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-3")
+    # With a large eps, gradients that are zero but for rounding move nothing.
+    recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
     recipe = recipe.replace("steps = 12", f"steps = 12\nshard = {shard}")
     alone = toy("alone", recipe=recipe, model=lean)
     said = in_processes(

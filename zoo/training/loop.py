@@ -103,12 +103,14 @@ class Loop:
             optimizer,
             self.recipe.optimizer.lr * share_of_peak(self.recipe.schedule, step, training.steps),
         )
-        n_parts = training.accumulate * accelerator.num_processes
+        # No more rounds than there are rows: the parts of one more would all be empty.
+        rounds = min(training.accumulate, math.ceil(len(batch) / accelerator.num_processes))
+        n_parts = rounds * accelerator.num_processes
         # Processes average their gradients, so each counts for its number times its share.
         scale = accelerator.num_processes / n_labels(batch)
         total = self.zero()
-        for index in range(training.accumulate):
-            last = index == training.accumulate - 1
+        for index in range(rounds):
+            last = index == rounds - 1
             with nullcontext() if last else accelerator.no_sync(model):
                 loss = self.loss(
                     batch,
@@ -133,7 +135,7 @@ class Loop:
         mine = part(batch, first + accelerator.process_index, n_parts)
         # Without rows of its own, a process still has to take part in what all do together.
         tensors = collate(mine or batch[:1], self.tokens, accelerator.device)
-        with accelerator.autocast():
+        with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=self.mixed):
             return summed_loss(
                 self.learner.model,
                 tensors if mine else without_labels(tensors),
@@ -175,6 +177,11 @@ class Loop:
             batch = [rows[index] for index in places]
             loss += self.loss(batch, 0, accelerator.num_processes, label_smoothing=0.0)
         return self.sum_of(float(loss)) / n_labels(rows)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the arithmetic, where that is safe, is in bfloat16, which needs no scaling."""
+        return self.recipe.training.precision == "bfloat16"
 
     def zero(self) -> torch.Tensor:
         return torch.zeros((), device=self.learner.accelerator.device)

@@ -1,7 +1,7 @@
 """One process or many: who computes what, and who has which weights.
 
-accelerate knows the launcher (`torchrun`, `accelerate launch`), the device and the arithmetic, and
-replicates the weights. Where they are shared out, torch's `fully_shard` (FSDP2) does that directly:
+accelerate knows the launcher (`torchrun`, `accelerate launch`), and the device, and replicates the
+weights. Where they are shared out, torch's `fully_shard` (FSDP2) does that directly:
 accelerate 1.15 shares on accelerators only, so no test without one could run it, and it looks for
 tied tables under the names that `transformers` gives them.
 """
@@ -17,14 +17,10 @@ from zoo.training.extras import extra
 from zoo.training.tables import Training
 from zoo.transformer import Transformer
 
-_PRECISIONS = {"float32": "no", "bfloat16": "bf16"}
 
-
-def accelerator_of(training: Training) -> Any:
+def make_accelerator() -> Any:
     """The `accelerate.Accelerator` of this process."""
-    return extra("accelerate").Accelerator(
-        cpu=not torch.accelerator.is_available(), mixed_precision=_PRECISIONS[training.precision]
-    )
+    return extra("accelerate").Accelerator(cpu=not torch.accelerator.is_available())
 
 
 def spread(model: Transformer, accelerator: Any, training: Training) -> nn.Module:

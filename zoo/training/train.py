@@ -17,7 +17,7 @@ from zoo.spec import ModelSpec
 from zoo.training.data import read_data
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
-from zoo.training.processes import accelerator_of, spread
+from zoo.training.processes import make_accelerator, spread
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.run import RECIPE, Run
 from zoo.training.split import Splits
@@ -63,7 +63,7 @@ def train(
     sides = _sides(found, spec)
     splits = read_data(found.data, found.folder if data is None else Path(data), found.head.seed)
     _check_sides(found, sides, splits)
-    accelerator = accelerator_of(found.training)
+    accelerator = make_accelerator()
     if accelerator.is_main_process:
         if not resume:
             _refuse_another_run(folder)
