@@ -17,7 +17,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/build.md", "docs/editor.md", "docs/inspect.md", "docs/load.md"]
+PAGES = [
+    "README.md",
+    "docs/build.md",
+    "docs/editor.md",
+    "docs/inspect.md",
+    "docs/load.md",
+    "docs/train.md",
+]
 FILE = re.compile(r"`([\w.-]+\.toml)`")
 
 

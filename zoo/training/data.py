@@ -14,7 +14,8 @@ from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv
 
 
 def read_data(data: Data, folder: Path, seed: int) -> Splits:
-    """Read the examples of a recipe's `[data]`, each once, in three parts.
+    """Read the examples of a recipe's `[data]` in three parts. Of the training data, each counts
+    once; a file of its own that is measured on stays as it is.
 
     Args:
         data: the table.
@@ -26,7 +27,7 @@ def read_data(data: Data, folder: Path, seed: int) -> Splits:
             every such line is told.
     """
     read = _reader(data, folder)
-    train = read(data.train)
+    train = list(dict.fromkeys(read(data.train)))
     parts = [data.test, data.valid]
     n_held_out = [part if isinstance(part, int) else 0 for part in parts]
     rest, *taken = held_out(train, n_held_out, seed)
@@ -105,8 +106,8 @@ class _Line(NamedTuple):
 
 
 def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
-    """The examples of these lines, each once, in their order."""
-    examples: dict[Example, None] = {}
+    """The examples of these lines."""
+    examples: list[Example] = []
     problems: list[Problem] = []
     for line in lines:
         if not line.source and not line.target:  # an empty line
@@ -117,12 +118,12 @@ def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
             at = line.target_at or line.source_at
             problems.append(Problem("the target is missing", at.place(max(1, len(at.text)))))
         else:
-            examples[Example(line.source, line.target)] = None
+            examples.append(Example(line.source, line.target))
     if problems:
         raise TrainingError(problems)
     if not examples:
         raise TrainingError(Problem("there is nothing to learn from: no lines", Place(str(path))))
-    return list(examples)
+    return examples
 
 
 def _tsv(path: Path, data: Tsv) -> Iterator[_Line]:
