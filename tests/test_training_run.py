@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -48,15 +49,16 @@ def test_what_a_run_leaves(toy: Toy, tmp_path: Path) -> None:
         "valid = 4", "valid = 4\ntest = 8"
     )
     recipe = recipe.replace("steps = 12", "steps = 200").replace("every = 4", "every = 100")
+    recipe = recipe.replace("valid_every = 6", "valid_every = 30")
     recipe = recipe.replace("log_every = 2", "log_every = 10").replace("label_smoothing = 0.1", "")
     report = toy(recipe=recipe, model=MODEL.replace("0.1", "0.0").replace("16", "32"))
     folder = tmp_path / "out"
     kept = json.loads((folder / "metrics.json").read_text())
     assert {key: kept[key] for key in report} == report
     assert kept["examples"] == {"train": 52, "valid": 4, "test": 8}
-    assert [record["step"] for record in kept["history"]] == list(range(10, 201, 10))
-    valid = [record["step"] for record in kept["history"] if "valid_loss" in record]
-    assert valid == [*range(30, 201, 30), 200]
+    logged, measured = {*range(10, 201, 10)}, {*range(30, 201, 30), 200}
+    assert [record["step"] for record in kept["history"]] == sorted(logged | measured)
+    assert {record["step"] for record in kept["history"] if "valid_loss" in record} == measured
     assert "<svg" in (folder / "loss.svg").read_text()
     assert (folder / "recipe.toml").read_text() == recipe
     model = zoo.load(folder)
@@ -260,11 +262,23 @@ def test_arithmetic_in_bfloat16(toy: Toy, tmp_path: Path) -> None:
     assert mixed == pytest.approx(full, rel=0.02)
 
 
-def test_a_loss_that_is_no_number_ends_the_run(toy: Toy, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("every", "told"), [(("log", 1), "the loss is nan"), (("checkpoint", 1), "some weights are no")]
+)
+def test_a_run_that_diverges_ends(
+    toy: Toy, tmp_path: Path, every: tuple[str, int], told: str
+) -> None:
+    """Whichever comes first: a line of the log, or a checkpoint, which is not written."""
     recipe = RECIPE.replace('"adamw"', '"sgd"').replace("lr = 1e-2", "lr = 1e30")
-    with pytest.raises(zoo.TrainingError, match=r"(?s)the loss is nan at step.*lower the learning"):
-        toy(recipe=recipe.replace("clip_norm = 1.0\n", ""))
+    recipe = recipe.replace("clip_norm = 1.0\n", "").replace("valid = 4\n", "")
+    for name, steps in {"log": 50, "checkpoint": 50, **dict([every])}.items():
+        recipe = re.sub(rf"{name}_every = \d+", f"{name}_every = {steps}", recipe)
+    with pytest.raises(zoo.TrainingError, match=rf"(?s){told}.*lower the learning rate"):
+        toy(recipe=recipe)
     assert not (tmp_path / "out" / "model.safetensors").exists()
+    for path in checkpoints(tmp_path / "out" / "checkpoints"):
+        with safe_open(next(path.glob("*.safetensors")), "pt") as tensors:
+            assert all(tensors.get_tensor(name).isfinite().all() for name in tensors.keys())  # noqa: SIM118
 
 
 def test_a_missing_package_is_told(

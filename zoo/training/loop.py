@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from zoo.errors import Problem, TrainingError
 from zoo.training.batches import Row, batches, part
@@ -22,8 +23,8 @@ from zoo.training.recipe import Recipe
 from zoo.training.tokens import Tokens
 
 Record = dict[str, float]
-"""One line of the log: `step`, `loss`, `learning_rate`, `tokens_per_second`; `valid_loss` where it
-was measured."""
+"""One line of the log: `step`, `loss`, `learning_rate`, `tokens_per_second` of targets; and
+`valid_loss`, where it was measured."""
 
 
 @dataclass
@@ -67,15 +68,17 @@ class Loop:
             loss += self.update(batch, step)
             n_tokens += n_labels(batch)
             is_last = step == training.steps
-            if is_last or step % training.log_every == 0:
+            measured = bool(self.valid) and (is_last or step % training.valid_every == 0)
+            if is_last or measured or step % training.log_every == 0:
                 record = self.record(step, float(loss), n_tokens, time.perf_counter() - since)
-                if self.valid and (is_last or step % training.valid_every == 0):
+                if measured:
                     record["valid_loss"] = self.mean_loss(self.valid)
                 self.history.append(record)
                 self.progress.log(record)
                 loss, n_tokens, since = self.zero(), 0, time.perf_counter()
             self.progress.advance(step)
             if is_last or step % training.checkpoint_every == 0:
+                self.check_weights(step)
                 self.on_checkpoint(step)
 
     def batches(self, epoch: int) -> list[list[int]]:
@@ -152,20 +155,32 @@ class Loop:
     def record(self, step: int, loss: float, n_tokens: int, seconds: float) -> Record:
         mean = self.sum_of(loss) / n_tokens
         if not math.isfinite(mean):
-            raise TrainingError(
-                Problem(
-                    f"the loss is {mean} at step {step:,}",
-                    self.recipe.document.place(("optimizer", "lr"), value=True),
-                    help="lower the learning rate, warm up longer, or state `clip_norm`; "
-                    "the last checkpoint is from before",
-                )
-            )
+            raise self.diverged(f"the loss is {mean} at step {step:,}")
         return {
             "step": step,
             "loss": mean,
             "learning_rate": self.learner.optimizer.param_groups[0]["lr"],
             "tokens_per_second": n_tokens / seconds,
         }
+
+    @torch.no_grad()
+    def check_weights(self, step: int) -> None:
+        """Raises `TrainingError` if a weight is no number, so that no checkpoint keeps it."""
+        shards = (
+            p.to_local() if isinstance(p, DTensor) else p for p in self.learner.model.parameters()
+        )
+        if self.sum_of(sum(float(not shard.isfinite().all()) for shard in shards)):
+            raise self.diverged(f"some weights are no longer numbers at step {step:,}")
+
+    def diverged(self, message: str) -> TrainingError:
+        return TrainingError(
+            Problem(
+                message,
+                self.recipe.document.place(("optimizer", "lr"), value=True),
+                help="lower the learning rate, warm up longer, or state `clip_norm`; the last "
+                "checkpoint is from before",
+            )
+        )
 
     @torch.no_grad()
     def mean_loss(self, rows: Sequence[Row]) -> float:

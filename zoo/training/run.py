@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ class Run:
             self.folder / CHECKPOINTS,
             step,
             self.learner,
-            {"run": self.identity(), "history": self.loop.history},
+            {"run": self.identity, "history": self.loop.history},
             keep=self.recipe.training.average,
         )
 
@@ -98,7 +99,7 @@ class Run:
         if not found:
             return 0
         state = read_state(found[-1])
-        if state["run"] != self.identity():
+        if state["run"] != self.identity:
             raise TrainingError(
                 Problem(
                     f"the checkpoint {str(found[-1])!r} is of another recipe, model or data",
@@ -109,6 +110,7 @@ class Run:
         self.loop.history = state["history"]
         return int(state["step"])
 
+    @cached_property
     def identity(self) -> str:
         """A digest of all that decides the weights of a step, the machine apart."""
         document = self.recipe.document.data
@@ -142,7 +144,13 @@ class Run:
         if not sources:
             return {}
         model = model.float().to(self.learner.accelerator.device)
-        found = translate(model, self.tokens, sources, self.recipe.evaluation)
+        found = translate(
+            model,
+            self.tokens,
+            sources,
+            self.recipe.evaluation,
+            max_length=self.recipe.training.max_length,
+        )
         return bleu(found, self.splits.test)
 
     def metrics(self) -> dict[str, Any]:

@@ -15,10 +15,16 @@ from zoo.transformer import Transformer
 
 
 def translate(
-    model: Transformer, tokens: Tokens, texts: Sequence[str], evaluation: Evaluation
+    model: Transformer,
+    tokens: Tokens,
+    texts: Sequence[str],
+    evaluation: Evaluation,
+    *,
+    max_length: int,
 ) -> list[str]:
-    """Translate texts by beam search, in batches of like lengths."""
-    rows = [Row(ids, ()) for ids in tokens.encode_sources(texts)]
+    """Translate texts by beam search, in batches of like lengths; neither they nor their
+    translations have more than `max_length` tokens."""
+    rows = [Row(ids[:max_length], ()) for ids in tokens.encode_sources(texts)]
     method = Beam(
         size=evaluation.beam, length_penalty=evaluation.length_penalty, length_formula="gnmt"
     )
@@ -27,7 +33,7 @@ def translate(
         found = generate(
             model,
             [rows[place].source or () for place in places],
-            max_new_tokens=evaluation.max_length,
+            max_new_tokens=max_length - 1,
             method=method,
             eos=tokens.eos,
             start=tokens.bos,

@@ -242,8 +242,9 @@ class Training(Table):
     """Tokens of a batch, padding included, on its longer side: of one update over all processes."""
     accumulate: Size = 1
     """Into how many parts a batch is cut to need less memory. The update stays the same."""
-    max_length: Size = 256
-    """Tokens of a sequence. Longer pairs are left out; longer text is cut."""
+    max_length: Annotated[int, Field(ge=2)] = 256
+    """Tokens of a sequence. Longer pairs are left out of training; longer text is cut, and so are
+    translations and what is to be translated."""
     label_smoothing: Probability = 0.0
     """The share of a target's probability that goes to all tokens evenly (Szegedy et al. 2015,
     arXiv:1512.00567)."""
@@ -271,7 +272,5 @@ class Evaluation(Table):
     """Beams of the search for translations."""
     length_penalty: Annotated[float, Field(ge=0.0)] = 0.6
     """The exponent of the length in a hypothesis' score (Wu et al. 2016, arXiv:1609.08144)."""
-    max_length: Size = 256
-    """The most tokens of a translation."""
     batch_tokens: Size = 2048
     """Tokens of the sources that are translated at once, padding included."""

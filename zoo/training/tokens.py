@@ -47,7 +47,7 @@ class Tokens:
     def decode_targets(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The texts of rows of ids, special tokens left out."""
         decoded: list[str] = self.target.decode_batch([list(row) for row in rows])
-        return [text.strip() for text in decoded]
+        return decoded
 
     def save(self, folder: Path) -> None:
         """Write the tokenizers, whole or not at all. Raises `ZooError` as `write_text`."""
