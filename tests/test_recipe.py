@@ -49,6 +49,13 @@ MISTAKES = {
     "an item": ("lr = 1e-2", 'lr = 1e-2\nbetas = [0.9, "x"]', '"x"', "`betas` must be a number"),
     "contradiction": ("valid = 4", "source = 2", "2\n\n[tok", "are the same column"),
     "top level": ('model = "model.toml"', 'modle = "m.toml"', "modle", "did you mean `model`?"),
+    "neither": ("valid = 4", "valid = 4.5", "4.5", "`valid` must be an integer or a string, not"),
+    "a missing side": (
+        'kind = "tsv"\ntrain = "toy.tsv"\nvalid = 4',
+        'kind = "parallel"\ntrain = { source = "a.de" }\nvalid = { source = "a", targt = "b" }',
+        "targt",
+        "the key `target` is missing",
+    ),
     "twice": ("valid = 4", 'train = "b.tsv"', 'train = "b', "`data.train` is written twice"),
 }
 

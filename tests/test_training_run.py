@@ -77,6 +77,9 @@ def test_what_a_run_leaves(toy: Toy, tmp_path: Path) -> None:
     right = [tokenizer.decode(one.ids) == pair[1] for one, pair in zip(found, PAIRS, strict=True)]
     assert sum(right) > 0.9 * len(PAIRS)
     assert report["bleu"] > 70
+    again = zoo.score(folder, data=tmp_path)
+    assert again == {key: report[key] for key in ("bleu", "signature", "pairs")}
+    assert again["pairs"] == 8
 
 
 def test_a_resumed_run_has_the_same_weights(toy: Toy, digest: str) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zoo.registry import Registry, load_registry
     from zoo.saving import save
     from zoo.spec import ModelSpec
+    from zoo.training.scores import score
     from zoo.training.train import train
     from zoo.transformer import AttentionMaps, Transformer
 
@@ -54,6 +55,7 @@ __all__ = [
     "load_registry",
     "read_spec",
     "save",
+    "score",
     "stream",
     "train",
 ]
@@ -65,6 +67,7 @@ _HOMES = {
     "load": "loading",
     "read_spec": "reading",
     "save": "saving",
+    "score": "training.scores",
     "train": "training.train",
     "generate": "generation",
     "stream": "generation",

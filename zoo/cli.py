@@ -13,7 +13,7 @@ import click
 import zoo
 from zoo.errors import Place, Problem, ZooError
 from zoo.plugin_cli import init, plugin
-from zoo.train_cli import train
+from zoo.train_cli import score, train
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -256,6 +256,7 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
 
 cli.add_command(init)
 cli.add_command(plugin)
+cli.add_command(score)
 cli.add_command(train)
 
 

@@ -1,4 +1,4 @@
-"""The command line: `zoo train`."""
+"""The command line: `zoo train` and `zoo score`."""
 
 from __future__ import annotations
 
@@ -54,6 +54,30 @@ def train(
         sys.stdout.write((json.dumps(report, indent=2) if as_json else _text(report)) + "\n")
 
 
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "-d",
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of the data files.  [default: FOLDER]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_obj
+def score(layers: Callable[[], Registry], folder: Path, data: Path | None, as_json: bool) -> None:
+    """Measure the trained model in FOLDER again, on the test data of its recipe."""
+    from zoo.training.scores import score as measure
+
+    gc.enable()
+    report = measure(folder, data=data, registry=layers())
+    sys.stdout.write((json.dumps(report, indent=2) if as_json else _score_text(report)) + "\n")
+
+
+def _score_text(report: dict[str, Any]) -> str:
+    return f"BLEU: {report['bleu']:.2f} on {report['pairs']:,} pairs ({report['signature']})"
+
+
 def _text(report: dict[str, Any]) -> str:
     losses = [
         f"{label} {report[key]:.4f}"
@@ -65,5 +89,5 @@ def _text(report: dict[str, Any]) -> str:
         f"loss: {', '.join(losses)}",
     ]
     if "bleu" in report:
-        lines.append(f"BLEU: {report['bleu']:.2f} ({report['signature']})")
+        lines.append(_score_text(report))
     return "\n".join([*lines, report["path"], report["content_digest"]])

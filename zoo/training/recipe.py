@@ -6,15 +6,15 @@ the kind picks it. Problems have their places, all of a file in one pass, as tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from zoo.document import Document, read_document
+from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Problem, did_you_mean, quoted
 from zoo.training.tables import (
     DATA,
@@ -58,10 +58,6 @@ class Recipe:
     def folder(self) -> Path:
         """Where the files that the recipe names are, unless said otherwise."""
         return Path(self.document.name).parent
-
-    def problem(self, message: str, *path: str, help: str | None = None) -> Problem:
-        """A problem of the value at `path`, with its place."""
-        return Problem(message, self.document.place(path, value=True), help)
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -129,35 +125,51 @@ class _Reader:
         try:
             return cls.model_validate(value)
         except ValidationError as error:
+            fields: dict[str, list[ErrorDetails]] = {}
             for details in error.errors(include_url=False):
-                self.note(details, value, path, known or tuple(cls.model_fields))
+                fields.setdefault(str(details["loc"][:1]), []).append(details)
+            for same in fields.values():
+                # Of a value that could be several things, the nearest miss counts: the deepest.
+                depth = max(len(_walk(value, details["loc"])) for details in same)
+                deepest = [one for one in same if len(_walk(value, one["loc"])) == depth]
+                self.note(deepest, value, path, known or tuple(cls.model_fields))
             return None
 
     def note(
         self,
-        details: ErrorDetails,
+        same: Sequence[ErrorDetails],
         value: dict[str, Any],
         path: tuple[str, ...],
         known: tuple[str, ...],
     ) -> None:
-        kind = details["type"]
-        if not details["loc"]:  # of the table as a whole: keys that contradict each other
+        """Note the errors of one key, or of the table as a whole."""
+        details = same[0]
+        inner = _walk(value, details["loc"])
+        where = (*path, *inner)
+        if not details["loc"]:  # keys that contradict each other
             keys = [key for key in details.get("ctx", {}).get("keys", ()) if key in value]
             place = self.document.place((*path, *keys[:1]), value=bool(keys))
             self.findings.add(Problem(value_message(details), place))
-            return
-        name = str(details["loc"][0])
-        where = (*path, name)
-        if kind == "missing":
-            place = self.document.place(path)
+        elif details["type"] == "missing":
+            name, place = details["loc"][-1], self.document.place(where)
             self.findings.add(Problem(f"the key `{name}` is missing", place, f"add `{name} = ...`"))
-        elif kind == "extra_forbidden":
-            place = self.document.place(where)
-            self.findings.add(
-                Problem(f"unknown key {quoted(name)}", place, did_you_mean(name, known))
-            )
+        elif details["type"] == "extra_forbidden":
+            name, place = str(inner[-1]), self.document.place(where)
+            hint = did_you_mean(name, known) if len(inner) == 1 else None
+            self.findings.add(Problem(f"unknown key {quoted(name)}", place, hint))
         else:
-            inner = [part for part in details["loc"][1:] if isinstance(part, int)]
-            place = self.document.place((*where, *inner), value=True)
-            message = f"`{name}` {value_message(details)}"
-            self.findings.add_unless_told(Problem(message, place, nearest_literal([details])))
+            place = self.document.place(where, value=True)
+            message = f"`{details['loc'][0]}` {value_message(*same)}"
+            self.findings.add_unless_told(Problem(message, place, nearest_literal(same)))
+
+
+def _walk(value: Any, location: Sequence[str | int]) -> KeyPath:
+    """The part of pydantic's location that is a path in the value; the rest names members of a
+    union, or a key that is missing."""
+    path: list[str | int] = []
+    for part in location:
+        inside = part in value if isinstance(value, dict) else isinstance(part, int)
+        if inside and isinstance(value, dict | list):
+            value = cast("Any", value)[part]
+            path.append(part)
+    return tuple(path)

@@ -24,21 +24,17 @@ from zoo.training.checkpoints import (
     write_checkpoint,
 )
 from zoo.training.encoding import encode
+from zoo.training.files import CHECKPOINTS, METRICS, PLOT
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses
 from zoo.training.progress import Silent, progress_of
 from zoo.training.recipe import Recipe
-from zoo.training.scores import bleu, translate
+from zoo.training.scores import score_translations
 from zoo.training.split import Splits
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
 from zoo.weights_file import FILE_NAME
-
-CHECKPOINTS = "checkpoints"
-RECIPE = "recipe.toml"
-METRICS = "metrics.json"
-PLOT = "loss.svg"
 
 
 class Run:
@@ -132,26 +128,13 @@ class Run:
             return None
         model = self.result(weights)
         metrics["content_digest"] = save(model, self.folder)
-        metrics |= self.score(model)
+        if self.test and self.test[0].source is not None:
+            on_device = model.float().to(self.learner.accelerator.device)
+            metrics |= score_translations(on_device, self.tokens, self.splits.test, self.recipe)
         plot_losses(self.loop.history, self.recipe.head.name, self.folder / PLOT)
         history = {"history": self.loop.history}
         write_text(self.folder / METRICS, json.dumps(metrics | history, indent=1) + "\n")
         return metrics
-
-    def score(self, model: Transformer) -> dict[str, Any]:
-        """The BLEU of the saved model on the test data, if that is pairs."""
-        sources = [example.source for example in self.splits.test if example.source is not None]
-        if not sources:
-            return {}
-        model = model.float().to(self.learner.accelerator.device)
-        found = translate(
-            model,
-            self.tokens,
-            sources,
-            self.recipe.evaluation,
-            max_length=self.recipe.training.max_length,
-        )
-        return bleu(found, self.splits.test)
 
     def metrics(self) -> dict[str, Any]:
         parts: dict[str, list[Row]] = {"valid": self.valid, "test": self.test}

@@ -12,16 +12,10 @@ from zoo.atomic import write_text
 from zoo.errors import Place, Problem, TrainingError, did_you_mean
 from zoo.slots import Generation
 from zoo.training.extras import extra
+from zoo.training.files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
 from zoo.training.split import Example
 from zoo.training.tables import Bpe, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table
-
-FILE = "tokenizer.json"
-"""The tokenizer of a model's input."""
-TARGET_FILE = "tokenizer_target.json"
-"""That of its output, where it is another one."""
-IDS_FILE = "generation_config.json"
-"""The special ids, under the names that `transformers` gives them."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +45,16 @@ class Tokens:
 
     def save(self, folder: Path) -> None:
         """Write the tokenizers, whole or not at all. Raises `ZooError` as `write_text`."""
-        write_text(folder / FILE, self.source.to_str(pretty=True))
+        write_text(folder / TOKENIZER, self.source.to_str(pretty=True))
         if self.target is not self.source:
-            write_text(folder / TARGET_FILE, self.target.to_str(pretty=True))
+            write_text(folder / TARGET_TOKENIZER, self.target.to_str(pretty=True))
         ids = {
             "bos_token_id": self.bos,
             "decoder_start_token_id": self.bos,
             "eos_token_id": self.eos,
             "pad_token_id": self.pad,
         }
-        write_text(folder / IDS_FILE, json.dumps(ids, indent=2) + "\n")
+        write_text(folder / SPECIAL_IDS, json.dumps(ids, indent=2) + "\n")
 
 
 def learn_tokens(table: Bpe, examples: Sequence[Example], model: Generation) -> Tokens:
@@ -92,8 +86,10 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], model: Generation) -> 
 
 def read_tokens(folder: Path, table: Table, model: Generation) -> Tokens:
     """The tokenizers in a folder where `Tokens.save` wrote them. Raises as `read_token_files`."""
-    there = (folder / TARGET_FILE).is_file()
-    return read_token_files(folder / FILE, folder / TARGET_FILE if there else None, table, model)
+    there = (folder / TARGET_TOKENIZER).is_file()
+    return read_token_files(
+        folder / TOKENIZER, folder / TARGET_TOKENIZER if there else None, table, model
+    )
 
 
 def read_token_files(source: Path, target: Path | None, table: Table, model: Generation) -> Tokens:

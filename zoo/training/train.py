@@ -15,11 +15,12 @@ from zoo.registry import Registry, load_registry
 from zoo.slots import Generation
 from zoo.spec import ModelSpec
 from zoo.training.data import read_data
+from zoo.training.files import RECIPE
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
 from zoo.training.processes import make_accelerator, spread
 from zoo.training.recipe import Recipe, read_recipe
-from zoo.training.run import RECIPE, Run
+from zoo.training.run import Run
 from zoo.training.split import Splits
 from zoo.training.tokens import read_tokens, tokens_of
 from zoo.weights_file import weights_path
