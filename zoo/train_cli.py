@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +50,7 @@ def train(
     gc.enable()
     report = run(found, output=output, data=data, resume=resume, registry=layers())
     if report is not None:
-        sys.stdout.write((json.dumps(report, indent=2) if as_json else _text(report)) + "\n")
+        _print(report, _text, as_json=as_json)
 
 
 @click.command()
@@ -71,7 +70,7 @@ def score(layers: Callable[[], Registry], folder: Path, data: Path | None, as_js
 
     gc.enable()
     report = measure(folder, data=data, registry=layers())
-    sys.stdout.write((json.dumps(report, indent=2) if as_json else _score_text(report)) + "\n")
+    _print(report, _score_text, as_json=as_json)
 
 
 def _score_text(report: dict[str, Any]) -> str:
@@ -91,3 +90,12 @@ def _text(report: dict[str, Any]) -> str:
     if "bleu" in report:
         lines.append(_score_text(report))
     return "\n".join([*lines, report["path"], report["content_digest"]])
+
+
+def _print(report: dict[str, Any], text: Callable[[dict[str, Any]], str], *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        sys.stdout.write(text(report) + "\n")

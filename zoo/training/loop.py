@@ -82,6 +82,7 @@ class Loop:
                 self.on_checkpoint(step)
 
     def batches(self, epoch: int) -> list[list[int]]:
+        """The places of the examples of each batch of an epoch."""
         return batches(
             self.train,
             tokens=self.recipe.training.batch_tokens,
@@ -153,6 +154,7 @@ class Loop:
         torch.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
     def record(self, step: int, loss: float, n_tokens: int, seconds: float) -> Record:
+        """A line of the log, from this process' loss and all tokens since the last."""
         mean = self.sum_of(loss) / n_tokens
         if not math.isfinite(mean):
             raise self.diverged(f"the loss is {mean} at step {step:,}")
@@ -173,6 +175,7 @@ class Loop:
             raise self.diverged(f"some weights are no longer numbers at step {step:,}")
 
     def diverged(self, message: str) -> TrainingError:
+        """The error of a run that leads nowhere."""
         return TrainingError(
             Problem(
                 message,
@@ -199,6 +202,7 @@ class Loop:
         return self.recipe.training.precision == "bfloat16"
 
     def zero(self) -> torch.Tensor:
+        """A sum of losses to begin with."""
         return torch.zeros((), device=self.learner.accelerator.device)
 
     def sum_of(self, value: float) -> float:

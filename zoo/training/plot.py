@@ -26,5 +26,7 @@ def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -
     axes.set(title=name, xlabel="step", ylabel="cross-entropy of a token, nats")
     axes.grid(alpha=0.3)
     axes.legend()
-    with new_file(path) as file:
+    # Text stays text, and the same history gives the same file.
+    style = {"svg.fonttype": "none", "svg.hashsalt": name}
+    with extra("matplotlib").rc_context(style), new_file(path) as file:
         figure.savefig(file, format="svg", metadata={"Date": None})
