@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.backends import attention_backend
     from zoo.building import build
     from zoo.errors import (
         InputError,
@@ -49,6 +50,7 @@ __all__ = [
     "Transformer",
     "WeightsError",
     "ZooError",
+    "attention_backend",
     "build",
     "generate",
     "load",
@@ -63,6 +65,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "attention_backend": "backends",
     "build": "building",
     "load": "loading",
     "read_spec": "reading",

@@ -127,26 +127,19 @@ class LayerCache:
         self.cache = cache
         self.by_sublayer: dict[str, AttentionCache] = {}
 
-    def of(self, sublayer: str, *, turned: bool = True) -> AttentionCache:
-        """What the attention of that name keeps; `turned` as in `AttentionCache`."""
+    def of(self, sublayer: str) -> AttentionCache:
+        """What the attention of that name keeps."""
         if sublayer not in self.by_sublayer:
-            self.by_sublayer[sublayer] = AttentionCache(self.cache, turned=turned)
+            self.by_sublayer[sublayer] = AttentionCache(self.cache)
         return self.by_sublayer[sublayer]
 
 
 class AttentionCache:
     """What one attention keeps of each token: tensors (rows, ..., tokens, width), such as its keys
-    and values.
+    and values."""
 
-    Args:
-        cache: the tokens.
-        turned: whether keys are kept as the position scheme turned them. If not, the scheme turns
-            all of them anew in each pass (`zoo.position.PositionScheme.varies`).
-    """
-
-    def __init__(self, cache: Cache, *, turned: bool) -> None:
+    def __init__(self, cache: Cache) -> None:
         self.cache = cache
-        self.turned = turned
         self._buffers: list[torch.Tensor] = []
         self._start = self._end = 0
         self._of_memory: Tensors | None = None

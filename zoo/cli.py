@@ -1,4 +1,4 @@
-"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`."""
+"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`, and more."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 import zoo
 from zoo.errors import Place, Problem, ZooError
 from zoo.plugin_cli import init, plugin
+from zoo.run_cli import run as run_command
 from zoo.train_cli import score, train
 
 if TYPE_CHECKING:
@@ -178,13 +179,20 @@ def _told_of(found: ModelSpec | None, problems: Sequence[Problem]) -> dict[str, 
 @spec_argument
 @click.option("--resolved", is_flag=True, help="The full form, each value with its origin.")
 @click.option("--tensors", is_flag=True, help="The name and shape of every stored tensor.")
+@click.option("--backends", is_flag=True, help="What computes each attention, and why.")
 @click.option(
     "--svg", type=click.Path(path_type=Path), help="Draw the architecture into this SVG file."
 )
 @json_option
 @click.pass_obj
 def show(
-    layers: Layers, spec: str, resolved: bool, tensors: bool, svg: Path | None, as_json: bool
+    layers: Layers,
+    spec: str,
+    resolved: bool,
+    tensors: bool,
+    backends: bool,
+    svg: Path | None,
+    as_json: bool,
 ) -> None:
     """Show SPEC, a file, a model's name or a weights file: its parts, parameters and sizes."""
     from zoo import show as views
@@ -200,6 +208,8 @@ def show(
         _print(as_json, found.to_dict(), lambda _: views.resolved_text(found))
     elif tensors:
         _print(as_json, views.tensors_data(found), views.tensors_text)
+    elif backends:
+        _print(as_json, views.backends_data(found), views.backends_text)
     elif svg is None or as_json:
         _print(as_json, views.summary_data(found), lambda data: views.summary_text(found, data))
 
@@ -256,6 +266,7 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
 
 cli.add_command(init)
 cli.add_command(plugin)
+cli.add_command(run_command)
 cli.add_command(score)
 cli.add_command(train)
 

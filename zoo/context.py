@@ -20,7 +20,6 @@ class LayerContext(NamedTuple):
         key_positions: of each key of self-attention: with a cache, of all tokens so far.
         scheme: the position scheme inside attention, for attention that reads its tables.
         rotation: what that scheme turns queries and keys with.
-        rotation_varies: whether the rotation is for all tokens so far, and keys are kept unturned.
         bias: what it adds to the scores, (heads, query, key) or with a batch before.
         memory: what cross-attention attends to, (batch, key, memory_width).
         memory_mask: for cross-attention, as `mask`.
@@ -34,7 +33,6 @@ class LayerContext(NamedTuple):
     key_positions: torch.Tensor | None = None
     scheme: PositionScheme | None = None
     rotation: Rotation | None = None
-    rotation_varies: bool = False
     bias: torch.Tensor | None = None
     memory: torch.Tensor | None = None
     memory_mask: torch.Tensor | None = None

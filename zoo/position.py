@@ -8,16 +8,11 @@ import torch
 from torch import nn
 
 Rotation = Callable[[torch.Tensor], torch.Tensor]
-"""Turns queries or keys (..., heads, length, head_dim) by the last `length` of the positions that
-it was made for."""
+"""Turns queries or keys (..., heads, length, head_dim) by their positions."""
 
 
 class PositionScheme(nn.Module):
     """The base of the modules that position plugins build."""
-
-    varies = False
-    """Whether the rotation by a position depends on the other positions of the pass too. Keys that
-    generation keeps are then turned anew for each token."""
 
     def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Add to the embedded tokens. x: (..., length, d_model), positions: (..., length)."""

@@ -6,7 +6,7 @@ its parent gives. The docstring of each states the `forward` of the module that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -49,6 +49,7 @@ class Generation:
         longest: the most target tokens that the positions allow; None for no end.
         longest_source: the same of the source.
         not_incremental: the parts for whose sake each token is computed from all before it.
+        changes: `changes(before, after)` is `Position.changes` of the target's positions.
     """
 
     target_vocab: int
@@ -60,6 +61,23 @@ class Generation:
     longest: int | None = None
     longest_source: int | None = None
     not_incremental: tuple[str, ...] = ()
+    changes: Callable[[int, int], bool] = lambda before, after: False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is read by a model with an encoder alone.
+
+    Args:
+        vocab: ids are below this.
+        longest: the most tokens that the positions allow; None for no end.
+    """
+
+    vocab: int
+    longest: int | None = None
+
+
+Task = Literal["translate", "generate", "embed", "fill_mask", "classify"]
 
 
 class Plugin(Component):
@@ -130,6 +148,12 @@ class Attention(Sublayer):
     that scheme's module as `scheme` too."""
 
     @property
+    def against_fused(self) -> str | None:
+        """Why no fused kernel can compute it, None where one can: what `auto` says of its choice
+        (`zoo.backends`)."""
+        return f"`{self.kind}` computes its weights itself"
+
+    @property
     def incremental(self) -> bool:
         """Whether `forward` takes a `cache`. Without, generation computes each token from all."""
         return False
@@ -167,6 +191,11 @@ class Position(Plugin):
     def longest(self) -> int | None:
         """How many positions there are; None for no end."""
         return None
+
+    def changes(self, before: int, after: int) -> bool:
+        """Whether in a sequence of `after` tokens positions are told apart otherwise than in one of
+        `before`, so that nothing that was kept of it serves any more."""
+        return False
 
 
 class Embedding(Plugin):
@@ -209,6 +238,11 @@ class Head(Plugin):
     too, boolean, False = padding, (batch, length) or None."""
 
     @property
+    def task(self) -> Task | None:
+        """What an encoder with this head is for."""
+        return None
+
+    @property
     def scores_tokens(self) -> bool:
         """Whether it scores the tokens of the vocabulary, (..., vocab): their logits, or anything
         whose softmax is the same, so that a model with it can generate."""
@@ -241,6 +275,11 @@ class Block(Plugin):
     def reads(self) -> str | None:
         """The `site` of the position scheme whose tables the self-attention reads: the stack's
         `LayerContext.scheme`."""
+        return None
+
+    @property
+    def own_position(self) -> Position | None:
+        """The position scheme of this layer alone, if it has one."""
         return None
 
     @property
@@ -277,6 +316,16 @@ class Builder(Plugin):
     @property
     def generation(self) -> Generation | None:
         """How the model generates; None if it does not."""
+        return None
+
+    @property
+    def reading(self) -> Reading | None:
+        """What the model reads when it is called with ids alone; None if it cannot be."""
+        return None
+
+    @property
+    def task(self) -> Task | None:
+        """What `zoo run` does with the model; None for nothing."""
         return None
 
     def build(self) -> Transformer:

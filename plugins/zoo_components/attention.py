@@ -180,6 +180,12 @@ class MultiHead(Attention):
             )
 
     @property
+    def against_fused(self) -> str | None:
+        if self.sinks:
+            return "fused kernels know no `sinks`"
+        return None if self.softcap == "none" else "fused kernels know no `softcap`"
+
+    @property
     def incremental(self) -> bool:
         # Cross-attention is not told the positions of its queries.
         return self.key_width is None or self.q_temperature == "none"

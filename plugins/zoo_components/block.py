@@ -127,6 +127,10 @@ class Residual(Block):
         return self.self_attn.reads
 
     @property
+    def own_position(self) -> Position:
+        return self.self_position
+
+    @property
     def not_incremental(self) -> tuple[str, ...]:
         inner = {"attention": (self.self_attn, self.cross_attn), "ffn": (self.ffn,)}
         parts = [(slot, part) for slot, some in inner.items() for part in some if part is not None]

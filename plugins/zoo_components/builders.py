@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from zoo.component import Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.slots import Builder, Generation, Head
+from zoo.slots import Builder, Generation, Head, Reading, Task
 from zoo_components.stack import DecoderStack, EncoderStack
 
 if TYPE_CHECKING:
@@ -67,7 +67,12 @@ class EncoderDecoder(Builder):
             longest=self.decoder.position.longest,
             longest_source=self.encoder.position.longest,
             not_incremental=self.decoder.not_incremental,
+            changes=self.decoder.changes,
         )
+
+    @property
+    def task(self) -> Task | None:
+        return None if self.generation is None else "translate"
 
     def layout(self) -> Layout:
         return _whole(
@@ -115,6 +120,16 @@ class Encoder(Builder):
     def ties(self) -> dict[str, str]:
         table = f"encoder.{TOKENS}"
         return {f"head.{name}": target for name, target in self.head.ties(table).items()}
+
+    @property
+    def reading(self) -> Reading | None:
+        if self.vocab is None:
+            return None
+        return Reading(vocab=self.vocab, longest=self.encoder.position.longest)
+
+    @property
+    def task(self) -> Task | None:
+        return None if self.vocab is None else self.head.task
 
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()
@@ -171,7 +186,12 @@ class Decoder(Builder):
             pad_id=self.decoder.pad_id,
             longest=self.decoder.position.longest,
             not_incremental=self.decoder.not_incremental,
+            changes=self.decoder.changes,
         )
+
+    @property
+    def task(self) -> Task | None:
+        return None if self.generation is None else "generate"
 
     def layout(self) -> Layout:
         return _whole(decoder=self.decoder.layout(), head=self.head.layout())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from zoo.component import Probability, Shared, Size, Slot
 from zoo.layout import Layout, linear
-from zoo.slots import Head, Norm
+from zoo.slots import Head, Norm, Task
 from zoo_components.only_with import UNSTATED, OnlyWith
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ class TokenClassifier(Head):
     """Dropout before the output."""
     bias: bool = True
     """Whether the map to the classes has a bias."""
+
+    @property
+    def task(self) -> Task:
+        return "classify"
 
     def layout(self) -> Layout:
         parts: dict[str, Layout] = {}
@@ -96,6 +100,10 @@ class Pooler(Head):
     not padding, or the mean over all that are not."""
     activation: Literal["tanh", "relu", "gelu", "none"] = "tanh"
     """The activation after the dense layer."""
+
+    @property
+    def task(self) -> Task:
+        return "embed"
 
     def layout(self) -> Layout:
         return linear(self.d_model, self.d_model)

@@ -53,6 +53,10 @@ class Latent(Attention):
         return self.qk_rope_head_dim
 
     @property
+    def against_fused(self) -> None:
+        return None
+
+    @property
     def incremental(self) -> bool:
         return True
 

@@ -172,6 +172,12 @@ class Stack(Component):
             parts.append("`causal = false`")
         return tuple(dict.fromkeys(parts))
 
+    def changes(self, before: int, after: int) -> bool:
+        """`Position.changes` of any scheme in the stack."""
+        own = (block.own_position for _, block, _ in self.groups)
+        schemes = (*self._inner(), *(scheme for scheme in own if scheme is not None))
+        return any(scheme.changes(before, after) for scheme in schemes)
+
     def _inner(self) -> list[Position]:
         """The different schemes that work inside attention."""
         all_schemes = [*(scheme for _, _, scheme in self.groups), self.relative]

@@ -1,7 +1,7 @@
 """Text from models: `generate` and `stream`, with the methods `Greedy`, `Sampling` and `Beam`.
 
-One file for each step: `prompts` and `inputs` (what the caller gives, checked), `decoding` (the model
-and its cache: from tokens to the scores of the next), `search` (one token after the other),
+One file for each step: `prompts` and `inputs` (what the caller gives, checked), `decoding` (the
+model and its cache: from tokens to the scores of the next), `search` (one token after the other),
 `sampling` (from scores to probabilities) and `beam`.
 """
 

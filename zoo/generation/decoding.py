@@ -94,38 +94,41 @@ class Decoding:
         self.model = cast("Generating", model)
         self.name = model.spec.name
         self.capacity, self.memory = capacity, memory
-        self.keep = keep and not self._needs_all(model)
+        self.how = describe(model)
+        self.keep = keep
+        if keep and self.how.not_incremental:
+            self.keep = False
+            self._warn(f"{', '.join(self.how.not_incremental)} cannot use a cache")
         self.cache = Cache(capacity)
+        self._told = False
         self._tokens: torch.Tensor | None = None
         self._mask: torch.Tensor | None = None
 
-    @staticmethod
-    def _needs_all(model: Transformer) -> bool:
-        parts = describe(model).not_incremental
-        if parts:
-            warnings.warn(
-                f"{model.spec.name}: {', '.join(parts)} cannot use a cache; each token is computed "
-                "anew from all before it",
-                RecomputeWarning,
-                stacklevel=2,
-            )
-        return bool(parts)
+    def _warn(self, why: str) -> None:
+        warnings.warn(
+            f"{self.name}: {why}; a token is computed anew from all before it",
+            RecomputeWarning,
+            stacklevel=3,
+        )
 
     def scores(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """What the head makes of the last of these tokens.
 
         Args:
             tokens: the next ones, (rows, length).
-            mask: (rows, length), False at padding, which stands on the left.
+            mask: (rows, length), False at padding on the left; with the first tokens only.
 
         Returns:
             Scores of the token after them, (rows, vocab).
         """
         memory, memory_mask = self._memory_for(tokens.shape[0])
-        if not self.keep:
-            self._append(tokens, mask)
-            tokens, mask = cast("torch.Tensor", self._tokens), self._mask
-            self.cache = Cache(tokens.shape[1])
+        before = 0 if self._tokens is None else self._tokens.shape[1]
+        every, every_mask = self._append(tokens, mask)
+        changed = self.keep and self._changed(before, every, every_mask)
+        if changed or not self.keep:
+            # No cache yet, or what it holds serves no more.
+            self.cache = Cache(self.capacity)
+            tokens, mask = every, every_mask
         states = self.model.decode(
             tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache
         )
@@ -141,14 +144,30 @@ class Decoding:
         repeated = None if mask is None else mask.repeat_interleave(times, 0)
         return states.repeat_interleave(times, 0), repeated
 
-    def _append(self, tokens: torch.Tensor, mask: torch.Tensor | None) -> None:
+    def _append(
+        self, tokens: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """All tokens so far, and their mask."""
         if self._tokens is None:
             self._tokens, self._mask = tokens, mask
-            return
-        if self._mask is not None:
-            there = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-            self._mask = torch.cat([self._mask, there], 1)
-        self._tokens = torch.cat([self._tokens, tokens], 1)
+        else:
+            if self._mask is not None:
+                there = torch.ones_like(tokens, dtype=torch.bool)
+                self._mask = torch.cat([self._mask, there], 1)
+            self._tokens = torch.cat([self._tokens, tokens], 1)
+        return self._tokens, self._mask
+
+    def _changed(self, before: int, tokens: torch.Tensor, mask: torch.Tensor | None) -> bool:
+        """Whether some row is now so long that its positions are told apart otherwise."""
+        if before == 0:
+            return False
+        n_new, longest = tokens.shape[1] - before, tokens.shape[1]
+        lengths = {longest} if mask is None else set(mask.sum(1).tolist())
+        changed = any(self.how.changes(length - n_new, length) for length in lengths)
+        if changed and not self._told:
+            self._told = True
+            self._warn("its positions are told apart otherwise in so long a sequence")
+        return changed
 
     def select(self, rows: torch.Tensor, memory_rows: torch.Tensor | None = None) -> None:
         """Keep these rows, and of the memory these or all."""
@@ -156,7 +175,7 @@ class Decoding:
             self.memory.select(memory_rows)
         if self.keep:
             self.cache.select(rows, memory_rows)
-        elif self._tokens is not None:
+        if self._tokens is not None:
             self._tokens = self._tokens[rows]
             self._mask = None if self._mask is None else self._mask[rows]
 

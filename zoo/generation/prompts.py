@@ -93,7 +93,8 @@ def _rows(ids: Ids, mask: torch.Tensor | None, what: str, pad_id: int | None) ->
         raise InputError(f"{what}: ids are integers, not {ids.dtype}")
     if ids.dim() not in (1, 2):
         raise InputError(f"{what}: ids are (length,) or (batch, length), not {tuple(ids.shape)}")
-    batch = ids.detach().to("cpu", torch.long).reshape(-1, ids.shape[-1])
+    batch = ids.detach().to("cpu", torch.long)
+    batch = batch[None] if batch.dim() == 1 else batch
     present = torch.ones_like(batch, dtype=torch.bool)
     if mask is not None:
         present = check_token_mask(mask, ids.shape, what).cpu().reshape(batch.shape)

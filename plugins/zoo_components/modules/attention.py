@@ -10,7 +10,7 @@ from torch import nn
 from zoo.cache import AttentionCache
 from zoo.position import Rotation
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
-from zoo_components.modules.masks import Reach, join
+from zoo_components.modules.masks import Reach, join, last_keys
 from zoo_components.modules.scores import Scoring, attend
 
 
@@ -110,7 +110,7 @@ class MultiHeadAttention(nn.Module):
             q = self.temperature(q, positions)
         if self.reach is not None:
             keys = positions if cache is None else cache.positions(k.shape[-2])
-            mask = join(mask, self.reach.mask(positions, keys))
+            mask = join(last_keys(mask, k.shape[-2]), self.reach.mask(positions, keys))
         mixed, weights = attend(
             q,
             k,
@@ -155,9 +155,6 @@ class MultiHeadAttention(nn.Module):
             k, v = cache.of_memory(lambda: self._turned_pair(*self._pair(memory), rotation))
             return k, v
         window = None if self.reach is None else self.reach.past
-        if not cache.turned:
-            k, v = cache.extend(*self._pair(x), window=window)
-            return self._turned_pair(k, v, rotation)
         k, v = cache.extend(*self._turned_pair(*self._pair(x), rotation), window=window)
         return k, v
 

@@ -114,10 +114,10 @@ class ResidualBlock(nn.Module):
         elif name == "cross_attn":
             x, weights = self._crossed(x, context)
         else:
-            rotation, bias, turned = self._positions(context, x.dtype)
+            rotation, bias = self._positions(context, x.dtype)
             further: dict[str, Any] = {"scheme": context.scheme} if self.reads_scheme else {}
             if context.cache is not None and self.incremental:
-                further["cache"] = context.cache.of(name, turned=turned)
+                further["cache"] = context.cache.of(name)
             x, weights = f(
                 x,
                 mask=context.mask,
@@ -155,17 +155,13 @@ class ResidualBlock(nn.Module):
 
     def _positions(
         self, context: LayerContext, dtype: torch.dtype
-    ) -> tuple[Rotation | None, torch.Tensor | None, bool]:
-        """The stack's rotation and bias, with what the layer's own scheme makes of positions, and
-        whether keys may be kept as they are turned now."""
+    ) -> tuple[Rotation | None, torch.Tensor | None]:
+        """The stack's rotation and bias, with what the layer's own scheme makes of positions."""
         if self.scheme_name is None:
-            return context.rotation, context.bias, not context.rotation_varies
+            return context.rotation, context.bias
         scheme, at = getattr(self.self_attn, self.scheme_name), context.positions
         keys = at if context.key_positions is None else context.key_positions
-        rotation = scheme.rotation(keys if scheme.varies else at, dtype)
-        bias = scheme.bias(at, keys, dtype)
+        rotation, bias = scheme.rotation(at, dtype), scheme.bias(at, keys, dtype)
         if context.bias is not None:
             bias = context.bias if bias is None else context.bias + bias
-        if rotation is None:
-            return context.rotation, bias, not context.rotation_varies
-        return rotation, bias, not scheme.varies
+        return context.rotation if rotation is None else rotation, bias

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -17,8 +16,6 @@ import torch
 class Frequencies:
     """base**(-2k / width) for the k-th of the pairs in `width` elements (Su et al. 2021)."""
 
-    varies: ClassVar[bool] = False
-    """Whether they depend on the last position of the pass."""
     width: int
     base: float
 
@@ -64,7 +61,6 @@ class ProportionalFrequencies(Frequencies):
 class DynamicFrequencies(Frequencies):
     """A base that grows with the length beyond `original_length` ("dynamic NTK")."""
 
-    varies: ClassVar[bool] = True
     factor: float
     original_length: int
 
@@ -109,7 +105,6 @@ class YarnFrequencies(Frequencies):
 class LongFrequencies(Frequencies):
     """LongRoPE (Ding et al. 2024): a factor for each pair."""
 
-    varies: ClassVar[bool] = True
     original_length: int
     short_factors: tuple[float, ...]
     long_factors: tuple[float, ...]

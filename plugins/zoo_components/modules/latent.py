@@ -121,13 +121,10 @@ class LatentAttention(nn.Module):
         both = self.kv_a_proj(x if memory is None else memory).unsqueeze(-3)
         latent, k_rope = both.split([self.kv_lora_rank, self.rope], -1)
         latent = self.kv_a_norm(latent)
-        late = cache is not None and not cache.turned
-        if rotation is not None and not late:
+        if rotation is not None:
             k_rope = rotation(k_rope)
         if cache is not None:
             latent, k_rope = cache.extend(latent, k_rope)
-        if rotation is not None and late:
-            k_rope = rotation(k_rope)
         return latent, k_rope
 
     def _expanded(

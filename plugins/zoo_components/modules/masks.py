@@ -51,6 +51,11 @@ def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return every.tril(n_keys - n_queries)
 
 
+def last_keys(x: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
+    """The columns of the last keys, of a mask or bias (..., query, key) that has more."""
+    return x if x is None or x.shape[-1] <= n_keys else x[..., x.shape[-1] - n_keys :]
+
+
 def join(a: torch.Tensor | None, b: torch.Tensor) -> torch.Tensor:
     """What both allow; None allows all."""
     return b if a is None else a & b

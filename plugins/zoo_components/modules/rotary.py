@@ -31,7 +31,6 @@ class RotaryPositions(PositionScheme):
         super().__init__()
         self.width, self.interleaved, self.clockwise = width, interleaved, clockwise
         self.frequencies = frequencies
-        self.varies = frequencies.varies
         self.magnitude = magnitude
 
     def rotation(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
@@ -46,9 +45,7 @@ class RotaryPositions(PositionScheme):
         return lambda x: self._turn(x, cosine, sine)
 
     def _turn(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-        """x: (..., heads, length, head_dim); cosine, sine: (..., 1, at least length, width / 2)."""
-        first = cosine.shape[-2] - x.shape[-2]
-        cosine, sine = cosine[..., first:, :], sine[..., first:, :]
+        """x: (..., heads, length, head_dim); cosine, sine: (..., 1, length, width / 2)."""
         turned, rest = x[..., : self.width], x[..., self.width :]
         if self.interleaved:
             a, b = turned[..., 0::2], turned[..., 1::2]

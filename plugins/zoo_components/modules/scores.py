@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from zoo_components.modules.masks import causal_mask, join
+from zoo.backends import cannot, choose
+from zoo_components.modules.masks import causal_mask, join, last_keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +58,13 @@ def attend(
     Returns:
         (..., heads, query, value width), and the weights (..., heads, query, key) or None.
     """
-    mask, bias = _last(mask, k.shape[-2]), _last(bias, k.shape[-2])
+    mask, bias = last_keys(mask, k.shape[-2]), last_keys(bias, k.shape[-2])
     if q.shape[-2] == 1:
         causal = False  # the one query is the last key
-    explicit = return_weights or sinks is not None or scoring.softcap is not None
+    against = _against_fused(scoring, sinks=sinks is not None, return_weights=return_weights)
+    backend = choose(against, lambda: _mask_told(mask, bias, causal=causal))
     square = q.shape[-2] == k.shape[-2]
+    explicit = backend == "math"
     if causal and (explicit or not square or mask is not None or bias is not None):
         mask, causal = join(mask, causal_mask(q, k)), False
     if mask is not None and scoring.uniform_masked_rows:
@@ -69,7 +73,16 @@ def attend(
         bias = None if bias is None else torch.where(dead, 0.0, bias)
     dropout = scoring.dropout if training else 0.0
     if not explicit:
-        return _fused(q, k, v, _joined(mask, bias, q.dtype), causal, scoring.scale, dropout), None
+        added = _joined(mask, bias, q.dtype)
+        if backend == "fused":
+            return _fused(q, k, v, added, causal, scoring.scale, dropout), None
+        try:
+            with sdpa_kernel(KERNELS[backend]):
+                return _fused(q, k, v, added, causal, scoring.scale, dropout), None
+        except RuntimeError as error:
+            if not str(error).startswith(("No available kernel", "No viable backend")):
+                raise
+            raise cannot(backend, "torch has no such kernel for these inputs here") from None
     k, v = _repeated(k, q), _repeated(v, q)
     scores = q @ k.transpose(-1, -2) * scoring.scale
     if bias is not None:
@@ -78,6 +91,28 @@ def attend(
         scores = (scores / scoring.softcap).tanh() * scoring.softcap
     weights = F.dropout(_softmax(scores, mask, sinks), dropout, training)
     return weights @ v, weights if return_weights else None
+
+
+def _against_fused(scoring: Scoring, *, sinks: bool, return_weights: bool) -> str | None:
+    """Why no fused kernel can compute it, if none can."""
+    if return_weights:
+        return "fused kernels return no weights, which were asked for"
+    if sinks:
+        return "fused kernels know no `sinks`"
+    return None if scoring.softcap is None else "fused kernels know no `softcap`"
+
+
+def _mask_told(mask: torch.Tensor | None, bias: torch.Tensor | None, *, causal: bool) -> str:
+    given = {"mask": mask, "bias": bias}
+    shapes = [f"{name} {tuple(t.shape)}" for name, t in given.items() if t is not None]
+    return ", ".join([*shapes, *["causal flag"] * causal]) or "none"
+
+
+KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
 
 
 def _fused(
@@ -89,6 +124,12 @@ def _fused(
     scale: float,
     dropout: float,
 ) -> torch.Tensor:
+    times = q.shape[-3] // k.shape[-3]
+    if times > 1 and q.shape[-2] == 1 and (mask is None or mask.shape[-3:-1] == (1, 1)):
+        # The heads that share keys are as many queries of one head: nothing is repeated.
+        one = q.reshape(*k.shape[:-2], times, q.shape[-1])
+        mixed = F.scaled_dot_product_attention(one, k, v, mask, dropout, scale=scale)
+        return mixed.reshape(*q.shape[:-1], v.shape[-1])
     # With a mask, no fast CUDA kernel shares key-value heads; repeating them keeps it fast.
     grouped = mask is None
     if not grouped:
@@ -113,11 +154,6 @@ def _joined(
         return mask
     bias = bias.to(dtype)
     return bias if mask is None else torch.where(mask, bias, -torch.inf)
-
-
-def _last(x: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
-    """The columns of the last keys, of a mask or bias that has columns for more."""
-    return x if x is None or x.shape[-1] <= n_keys else x[..., x.shape[-1] - n_keys :]
 
 
 def _softmax(

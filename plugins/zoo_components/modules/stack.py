@@ -186,17 +186,14 @@ class Stack(nn.Module):
         """The context of the layers that have these position schemes; `keys` are the positions of
         all tokens so far."""
         rotation = bias = None
-        varies = False
         for name in (schemes.position, schemes.relative):
             if name is not None:
                 scheme = self.scheme(name)
-                if rotation is None:
-                    rotation = scheme.rotation(keys if scheme.varies else positions, dtype)
-                    varies = scheme.varies
+                rotation = rotation or scheme.rotation(positions, dtype)
                 added = scheme.bias(positions, keys, dtype)
                 bias = added if bias is None or added is None else bias + added
         read = None if schemes.read is None else self.scheme(schemes.read)
-        return context._replace(scheme=read, rotation=rotation, rotation_varies=varies, bias=bias)
+        return context._replace(scheme=read, rotation=rotation, bias=bias)
 
     def scheme(self, name: str) -> PositionScheme:
         """The module of a position scheme.
