@@ -161,6 +161,22 @@ def test_two_vocabularies(tmp_path: Path) -> None:
     assert again.target.to_str() == two.target.to_str() != again.source.to_str()
 
 
+def test_tokenizers_that_do_not_agree_with_the_model(tokens: Tokens, tmp_path: Path) -> None:
+    tokens.save(tmp_path)
+    sides = Generation(
+        target_vocab=299, source_vocab=300, has_source=True, pad_id=0, source_pad_id=3
+    )
+    with pytest.raises(TrainingError) as caught:
+        read_tokens(tmp_path, Bpe(), sides)
+    assert [problem.message for problem in caught.value.problems] == [
+        "the tokenizer and the model disagree: padding is 0 for the source tokenizer, and 3 for the "
+        "model",
+        "the tokenizer and the model disagree: 300 target tokens, and a vocabulary of 299",
+    ]
+    with pytest.raises(TrainingError, match=r"(?s)no token `</S>`.*did you mean `</s>`"):
+        read_tokens(tmp_path, Bpe(eos="</S>"), SIDES)
+
+
 def test_long_pairs_are_left_out_and_long_text_is_cut(tokens: Tokens) -> None:
     rows = encode(EXAMPLES, tokens, max_length=8)
     lengths = [

@@ -110,9 +110,12 @@ def test_a_killed_run_goes_on(toy: Toy, digest: str, tmp_path: Path) -> None:
                 process.send_signal(signal.SIGKILL)
                 break
     assert process.returncode == -signal.SIGKILL
-    assert checkpoints(tmp_path / "out" / "checkpoints")
+    folder = tmp_path / "out" / "checkpoints"
+    assert checkpoints(folder)
     assert not (tmp_path / "out" / "model.safetensors").exists()
+    (folder / ".step-00000099.tmp").mkdir()  # as if it had been killed while it wrote that
     assert toy(resume=True)["content_digest"] == digest
+    assert not list(folder.glob(".*"))
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(

@@ -65,7 +65,8 @@ def write_checkpoint(
     accelerator = learner.accelerator
     with _failing(f"the checkpoint {str(path)!r} cannot be written", temporary):
         if accelerator.is_main_process:
-            shutil.rmtree(temporary, ignore_errors=True)
+            for unfinished in folder.glob(".step-*.tmp"):  # of a run that was killed
+                shutil.rmtree(unfinished)
             temporary.mkdir(parents=True)
         accelerator.wait_for_everyone()
         save(
@@ -77,8 +78,6 @@ def write_checkpoint(
             (temporary / _STATE).write_text(json.dumps({"step": step, **state}))
             for file in (*temporary.iterdir(), temporary):
                 _sync(file)
-            if path.exists():  # of a run that was resumed from before it
-                shutil.rmtree(path)
             temporary.rename(path)
             _sync(folder)
             for old in checkpoints(folder)[:-keep]:
