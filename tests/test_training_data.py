@@ -169,8 +169,8 @@ def test_tokenizers_that_do_not_agree_with_the_model(tokens: Tokens, tmp_path: P
     with pytest.raises(TrainingError) as caught:
         read_tokens(tmp_path, Bpe(), sides)
     assert [problem.message for problem in caught.value.problems] == [
-        "the tokenizer and the model disagree: padding is 0 for the source tokenizer, and 3 for the "
-        "model",
+        "the tokenizer and the model disagree: padding is 0 for the source tokenizer, and 3 for "
+        "the model",
         "the tokenizer and the model disagree: 300 target tokens, and a vocabulary of 299",
     ]
     with pytest.raises(TrainingError, match=r"(?s)no token `</S>`.*did you mean `</s>`"):
