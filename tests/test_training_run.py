@@ -23,6 +23,8 @@ from toy_training import MODEL, PAIRS, RECIPE, command, in_processes, write_toy
 
 import zoo
 from zoo.training.checkpoints import checkpoints
+from zoo.training.data import read_data
+from zoo.training.tables import Tsv
 
 Toy = Callable[..., dict[str, Any]]
 
@@ -215,6 +217,21 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
     again = toy("two", recipe=recipe, model=lean, resume=True)
     assert history(tmp_path / "two") == pytest.approx(history(tmp_path / "alone"), rel=1e-5)
     assert again["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
+
+
+def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) -> None:
+    """Without dropout and smoothing, over the tokens of the sentences that were held out."""
+    report = toy()
+    model = zoo.load(tmp_path / "out").eval()
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    losses = []
+    for source, target in read_data(Tsv(train="toy.tsv", valid=4), tmp_path, 0).valid:
+        begin, *labels = tokenizer.encode(f"<s>{target}").ids
+        inputs = torch.tensor([[begin, *labels[:-1]]])
+        with torch.no_grad():
+            scores = model(torch.tensor([tokenizer.encode(source).ids]), inputs)[0].log_softmax(-1)
+        losses += [-float(row[label]) for row, label in zip(scores, labels, strict=True)]
+    assert report["valid_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
 def test_the_result_is_the_mean_of_the_last_checkpoints(toy: Toy, tmp_path: Path) -> None:
