@@ -1,4 +1,5 @@
-"""Measure everything and print the table: python -m benchmarks [startup] [build] [load]."""
+"""Measure everything and print the table: python -m benchmarks [startup] [build] [load]
+[forward] [generation]."""
 
 from __future__ import annotations
 
@@ -6,10 +7,16 @@ import os
 import platform
 import sys
 
-from benchmarks import build, load, startup
+from benchmarks import build, forward, generation, load, startup
 from benchmarks.measure import HEAD
 
-SUITES = {"startup": startup.measure, "build": build.measure, "load": load.measure}
+SUITES = {
+    "startup": startup.measure,
+    "build": build.measure,
+    "load": load.measure,
+    "forward": forward.measure,
+    "generation": generation.measure,
+}
 
 
 def main(names: list[str]) -> None:

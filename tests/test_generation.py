@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -291,3 +292,17 @@ def test_dropout_is_off(four_tokens: Transformer) -> None:
     model = zoo.build(spec | {"d_model": 8, "n_heads": 2, "d_ff": 16, "dropout": 0.5})
     rows = {one.ids for one in zoo.generate(model, [[1]] * 20, max_new_tokens=8)}
     assert len(rows) == 1
+
+
+def test_arranged_weights_are_the_same_weights(tmp_path: Path) -> None:
+    spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 50, "n_layers": 2}
+    spec |= {"d_model": 8, "n_heads": 2, "d_ff": 16, "head": {"kind": "linear", "tied": True}}
+    plain, arranged = zoo.build(spec), zoo.build(spec)
+    zoo.arrange_weights(arranged)
+    assert arranged.decoder.layers[0].ffn.up_proj.weight.stride() == (1, 16)
+    assert arranged.head.out.weight is arranged.decoder.embed.tokens.weight
+    for one, other in zip(plain.parameters(), arranged.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert zoo.save(arranged, tmp_path / "a") == zoo.save(plain, tmp_path / "b")
+    found = [zoo.generate(model, [[1, 2]], max_new_tokens=9) for model in (plain, arranged)]
+    assert found[0][0].ids == found[1][0].ids

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
         WeightsError,
         ZooError,
     )
-    from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
+    from zoo.generation import (
+        Beam,
+        Generated,
+        Greedy,
+        Sampling,
+        arrange_weights,
+        generate,
+        stream,
+    )
     from zoo.loading import load
     from zoo.reading import read_spec
     from zoo.registry import Registry, load_registry
@@ -50,6 +58,7 @@ __all__ = [
     "Transformer",
     "WeightsError",
     "ZooError",
+    "arrange_weights",
     "attention_backend",
     "build",
     "generate",
@@ -72,6 +81,7 @@ _HOMES = {
     "save": "saving",
     "score": "training.scores",
     "train": "training.train",
+    "arrange_weights": "generation",
     "generate": "generation",
     "stream": "generation",
     "Greedy": "generation",

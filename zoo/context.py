@@ -15,6 +15,8 @@ class LayerContext(NamedTuple):
 
     Args:
         mask: for self-attention: boolean, True = attend, broadcasts to (batch, heads, query, key).
+        places: where the tokens that are no padding are in the flat list of all; None where maps
+            of single tokens are computed for all.
         causal: self-attention sees no later position; joined with `mask`.
         positions: of each token, (length,) or (batch, length).
         key_positions: of each key of self-attention: with a cache, of all tokens so far.
@@ -28,6 +30,7 @@ class LayerContext(NamedTuple):
     """
 
     mask: torch.Tensor | None = None
+    places: torch.Tensor | None = None
     causal: bool = False
     positions: torch.Tensor | None = None
     key_positions: torch.Tensor | None = None

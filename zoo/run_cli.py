@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -85,7 +84,12 @@ def run(
             max_new_tokens=max_new_tokens, method=method, eos=eos, start=start, mask_id=mask_id
         ),
     )
-    sys.stdout.write((json.dumps(report, indent=2) if as_json else as_text(report)) + "\n")
+    if as_json:
+        import json
+
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        sys.stdout.write(as_text(report) + "\n")
 
 
 def _method(

@@ -165,6 +165,7 @@ class Residual(Block):
             scheme_name=self.self_position.site,
             reads_scheme=self.reads is not None,
             incremental=not self.not_incremental,
+            packs=self.ffn.incremental,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,

@@ -5,8 +5,18 @@ model and its cache: from tokens to the scores of the next), `search` (one token
 `sampling` (from scores to probabilities) and `beam`.
 """
 
+from zoo.generation.arrange import arrange_weights
 from zoo.generation.decoding import RecomputeWarning
 from zoo.generation.generate import generate, stream
 from zoo.generation.methods import Beam, Generated, Greedy, Sampling
 
-__all__ = ["Beam", "Generated", "Greedy", "RecomputeWarning", "Sampling", "generate", "stream"]
+__all__ = [
+    "Beam",
+    "Generated",
+    "Greedy",
+    "RecomputeWarning",
+    "Sampling",
+    "arrange_weights",
+    "generate",
+    "stream",
+]

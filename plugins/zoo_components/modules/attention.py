@@ -11,6 +11,7 @@ from zoo.cache import AttentionCache
 from zoo.position import Rotation
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
+from zoo_components.modules.packing import at_places, places_of_tokens
 from zoo_components.modules.scores import Scoring, attend
 
 
@@ -102,8 +103,9 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (..., query, d_out), and the weights after dropout or None.
         """
-        q = self._queries(x, rotation)
-        k, v = self._keys_and_values(x, memory, rotation, cache)
+        places = None if return_weights or memory is not None else places_of_tokens(x, mask)
+        q = self._queries(x, rotation, places)
+        k, v = self._keys_and_values(x, memory, rotation, cache, places)
         if positions is None:
             positions = torch.arange(q.shape[-2], device=q.device)
         if self.temperature is not None:
@@ -127,18 +129,23 @@ class MultiHeadAttention(nn.Module):
             mixed = mixed * self.v_scale
         if self.gate is not None:
             mixed = mixed * self._gates(x, self.gate)
-        return self.o_proj(self.sub_norm(merge_heads(mixed))), weights
+        merged = self.sub_norm(merge_heads(mixed))
+        return at_places(self.o_proj, merged, places), weights
 
-    def _projected(self, proj: nn.Linear, x: torch.Tensor, n_heads: int) -> torch.Tensor:
+    def _projected(
+        self, proj: nn.Linear, x: torch.Tensor, n_heads: int, places: torch.Tensor | None
+    ) -> torch.Tensor:
         """(..., heads, length, width)."""
-        projected = proj(x)
+        projected = at_places(proj, x, places)
         if self.clip is not None:
             projected = projected.clamp(-self.clip, self.clip)
         return split_heads(projected, n_heads)
 
-    def _queries(self, x: torch.Tensor, rotation: Rotation | None) -> torch.Tensor:
+    def _queries(
+        self, x: torch.Tensor, rotation: Rotation | None, places: torch.Tensor | None
+    ) -> torch.Tensor:
         """(..., heads, query, head_dim)."""
-        q = self._projected(self.q_proj, x, self.n_heads)
+        q = self._projected(self.q_proj, x, self.n_heads, places)
         return self._turned(q, self.q_norm, rotation)
 
     def _keys_and_values(
@@ -147,23 +154,27 @@ class MultiHeadAttention(nn.Module):
         memory: torch.Tensor | None,
         rotation: Rotation | None,
         cache: AttentionCache | None,
+        places: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(..., key-value heads, key, width), with a cache those of all tokens that it keeps."""
         if cache is None:
-            return self._turned_pair(*self._pair(x if memory is None else memory), rotation)
+            source = x if memory is None else memory
+            return self._turned_pair(*self._pair(source, places), rotation)
         if memory is not None:
-            k, v = cache.of_memory(lambda: self._turned_pair(*self._pair(memory), rotation))
+            k, v = cache.of_memory(lambda: self._turned_pair(*self._pair(memory, None), rotation))
             return k, v
         window = None if self.reach is None else self.reach.past
-        k, v = cache.extend(*self._turned_pair(*self._pair(x), rotation), window=window)
+        k, v = cache.extend(*self._turned_pair(*self._pair(x, places), rotation), window=window)
         return k, v
 
-    def _pair(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _pair(
+        self, source: torch.Tensor, places: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values before they are turned."""
-        k = self._projected(self.k_proj, source, self.n_kv_heads)
+        k = self._projected(self.k_proj, source, self.n_kv_heads, places)
         if self.keys_as_values:
             return k, self.v_norm(k)
-        return k, self.v_norm(self._projected(self.v_proj, source, self.n_kv_heads))
+        return k, self.v_norm(self._projected(self.v_proj, source, self.n_kv_heads, places))
 
     def _turned_pair(
         self, k: torch.Tensor, v: torch.Tensor, rotation: Rotation | None

@@ -12,6 +12,7 @@ from zoo.context import LayerContext
 from zoo.errors import PluginError
 from zoo.position import Rotation
 from zoo.slots import Sublayer
+from zoo_components.modules.packing import at_places
 
 SITES = ("pre", "post", "out")
 
@@ -47,6 +48,7 @@ class ResidualBlock(nn.Module):
         scheme_name: str,
         reads_scheme: bool,
         incremental: bool,
+        packs: bool,
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -62,7 +64,7 @@ class ResidualBlock(nn.Module):
             self.self_attn.add_module(scheme_name, scheme)
         self.scheme_name = None if scheme is None else scheme_name
         self.reads_scheme = reads_scheme
-        self.incremental = incremental
+        self.incremental, self.packs = incremental, packs
         self.dropout = nn.Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
@@ -110,7 +112,7 @@ class ResidualBlock(nn.Module):
         `maps`."""
         f = self.get_submodule(name)
         if name == "ffn":
-            x = f(x)
+            x = at_places(f, x, context.places if self.packs else None)
         elif name == "cross_attn":
             x, weights = self._crossed(x, context)
         else:

@@ -12,6 +12,7 @@ from zoo.cache import Cache
 from zoo.context import LayerContext
 from zoo.position import PositionScheme
 from zoo.transformer import check_mask
+from zoo_components.modules.packing import places_of_tokens
 
 Maps = dict[str, tuple[torch.Tensor, ...]]
 
@@ -123,6 +124,7 @@ class Stack(nn.Module):
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
             mask=attended,
+            places=None if return_weights else places_of_tokens(x, attended),
             causal=self.causal,
             positions=positions,
             key_positions=keys,
