@@ -159,6 +159,7 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
             toy(resume=True, **change)
     longer = RECIPE.replace("steps = 12", "steps = 14") + "[evaluation]\nbeam = 1\n"
     assert toy(resume=True, recipe=longer)["steps"] == 14
+    assert (tmp_path / "out" / "recipe.toml").read_text() == longer
 
 
 def test_parts_of_a_batch_make_the_same_update(toy: Toy, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from zoo.training.checkpoints import (
     write_checkpoint,
 )
 from zoo.training.encoding import encode
-from zoo.training.files import CHECKPOINTS, METRICS, PLOT
+from zoo.training.files import CHECKPOINTS, METRICS, PLOT, RECIPE
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses
@@ -70,6 +70,8 @@ class Run:
         training = self.recipe.training
         done = self.resume() if resume else 0
         speaks = self.learner.accelerator.is_main_process
+        if speaks:
+            write_text(self.folder / RECIPE, self.recipe.document.text or "")
         name = self.recipe.head.name
         with progress_of(name, done, training.steps, speaks=speaks) as progress:
             self.loop.progress = progress

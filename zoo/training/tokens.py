@@ -44,7 +44,8 @@ class Tokens:
         return decoded
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizers, whole or not at all. Raises `ZooError` as `write_text`."""
+        """Write the tokenizers, and last the special ids: where they are, all is. Raises `ZooError`
+        as `write_text`."""
         write_text(folder / TOKENIZER, self.source.to_str(pretty=True))
         if self.target is not self.source:
             write_text(folder / TARGET_TOKENIZER, self.target.to_str(pretty=True))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zoo.atomic import write_text
 from zoo.building import build
 from zoo.errors import Problem, TrainingError, ZooError
 from zoo.loading import load
@@ -15,7 +14,7 @@ from zoo.registry import Registry, load_registry
 from zoo.slots import Generation
 from zoo.spec import ModelSpec
 from zoo.training.data import read_data
-from zoo.training.files import RECIPE
+from zoo.training.files import SPECIAL_IDS
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
 from zoo.training.processes import make_accelerator, spread
@@ -68,7 +67,7 @@ def train(
     if accelerator.is_main_process:
         if not resume:
             _refuse_another_run(folder)
-        if not (resume and (folder / RECIPE).exists()):
+        if not (resume and (folder / SPECIAL_IDS).exists()):
             _prepare(folder, found, sides, start, splits)
     accelerator.wait_for_everyone()
     model = build(spec, seed=found.head.seed) if start is None else load(start, registry=registry)
@@ -141,14 +140,12 @@ def _refuse_another_run(folder: Path) -> None:
 def _prepare(
     folder: Path, recipe: Recipe, sides: Generation, start: Path | None, splits: Splits
 ) -> None:
-    """Write what a run needs beside its checkpoints: its tokenizer and, when that is there, its
-    recipe."""
+    """Write the tokenizers of a run."""
     try:
         tokens = tokens_of(recipe.tokenizer, splits.train, sides, recipe.folder, start)
     except TrainingError as error:
         raise _at(error, recipe, "tokenizer") from None
     tokens.save(folder)
-    write_text(folder / RECIPE, recipe.document.text or "")
 
 
 def _at(error: ZooError, recipe: Recipe, *path: str) -> ZooError:
