@@ -27,6 +27,7 @@ PAGES = [
     "docs/inspect.md",
     "docs/load.md",
     "docs/share.md",
+    "docs/train.md",
 ]
 FILE = re.compile(r"`([\w.-]+\.toml)`")
 

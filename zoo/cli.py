@@ -19,6 +19,7 @@ from zoo.plugin_cli import init, plugin
 from zoo.run_cli import run as run_command
 from zoo.store_cli import gc as gc_
 from zoo.store_cli import pull, push, rm, store, verify
+from zoo.train_cli import score, train
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -297,6 +298,8 @@ for command in (
     rm,
     gc_,
     store,
+    train,
+    score,
     run_command,
     init,
     plugin,
