@@ -62,9 +62,7 @@ def make_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) ->
             yield replace(given, name=f"{given.name}, global", global_tokens=some)
 
 
-def local_inputs(
-    case: Case, config: PreTrainedConfig, takes: Collection[str]
-) -> Iterator[Inputs]:
+def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -> Iterator[Inputs]:
     """Every input of a case, without global tokens. Arguments are those of `make_inputs`."""
     random = generator("inputs")
     target = None

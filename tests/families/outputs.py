@@ -75,14 +75,10 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
             **more,
         )
     else:
-        found["output"] = model(
-            source, source_mask=inputs.mask, token_types=inputs.types, **more
-        )
+        found["output"] = model(source, source_mask=inputs.mask, token_types=inputs.types, **more)
     wanted = set(names) - {"output"}
     if wanted:
-        states = model.encode(
-            source, source_mask=inputs.mask, token_types=inputs.types, **more
-        )
+        states = model.encode(source, source_mask=inputs.mask, token_types=inputs.types, **more)
         if "encoder" in wanted:
             found["encoder"] = states
         if wanted & {"pooler", "nsp"}:
