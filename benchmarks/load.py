@@ -1,46 +1,94 @@
-"""How long `zoo.load` takes, with and without checking the digests, against reading the tensors of
-the same file with `safetensors.torch.load_file`."""
+"""How long `zoo.load` takes, with and without checking the digests, against `from_pretrained` of
+Hugging Face, which checks nothing, and against reading the tensors with safetensors alone.
+
+The model has the size of GPT-2 small. Its files are read-only, as in the zoo's store, and in the
+page cache. `from_pretrained` maps its file and reads none of it, and so does `zoo.load` without
+digests. With them, half a gigabyte is hashed.
+"""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import zoo
-from benchmarks.measure import Ratio, in_turn, printed
+from benchmarks.measure import Ratio, in_turn, printed, process, python
 
-MODEL = "vaswani-big"
+MODEL = "gpt2"
+VERIFIED, UNVERIFIED = 1.1, 0.4
 
-# The library maps a file unless it is told to read it, and then reads nothing until it is used.
+MAKE = """
+from transformers import GPT2Config, GPT2LMHeadModel
+
+GPT2LMHeadModel(GPT2Config()).save_pretrained({folder!r})
+"""
+# The second call in a process: the first one imports what it needs.
 TIMED = """
-import time, torch, zoo, zoo.loading
-from safetensors.torch import load_file
+import time
+{imports}
 
+model = {what}
+del model
 start = time.perf_counter()
 model = {what}
 print(time.perf_counter() - start)
 """
+WHOLE = """
+{imports}
+
+model = {what}
+"""
 
 
 def measure(rounds: int = 7) -> list[Ratio]:
-    """One ratio for each way of loading. The file is in the page cache."""
+    """Ratios of the call alone, and of a whole process that imports and loads."""
     with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "model.safetensors")
-        zoo.save(zoo.build(MODEL), path)
-        whats = {
-            "load_file": f'load_file({path!r}, backend="pread")',
-            "zoo.load": f"zoo.load({path!r})",
-            "zoo.load, verify=False": f"zoo.load({path!r}, verify=False)",
+        own, other = str(Path(folder) / "model.safetensors"), str(Path(folder) / "hub")
+        zoo.save(zoo.build(MODEL), own)
+        Path(own).chmod(0o444)
+        printed(MAKE.format(folder=other) + "print(0)\n")
+        hub = f"GPT2LMHeadModel.from_pretrained({other!r})"
+        imports = "from transformers import GPT2LMHeadModel"
+        cases = {
+            "from_pretrained": (imports, hub),
+            "load_file": (
+                "from safetensors.torch import load_file",
+                f'load_file({own!r}, backend="pread")',
+            ),
+            "zoo.load": ("import zoo", f"zoo.load({own!r})"),
+            "zoo.load, verify=False": ("import zoo", f"zoo.load({own!r}, verify=False)"),
+            'zoo.load, read="bytes"': ("import zoo", f'zoo.load({own!r}, read="bytes")'),
+            'zoo.load, read="bytes", verify=False': (
+                "import zoo",
+                f'zoo.load({own!r}, read="bytes", verify=False)',
+            ),
         }
+        calls = {name: _timed(*case) for name, case in cases.items()}
+        times = in_turn(calls, rounds)
+        whole = {
+            name: process(python(WHOLE.format(imports=first, what=what)))
+            for name, (first, what) in cases.items()
+            if name in ("from_pretrained", "zoo.load", "zoo.load, verify=False")
+        }
+        whole_times = in_turn(whole, rounds)
+    return [*_ratios("the process", whole_times), *_ratios("the call", times)]
 
-        def timed(what: str) -> float:
-            (seconds,) = printed(TIMED.format(what=what))
-            return seconds
 
-        cases = {name: lambda what=what: timed(what) for name, what in whats.items()}
-        times = in_turn(cases, rounds)
-    against = "safetensors.torch.load_file"
-    return [
-        Ratio(f"{name} of {MODEL}", against, times[name], times["load_file"])
-        for name in list(whats)[1:]
+def _timed(imports: str, what: str) -> Callable[[], float]:
+    return lambda: printed(TIMED.format(imports=imports, what=what))[0]
+
+
+def _ratios(part: str, times: dict[str, float]) -> list[Ratio]:
+    bars = {"zoo.load": VERIFIED, "zoo.load, verify=False": UNVERIFIED}
+    against = "from_pretrained"
+    ratios = [
+        Ratio(f"{name} of {MODEL}, {part}", against, seconds, times[against], bars.get(name))
+        for name, seconds in times.items()
+        if name.startswith("zoo")
     ]
+    if "load_file" in times:
+        name = 'zoo.load, read="bytes", verify=False'
+        file = times["load_file"]
+        ratios.append(Ratio(f"{name} of {MODEL}, {part}", "load_file", times[name], file))
+    return ratios

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import zoo
+from zoo.bundle import write_bundle
+from zoo.card import CardFields
 from zoo.registry import SLOTS
 from zoo.slots import SLOTS as INTERFACES
 
@@ -54,7 +56,7 @@ def imported(folder: Path, *arguments: str, among: tuple[str, ...]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a spec, one that extends it, and a weights file."""
+    """With a spec, one that extends it, a weights file, and a bundle."""
     made = tmp_path_factory.mktemp("startup")
     (made / "tiny.toml").write_text(
         'format = 1\nname = "tiny"\nbuilder = "decoder"\nvocab = 9\nn_layers = 2\nd_model = 8\n'
@@ -62,6 +64,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (made / "more.toml").write_text('extends = "tiny"\nname = "more"\nn_layers = 3\n')
     zoo.save(zoo.build(made / "tiny.toml"), made / "weights")
+    registry = zoo.load_registry()
+    write_bundle(made / "weights", made / "bundle", registry=registry, card=CardFields())
     return made
 
 
@@ -77,6 +81,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["show", "more.toml", "--json"],
         ["show", "tiny.toml", "--tensors"],
         ["show", "weights"],
+        ["lock", "tiny.toml", "-o", "lock"],
+        ["bundle", "verify", "bundle"],
     ],
     ids=" ".join,
 )

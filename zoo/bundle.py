@@ -26,7 +26,6 @@ from zoo.atomic import new_file, new_folder, write_text
 from zoo.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.document import from_data, read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
-from zoo.full_form import data_to_toml
 from zoo.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
 from zoo.reading import spec_of
 from zoo.registry import Registry
@@ -233,6 +232,8 @@ def write_bundle(
         SpecError, PluginError: their spec cannot be built with the plugins at hand.
         ZooError: the bundle cannot be written, or the card has no metadata block.
     """
+    from zoo.full_form import data_to_toml
+
     with new_folder(folder) as new, open_weights(saved) as weights:
         header = weights.header
         spec = spec_of(from_data(header.spec, f"{saved} (its spec)"), registry)

@@ -61,6 +61,10 @@ def _find_parent(
         return None
     folder = Path(document.name).parent if document.text is not None else None
     if folder is not None and (beside := folder / f"{name}.toml").is_file():
+        if beside.is_symlink():  # it could lead to any file, whose lines would be shown
+            message = f"{quoted(beside.name)} is a link, which `extends` does not follow"
+            findings.add(Problem(message, parent.place(value=True)))
+            return None
         return beside, lambda: parent.place(value=True)
     if entry := registry.models.get(name):
         return entry.folder / entry.target, lambda: entry.place

@@ -73,12 +73,13 @@ def load(
     path = _find(path_or_name, registry)
     where = Place(str(path))
     patterns = [only] if isinstance(only, str) else only
+    lock = lock_of_bundle(path.parent)
+    if lock is not None:
+        # But for the weights, whose tensors are hashed when they are read.
+        check_files(path.parent, lock, [name for name in lock.files if not is_weights(name)])
     with open_weights(path) as weights:
         header = weights.header
-        if (lock := lock_of_bundle(path.parent)) is not None:
-            # Not hashed here: the weights, whose tensors are when they are read.
-            others = [name for name in lock.files if not is_weights(name)]
-            check_files(path.parent, lock, others)
+        if lock is not None:
             check_weights(path.parent, lock, weights)
         spec = spec_of(from_data(header.spec, f"{path} (its spec)"), registry)
         if locked:

@@ -147,9 +147,9 @@ def read_lock(folder: Path) -> Lock:
     """
     path = folder / LOCK_NAME
     place = Place(str(path))
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():
         help_ = "`zoo lock SPEC` writes one for a spec, `zoo bundle make` one for a bundle"
-        raise WeightsError(Problem("there is no lock", place, help_))
+        raise WeightsError(Problem("there is no lock, as a regular file", place, help_))
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)

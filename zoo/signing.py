@@ -36,16 +36,17 @@ def sign_bundle(path: Path, private_key: Path) -> None:
     """
     model_signing = _library()
     read_bundle(path)
-    signature = path / SIGNATURE_NAME
     _refuse_missing(private_key)
     with _as_zoo_error("cannot sign", private_key):
         signing = model_signing.signing
         config = signing.Config().use_elliptic_key_signer(private_key=private_key)
-        config.set_hashing_config(_hashed(model_signing, signature))
-        with TemporaryDirectory() as elsewhere, new_file(signature) as file:
+        config.set_hashing_config(_all_but_the_signature(model_signing))
+        with TemporaryDirectory() as elsewhere:
             made = Path(elsewhere) / SIGNATURE_NAME
             config.sign(path, made)
-            file.write(made.read_bytes())
+            data = made.read_bytes()
+    with new_file(path / SIGNATURE_NAME) as file:
+        file.write(data)
 
 
 def verify_signature(path: Path, public_key: Path) -> None:
@@ -65,12 +66,12 @@ def verify_signature(path: Path, public_key: Path) -> None:
     with _as_zoo_error("the signature is not that of the key over these files", signature):
         verifying = model_signing.verifying
         config = verifying.Config().use_elliptic_key_verifier(public_key=public_key)
-        config.set_hashing_config(_hashed(model_signing, signature)).verify(path, signature)
+        config.set_hashing_config(_all_but_the_signature(model_signing)).verify(path, signature)
 
 
-def _hashed(model_signing: ModuleType, signature: Path) -> Any:
+def _all_but_the_signature(model_signing: ModuleType) -> Any:
     config = model_signing.hashing.Config()
-    return config.set_ignored_paths(paths=[signature], ignore_git_paths=False)
+    return config.set_ignored_paths(paths=[Path(SIGNATURE_NAME)], ignore_git_paths=False)
 
 
 def _library() -> ModuleType:

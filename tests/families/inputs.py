@@ -31,6 +31,7 @@ class Inputs:
         global_tokens: which source tokens see all and are seen by all, boolean, (batch, length).
         target: ids for the decoder of an encoder-decoder, (batch, target length).
         target_mask: (batch, target length).
+        memory: what a decoder alone attends to, (batch, memory length, width).
     """
 
     name: str
@@ -40,6 +41,7 @@ class Inputs:
     global_tokens: Tensor | None = None
     target: Tensor | None = None
     target_mask: Tensor | None = None
+    memory: Tensor | None = None
 
 
 def make_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -> Iterator[Inputs]:
@@ -73,7 +75,10 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
         features = torch.randn(3, *case.features, generator=random)
         yield Inputs(name="plain", source=features, target=target)
         return
-    plain = Inputs(name="plain", source=texts(random, LENGTH), target=target)
+    memory = None
+    if case.memory is not None:
+        memory = torch.randn(3, *case.memory, generator=generator("memory"))
+    plain = Inputs(name="plain", source=texts(random, LENGTH), target=target, memory=memory)
     yield plain
     yield replace(plain, name="short", source=plain.source[:, :SHORT])
     right = padded(plain, config, torch.tensor([0, 4, 9]))

@@ -37,11 +37,14 @@ def taken(model: PreTrainedModel) -> Collection[str]:
 def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs:
     """What the model of transformers puts out."""
     source = "input_ids" if case.features is None else "input_features"
+    memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
+    memory = next((name for name in memories if name in taken(model)), memories[0])
     arguments = {
         source: inputs.source,
         "attention_mask": as_numbers(inputs.mask),
         "token_type_ids": inputs.types,
         "global_attention_mask": as_numbers(inputs.global_tokens),
+        memory: inputs.memory,
         "decoder_input_ids": inputs.target,
         "decoder_attention_mask": as_numbers(inputs.target_mask),
     }
@@ -65,7 +68,7 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
     found: Outputs = {}
     more = {} if inputs.global_tokens is None else {"global_tokens": inputs.global_tokens}
     if case.kind == "decoder":
-        found["output"] = model(source, target_mask=inputs.mask)
+        found["output"] = model(source, inputs.memory, target_mask=inputs.mask)
     elif case.kind == "encoder_decoder":
         found["output"] = model(
             source,

@@ -114,7 +114,7 @@ class Catalogue:
             WeightsError: values of the configuration are of the wrong type.
         """
         config = Config(file, self.defaults(str(file.data.get("model_type"))), family.defaults)
-        if problems := config.wrong_types():
+        if problems := config.wrong_types(family.ignores):
             raise WeightsError(problems)
         return Scope(family, config, keys, self.vocabulary)
 

@@ -18,9 +18,10 @@ from zoo.families.checkpoint import FILE_NAME
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import parse_json
 from zoo.families.family import with_rules
-from zoo.families.origin import Origin, read_companions, write_companions
+from zoo.families.origin import Origin, check_companions, read_companions, write_companions
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import dense_rules
+from zoo.families.spec import family_spec
 from zoo.loading import load
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
@@ -38,7 +39,9 @@ def export_folder(source: Path, output: Path, *, registry: Registry | None = Non
         registry: where families and components are looked up.
 
     Raises:
-        WeightsError: the model cannot be loaded, or it was not imported.
+        WeightsError: the model cannot be loaded, or it was not imported, or what it says of its
+            origin is damaged or of another model.
+        SpecError: so is what it says of its configuration.
         ZooError: `output` is there already, or cannot be written.
     """
     registry = load_registry() if registry is None else registry
@@ -46,10 +49,12 @@ def export_folder(source: Path, output: Path, *, registry: Registry | None = Non
     origin = _origin(read_header(path), Place(str(path)))
     model = load(path, registry=registry)
     plan = _plan(model, origin, registry, Place(str(path)))
+    companions = read_companions(path.parent, origin.files)
+    check_companions(companions, origin, path.parent)
     tensors = dict(_made(model, plan, origin))
     with new_folder(output) as folder:
         (folder / CONFIG).write_bytes(origin.config.encode())
-        write_companions(read_companions(path.parent, origin.files), folder)
+        write_companions(companions, folder)
         for place in sorted({name.rpartition("/")[0] for name in tensors}):
             with (folder / place / FILE_NAME).open("xb") as file:
                 _write(tensors, place, file)
@@ -67,7 +72,10 @@ def _origin(header: Header, where: Place) -> Origin:
             )
         ) from None
     except ValidationError as error:
-        message = f"what it says of its origin is damaged: {error.errors()[0]['msg']}"
+        first = error.errors()[0]
+        at = ".".join(str(key) for key in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ")
+        message = f"what it says of its origin is damaged: {f'`{at}`: ' if at else ''}{reason}"
         raise WeightsError(Problem(message, where)) from None
 
 
@@ -76,6 +84,20 @@ def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) 
     file = parse_json(Path(CONFIG), origin.config.encode())
     family = with_rules(catalogue.family(origin.family), dense_rules(origin.tensors))
     scope = catalogue.scope(family, file, frozenset(origin.tensors))
+    own = model.spec.to_dict()
+    words = catalogue.vocabulary.sentence
+    sentence = words is not None and own["head"]["kind"] == words.kind
+    head = {"head": own["head"]} if sentence else {}  # which config.json says nothing of
+    meant = family_spec(scope, model.spec.name, registry, head).to_dict()
+    if differing := [key for key in {**own, **meant} if own.get(key) != meant.get(key)]:
+        raise WeightsError(
+            Problem(
+                "the configuration that it was imported with means another model, with another "
+                f"`{differing[0]}`",
+                where,
+                help="a model whose spec has changed since has no configuration to export it with",
+            )
+        )
     return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -14,6 +13,7 @@ import zoo
 from zoo.atomic import new_folder
 from zoo.building import build_on_meta
 from zoo.errors import Place, Problem, WeightsError
+from zoo.families.background import BackgroundWriter
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
@@ -31,7 +31,7 @@ from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.provenance import plugin_versions
 from zoo.registry import Registry, load_registry
-from zoo.saving import DTYPES, bytes_of
+from zoo.saving import DTYPES
 from zoo.spec import ModelSpec
 from zoo.weights_file import FILE_NAME, Header, Record
 
@@ -118,7 +118,8 @@ def import_folder(
     """Turn a published checkpoint into a folder with the zoo's `model.safetensors`, which
     `zoo.load` reads, and the checkpoint's tokenizer.
 
-    Tensors are read, laid out and written one after the other; `output` appears at the end, whole.
+    Tensors are read, laid out and written one after the other, each while the one before it is
+    digested and written; `output` appears at the end, whole.
 
     Args:
         source: a folder with `config.json` and safetensors.
@@ -169,17 +170,16 @@ def write_import(
     for name in header.names_in_file():
         starts[name] = end
         end += records[name].n_bytes
-    digests: dict[str, str] = {}
     with Reader(_by_stored_name(found)) as reader:
-        for target, tensor in _made(found, reader):
-            raw = bytes_of(tensor.contiguous())
-            digests[target] = hashlib.sha256(raw).hexdigest()
-            file.seek(starts[target])
-            file.write(raw)
-            if on_bytes is not None:
-                on_bytes(len(raw))
+        with BackgroundWriter(file, starts, on_bytes) as writer:
+            for step in found.plan.steps:
+                _carry_out(found, step, reader, writer)
+            for name in found.plan.zeros:
+                shape = found.spec.tensors[name].shape
+                writer.write(name, torch.zeros(shape, dtype=_NAMES[records[name].dtype]))
         _check_copies(found, reader)
         _check_computed(found, reader)
+    digests = writer.digests
     whole = {name: replace(record, sha256=digests[name]) for name, record in records.items()}
     header = replace(header, records=whole)
     file.seek(0)
@@ -229,27 +229,23 @@ def _check_dtypes(found: Import) -> None:
         raise WeightsError(problems)
 
 
-def _made(found: Import, reader: Reader) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of the zoo, in the order in which the checkpoint's are read."""
-    for step in found.plan.steps:
-        parts = [_parts(found, step, key, reader) for key in step.sources]
-        for number, target in enumerate(step.targets):
-            pieces = [part[number] for part in parts]
-            tensor = torch.stack(pieces) if step.stacked else pieces[0]
-            expected = found.spec.tensors[target].shape
-            if tensor.shape != expected:
-                raise WeightsError(
-                    Problem(
-                        f"the tensor `{step.sources[0]}` makes `{target}` {list(tensor.shape)}; "
-                        f"the spec says {list(expected)}",
-                        found.where,
-                        related=(("by this rule", found.family.place(step.rule)),),
-                    )
+def _carry_out(found: Import, step: Step, reader: Reader, writer: BackgroundWriter) -> None:
+    """Make the tensors of the zoo that a step leads to, and have them written."""
+    parts = [_parts(found, step, key, reader) for key in step.sources]
+    for number, target in enumerate(step.targets):
+        pieces = [part[number] for part in parts]
+        tensor = torch.stack(pieces) if step.stacked else pieces[0]
+        expected = found.spec.tensors[target].shape
+        if tensor.shape != expected:
+            raise WeightsError(
+                Problem(
+                    f"the tensor `{step.sources[0]}` makes `{target}` {list(tensor.shape)}; "
+                    f"the spec says {list(expected)}",
+                    found.where,
+                    related=(("by this rule", found.family.place(step.rule)),),
                 )
-            yield target, tensor
-    dtype = _NAMES[_usual_dtype(found)]
-    for target in found.plan.zeros:
-        yield target, torch.zeros(found.spec.tensors[target].shape, dtype=dtype)
+            )
+        writer.write(target, tensor)
 
 
 def _parts(found: Import, step: Step, key: str, reader: Reader) -> list[torch.Tensor]:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from zoo.errors import Place, Problem, WeightsError
+from zoo.families.config import FILE_NAME as CONFIG
 
 COMPANIONS = (
     "tokenizer.json",
@@ -35,6 +38,8 @@ COMPANIONS = (
 
 CompanionName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?\w[\w.-]*$")]
 """The name of a file in a model's folder, or in a folder in that."""
+TensorName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?[^/]+$")]
+"""The name of a tensor, after that of the folder of its file, if it has one."""
 
 
 class Origin(BaseModel):
@@ -46,12 +51,20 @@ class Origin(BaseModel):
     """The family that read it."""
     config: str
     """The text of its config.json: as JSON inside the header, 1.0 would become 1."""
-    tensors: tuple[str, ...]
+    tensors: tuple[TensorName, ...]
     """The names of its tensors, in the spelling of today."""
-    renamed: Mapping[str, str] = {}
+    renamed: Mapping[str, TensorName] = {}
     """Its own older spellings, by those names."""
     files: Mapping[CompanionName, str] = {}
     """The files that came along, with the SHA-256 of each."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Origin:
+        if len({self.renamed.get(name, name) for name in self.tensors}) < len(self.tensors):
+            raise ValueError("two tensors have one name")
+        if taken := [n for n in self.files if n == CONFIG or n.endswith(".safetensors")]:
+            raise ValueError(f"{taken[0]} is no file that comes along")
+        return self
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,20 @@ def read_companions(folder: Path, names: Iterable[str]) -> list[Companion]:
     return [
         Companion(name, (folder / name).read_bytes()) for name in names if (folder / name).is_file()
     ]
+
+
+def check_companions(companions: Iterable[Companion], origin: Origin, folder: Path) -> None:
+    """Raises `WeightsError` unless files are still those that came along."""
+    changed = [c.name for c in companions if c.sha256 != origin.files[c.name]]
+    if changed:
+        raise WeightsError(
+            Problem(
+                "it is not the file that came along when the model was imported",
+                Place(str(folder / name)),
+                help="put the old one back, or move it away and add your own to the export",
+            )
+            for name in changed
+        )
 
 
 def write_companions(companions: Iterable[Companion], folder: Path) -> None:

@@ -1,0 +1,81 @@
+"""How long `zoo.families.import_folder` takes for a checkpoint of GPT-2's size, against reading,
+hashing and writing its bytes once, as a plain copy would."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from benchmarks.measure import Ratio, in_turn, printed
+
+BAR = 1.5
+GPT2_SMALL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+"""Its config.json: all else is the default of the model type."""
+
+MAKE = """
+import torch
+from safetensors.torch import save_file
+
+D, T = 768, torch.rand
+layer = {{
+    "ln_1.weight": T(D), "ln_1.bias": T(D), "ln_2.weight": T(D), "ln_2.bias": T(D),
+    "attn.c_attn.weight": T(D, 3 * D), "attn.c_attn.bias": T(3 * D),
+    "attn.c_proj.weight": T(D, D), "attn.c_proj.bias": T(D),
+    "mlp.c_fc.weight": T(D, 4 * D), "mlp.c_fc.bias": T(4 * D),
+    "mlp.c_proj.weight": T(4 * D, D), "mlp.c_proj.bias": T(D),
+}}
+ends = {{
+    "wte.weight": T(50257, D), "wpe.weight": T(1024, D), "ln_f.weight": T(D), "ln_f.bias": T(D)
+}}
+layers = {{f"h.{{i}}.{{name}}": t.clone() for i in range(12) for name, t in layer.items()}}
+tensors = {{f"transformer.{{name}}": t for name, t in {{**layers, **ends}}.items()}}
+save_file(tensors, {path!r}, metadata={{"format": "pt"}})
+"""
+
+# Waits for the disk, as the import does before the folder has its name.
+COPY = """
+import hashlib, os, time
+
+start = time.perf_counter()
+digest = hashlib.sha256()
+with open({source!r}, "rb", buffering=0) as read, open({target!r}, "xb", buffering=0) as write:
+    while block := read.read(1 << 22):
+        digest.update(block)
+        write.write(block)
+    os.fsync(write.fileno())
+print(time.perf_counter() - start)
+os.unlink({target!r})
+"""
+
+IMPORT = """
+import shutil, time
+from pathlib import Path
+from zoo.families import import_folder
+
+start = time.perf_counter()
+import_folder(Path({source!r}), Path({target!r}))
+print(time.perf_counter() - start)
+shutil.rmtree({target!r})
+"""
+
+
+def measure(rounds: int = 5) -> list[Ratio]:
+    """The ratio of the two. The checkpoint is in the page cache; importing modules is not timed."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "gpt2", str(Path(folder) / "made")
+        source.mkdir()
+        (source / "config.json").write_text(json.dumps(GPT2_SMALL))
+        weights = str(source / "model.safetensors")
+        printed(MAKE.format(path=weights) + "\nprint(0)")
+
+        def timed(code: str, source: str) -> float:
+            (seconds,) = printed(code.format(source=source, target=target))
+            return seconds
+
+        times = in_turn(
+            {"copy": lambda: timed(COPY, weights), "import": lambda: timed(IMPORT, str(source))},
+            rounds,
+        )
+    against = "reading, hashing and writing its bytes"
+    return [Ratio("import_folder of GPT-2 small", against, times["import"], times["copy"], BAR)]

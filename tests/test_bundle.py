@@ -1,0 +1,355 @@
+"""A bundle is the model that was bundled, whole and with nothing besides, or an error."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+
+import zoo
+from zoo.bundle import read_bundle, write_bundle
+from zoo.card import CardFields
+from zoo.cli import run
+from zoo.lock import Source
+
+TINY = {
+    "format": 1,
+    "name": "tiny",
+    "builder": "encoder",
+    "vocab": 5,
+    "n_layers": 1,
+    "d_model": 4,
+    "n_heads": 1,
+    "d_ff": 4,
+    "norm": "rms_norm",
+    "position": "none",
+    "bias": False,
+}
+
+
+@pytest.fixture
+def saved(project: Path) -> Path:
+    """A model with a tokenizer, and with files that do not belong to it."""
+    zoo.save(zoo.build(TINY, seed=3), "saved")
+    Path("saved/tokenizer.json").write_text('{"version": "1.0"}')
+    Path("saved/vocab.txt").write_text("a\nb\n")
+    Path("saved/setup.py").write_text("raise SystemExit")
+    Path("saved/.gitattributes").write_text("*.bin filter=lfs")
+    return Path("saved")
+
+
+def bundled(saved: Path, folder: Path, most: int | None = None) -> Path:
+    source = Source("owner/tiny", "607a30d")
+    card = CardFields("apache-2.0", ("text-generation",))
+    registry = zoo.load_registry()
+    write_bundle(saved, folder, registry=registry, card=card, source=source, max_shard_bytes=most)
+    return folder
+
+
+@pytest.fixture
+def bundle(saved: Path) -> Path:
+    return bundled(saved, Path("bundle"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# --- what is in it --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [None, 100])
+def test_what_is_bundled_comes_back(most: int | None, saved: Path) -> None:
+    folder = bundled(saved, Path("bundle"), most)
+    loaded, wanted = zoo.load(folder).state_dict(), zoo.load(saved).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in wanted.items())
+    found = files(folder)
+    weights = {name for name in found if "safetensors" in name}
+    assert found.keys() - weights == {
+        "README.md",
+        "spec.toml",
+        "tokenizer.json",
+        "vocab.txt",
+        "zoo.lock",
+    }
+    assert weights == {"model.safetensors"} if most is None else len(weights) > 3
+    assert found["vocab.txt"] == b"a\nb\n"
+    if most is None:
+        assert found["model.safetensors"] == (saved / "model.safetensors").read_bytes()
+
+
+def test_the_lock_tells_of_every_file_as_other_programs_see_it(bundle: Path) -> None:
+    found = files(bundle)
+    lock = tomllib.loads(found.pop("zoo.lock").decode())
+    assert lock["files"] == {
+        name: {"sha256": hashlib.sha256(raw).hexdigest(), "size": len(raw)}
+        for name, raw in found.items()
+    }
+    assert lock["torch"] == torch.__version__.partition("+")[0]
+    assert lock["zoo"] == zoo.__version__
+    assert lock["spec"] == zoo.read_spec(TINY).digest
+    assert lock["weights"]["content"] == zoo.save(zoo.load(bundle), "again")
+    assert lock["source"] == {"name": "owner/tiny", "revision": "607a30d"}
+    assert lock["plugins"]["norm.rms_norm"] == f"zoo {zoo.__version__}"
+
+
+def test_the_spec_beside_the_weights_builds_the_same_model(bundle: Path) -> None:
+    assert zoo.read_spec(bundle / "spec.toml") == zoo.load(bundle).spec
+
+
+def test_hubs_read_the_metadata_of_the_card(bundle: Path) -> None:
+    """As huggingface_hub does."""
+    data = ModelCard.load(bundle / "README.md").data.to_dict()
+    assert data["license"] == "apache-2.0"
+    assert data["library_name"] == "zoo"
+    assert data["tags"] == ["zoo", "transformer", "text-generation"]
+
+
+def test_the_same_model_gives_the_same_bundle(bundle: Path, saved: Path) -> None:
+    assert files(bundled(saved, Path("again"))) == files(bundle)
+    shutil.copytree(bundle, "copy")
+    assert files(bundled(Path("copy"), Path("third"))) == files(bundle)
+
+
+def test_a_card_of_ones_own(saved: Path) -> None:
+    registry = zoo.load_registry()
+    Path("card.md").write_text("---\nlicense: mit\n---\n# Mine\n")
+    write_bundle(saved, Path("bundle"), registry=registry, card=Path("card.md"))
+    assert Path("bundle/README.md").read_text().endswith("# Mine\n")
+    for text in ("# Mine\n", "---\nlicense: mit\n"):
+        Path("card.md").write_text(text)
+        with pytest.raises(zoo.ZooError, match="no metadata block"):
+            write_bundle(saved, Path("other"), registry=registry, card=Path("card.md"))
+    with pytest.raises(zoo.ZooError, match="is no licence or tag"):
+        CardFields("mit\nlibrary_name: x")
+    assert not Path("other").exists()
+
+
+def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(bundle: Path, saved: Path) -> None:
+    before = files(bundle)
+    with pytest.raises(zoo.ZooError, match="is there already"):
+        bundled(saved, bundle)
+    assert files(bundle) == before
+    raw = bytearray((saved / "model.safetensors").read_bytes())
+    raw[-1] ^= 1
+    (saved / "model.safetensors").write_bytes(raw)
+    names = {path.name for path in Path().iterdir()}
+    with pytest.raises(zoo.WeightsError, match="are not those that were saved"):
+        bundled(saved, Path("other"))
+    assert {path.name for path in Path().iterdir()} == names
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def refused(bundle: Path, *parts: str) -> str:
+    """What is said of a bundle when it is checked; loading it says it too, but for the weights."""
+    with pytest.raises(zoo.WeightsError) as caught:
+        read_bundle(bundle)
+    with pytest.raises(zoo.ZooError):
+        zoo.load(bundle)
+    for part in parts:
+        assert part in str(caught.value)
+    return str(caught.value)
+
+
+def test_every_single_byte_counts(bundle: Path) -> None:
+    """Each byte of each file, changed in one bit, makes the bundle one that is not loaded."""
+    registry = zoo.load_registry()
+    for path in sorted(bundle.iterdir()):
+        raw = path.read_bytes()
+        for at in range(len(raw)):
+            path.write_bytes(raw[:at] + bytes([raw[at] ^ (1 << at % 8)]) + raw[at + 1 :])
+            with pytest.raises(zoo.ZooError):
+                zoo.load(bundle, registry=registry)
+        path.write_bytes(raw)
+    read_bundle(bundle)
+
+
+@pytest.mark.drill
+def test_every_single_byte_counts_in_every_bit(bundle: Path) -> None:
+    for path in sorted(bundle.iterdir()):
+        raw = path.read_bytes()
+        for at in range(8 * len(raw)):
+            changed = raw[at // 8] ^ (1 << at % 8)
+            path.write_bytes(raw[: at // 8] + bytes([changed]) + raw[at // 8 + 1 :])
+            with pytest.raises(zoo.WeightsError):
+                read_bundle(bundle)
+        path.write_bytes(raw)
+    read_bundle(bundle)
+
+
+EXTRA = [
+    ".git",
+    ".gitattributes",
+    ".gitignore",
+    ".DS_Store",
+    "config.json",
+    "model.bin",
+    "model-000000000000-00001-of-00001.safetensors",
+    "model.safetensors.index.json",
+    "modeling_tiny.py",
+    "pytorch_model.bin",
+    "registry.toml",
+    "zoo.lock.sig",
+    "LICENSE",
+    " ",
+    "a\nb",
+    "ü",
+]
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_a_file_that_the_lock_does_not_tell_of(name: str, bundle: Path) -> None:
+    (bundle / name).write_bytes(b"")
+    refused(bundle, "the lock does not tell of it")
+
+
+@pytest.mark.parametrize("name", [".git", "plugins", "__pycache__", "model.sig"])
+def test_a_folder_in_a_bundle(name: str, bundle: Path) -> None:
+    (bundle / name).mkdir()
+    refused(bundle, name)
+
+
+@pytest.mark.parametrize("name", ["spec.toml", "model.safetensors", "README.md", "vocab.txt"])
+def test_links_pipes_and_missing_files(name: str, bundle: Path) -> None:
+    path = bundle / name
+    path.rename(Path("elsewhere"))
+    refused(bundle, "it is missing")
+    path.symlink_to(Path("elsewhere").absolute())
+    refused(bundle, "regular files only")
+    path.unlink()
+    os.mkfifo(path)
+    refused(bundle, "regular files only")
+
+
+def relocked(bundle: Path, change: Callable[[Path], None] | None = None, **stated: object) -> None:
+    """What a liar can do: change files, and the lock with them, its own SHA-256 included."""
+    from zoo.lock import FileRecord, Lock, read_lock
+
+    lock = read_lock(bundle)
+    if change is not None:
+        change(bundle)
+    found = {path.name: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
+    del found["zoo.lock"]
+    records = {n: FileRecord(hashlib.sha256(r).hexdigest(), len(r)) for n, r in found.items()}
+    fields = {field: getattr(lock, field) for field in Lock.__dataclass_fields__}
+    text = Lock(**{**fields, "files": records, **stated}).to_text()
+    (bundle / "zoo.lock").write_text(text)
+
+
+def reweigh(bundle: Path) -> None:
+    zoo.save(zoo.build({**TINY, "vocab": 6}), bundle)
+
+
+def respec(bundle: Path) -> None:
+    path = bundle / "spec.toml"
+    path.write_text(path.read_text().replace("vocab = 5", "vocab = 6"))
+
+
+def respell(bundle: Path) -> None:
+    path = bundle / "spec.toml"
+    assert "bias = false" in path.read_text()
+    path.write_text(path.read_text().replace("bias = false", "bias = 0"))
+
+
+def extend(bundle: Path) -> None:
+    path = bundle / "spec.toml"
+    path.write_text('extends = "../saved/spec.toml"\n' + path.read_text())
+
+
+LIES: dict[str, tuple[Callable[[Path], None] | None, dict[str, object], str]] = {
+    "other weights": (reweigh, {}, "weights is not that of the weights"),
+    "other spec": (respec, {}, "the spec is not that of the weights beside it"),
+    "spec of other types": (respell, {}, "the spec is not that of the weights beside it"),
+    "spec that extends": (extend, {}, "the spec is not that of the weights beside it"),
+    "other name": (None, {"name": "other"}, "model's name is not that of the weights"),
+    "other zoo": (None, {"zoo": "9"}, "zoo's version is not that of the weights"),
+    "other plugins": (None, {"plugins": {"ffn.mlp": "zoo 9"}}, "plugins is not that"),
+    "other spec digest": (None, {"spec": "sha256:" + "0" * 64}, "spec is not that of"),
+    "other content": (None, {"content": "sha256:" + "0" * 64}, "content digest is not that"),
+    "code": (lambda b: (b / "model.py").write_text(""), {}, "`model.py`, which is no file of"),
+    "hidden": (lambda b: (b / ".gitignore").write_text(""), {}, "`.gitignore`, which is no file"),
+    "registry": (lambda b: (b / "registry.toml").write_text(""), {}, "`registry.toml`, which is"),
+    "pickle": (lambda b: (b / "model.bin").write_text(""), {}, "`model.bin`, which is no file of"),
+    "second weights": (
+        lambda b: (b / "model.safetensors.index.json").write_text("{}"),
+        {},
+        "of one of them",
+    ),
+    "stray shard": (
+        lambda b: (b / "model-0123456789ab-00001-of-00002.safetensors").write_text("{}"),
+        {},
+        "the lock's files are not those of the weights",
+    ),
+    "no card": (lambda b: (b / "README.md").unlink(), {}, "does not tell of `README.md`"),
+    "no spec": (lambda b: (b / "spec.toml").unlink(), {}, "does not tell of `spec.toml`"),
+}
+
+
+@pytest.mark.parametrize(("change", "stated", "message"), LIES.values(), ids=LIES)
+def test_a_lock_that_lies(
+    change: Callable[[Path], None] | None, stated: dict[str, object], message: str, bundle: Path
+) -> None:
+    relocked(bundle)
+    read_bundle(bundle)
+    relocked(bundle, change, **stated)
+    with pytest.raises(zoo.WeightsError) as caught:
+        read_bundle(bundle)
+    assert message in str(caught.value)
+    with pytest.raises(zoo.ZooError):
+        zoo.load(bundle)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "a\\b", "", "zoo.lock", "."])
+def test_a_lock_that_names_what_is_elsewhere(name: str, bundle: Path) -> None:
+    from zoo.lock import FileRecord, read_lock
+
+    files = {**read_lock(bundle).files, name: FileRecord("0" * 64, 1)}
+    relocked(bundle, files=files)
+    with pytest.raises(zoo.WeightsError):
+        read_bundle(bundle)
+
+
+def test_all_that_is_wrong_is_told_at_once(bundle: Path) -> None:
+    (bundle / ".git").mkdir()
+    (bundle / "x.py").write_text("")
+    (bundle / "vocab.txt").unlink()
+    (bundle / "tokenizer.json").write_text("{}")
+    with pytest.raises(zoo.WeightsError) as caught:
+        read_bundle(bundle)
+    assert len(caught.value.problems) == 4
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+
+def test_the_commands_make_and_check_a_bundle(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--license", "mit", "--source", "owner/tiny@607a30d", "--max-shard-bytes", "100"]
+    assert run(["bundle", "make", "saved", "made", *arguments, "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["content_digest"] == zoo.save(zoo.load("made"), "again")
+    assert run(["bundle", "verify", "made", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == made
+    assert made["signature"] == "none"
+    assert made["files"].keys() == files(Path("made")).keys() - {"zoo.lock"}
+    assert run(["load", "made", "--locked"]) == 0
+    Path("made/x").touch()
+    for command in (["bundle", "verify", "made"], ["load", "made"]):
+        assert run(command) == 2
+        assert "made/x: error: the lock does not tell of it" in capsys.readouterr().err
+
+
+def test_a_source_without_a_revision(saved: Path) -> None:
+    assert run(["bundle", "make", "saved", "made", "--source", "owner/tiny"]) == 2
+    assert not Path("made").exists()

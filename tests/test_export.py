@@ -1,0 +1,165 @@
+"""`zoo export` of models whose file tells something wrong of where they come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import zoo
+from zoo.cli import run
+from zoo.families import export_folder, import_folder
+
+Origin = dict[str, Any]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """An imported model, with a tokenizer."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=19,
+        hidden_size=8,
+        intermediate_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    source = tmp_path / "source"
+    LlamaForCausalLM(config).save_pretrained(source)
+    (source / "tokenizer.json").write_text("{}")
+    import_folder(source, tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def change_origin(model: Path, change: Callable[[Origin], Any]) -> None:
+    """Write the model anew, with another origin."""
+    loaded = zoo.load(model)
+    assert loaded.origin is not None
+    origin = json.loads(json.dumps(loaded.origin))
+    change(origin)
+    loaded.origin = origin
+    zoo.save(loaded, model)
+
+
+def refused(model: Path) -> str:
+    """The message of an export that must fail and leave nothing."""
+    before = sorted(model.parent.rglob("*"))
+    output = model.parent / "deep" / "output"
+    with pytest.raises(zoo.ZooError) as error:
+        export_folder(model, output)
+    assert sorted(model.parent.rglob("*")) == before
+    return str(error.value)
+
+
+def change_config(**values: Any) -> Callable[[Origin], Any]:
+    def change(origin: Origin) -> None:
+        origin["config"] = json.dumps({**json.loads(origin["config"]), **values})
+
+    return change
+
+
+def rename(new: str) -> Callable[[Origin], Any]:
+    return lambda origin: origin.update(renamed={"lm_head.weight": new})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil",
+        "/etc/evil",
+        "a/../evil",
+        "a/b/evil",
+        "..",
+        ".hidden",
+        "a\\evil/../../x",
+        "config.json",
+        "model.safetensors",
+        "",
+    ],
+)
+def test_file_that_cannot_have_come_along(model: Path, name: str) -> None:
+    change_origin(model, lambda origin: origin["files"].update({name: "0" * 64}))
+    assert "what it says of its origin is damaged: " in refused(model)
+
+
+@pytest.mark.parametrize("name", ["../../evil/x", "/etc/evil/x", "../x", "a/b/x", "a/", ""])
+def test_tensor_in_a_place_that_is_none(model: Path, name: str) -> None:
+    change_origin(model, rename(name))
+    assert "its origin is damaged: `renamed.lm_head.weight`: " in refused(model)
+    change_origin(model, lambda origin: origin.update(renamed={}, tensors=[name]))
+    assert "its origin is damaged: `tensors.0`: " in refused(model)
+
+
+def test_two_tensors_of_one_name(model: Path) -> None:
+    change_origin(model, rename("model.norm.weight"))
+    assert "two tensors have one name" in refused(model)
+
+
+def test_tensor_that_the_model_lacks(model: Path) -> None:
+    change_origin(model, lambda origin: origin["tensors"].append("model.extra.weight"))
+    assert "has no rule for the tensor `model.extra.weight`" in refused(model)
+
+
+def test_tensor_that_only_the_model_has(model: Path) -> None:
+    change_origin(model, lambda origin: origin["tensors"].remove("model.norm.weight"))
+    assert "no tensor that becomes `decoder.norm.weight`" in refused(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda origin: origin.update(family="lama"), "did you mean `llama`?"),
+        (lambda origin: origin.update(family="../llama"), "no family"),
+        (lambda origin: origin.update(family="gpt2"), "gpt2"),
+        (lambda origin: origin.update(family="mistral"), "mistral"),
+        (lambda origin: origin.pop("family"), "`family`: Field required"),
+        (lambda origin: origin.update(more=1), "`more`: Extra inputs"),
+        (lambda origin: origin.update(tensors="all"), "`tensors`: "),
+        (lambda origin: origin.update(config="{"), "not JSON"),
+        (lambda origin: origin.update(config="[]"), "an object is expected"),
+        (change_config(num_attention_heads=4), "means another model, with another `decoder`"),
+        (change_config(intermediate_size=24), "means another model, with another `decoder`"),
+        (change_config(hidden_size="8"), "`hidden_size` must be an integer"),
+        (change_config(rms_norm_eps=0.5), "means another model"),
+    ],
+)
+def test_origin_of_another_model(
+    model: Path, change: Callable[[Origin], Any], message: str
+) -> None:
+    change_origin(model, change)
+    assert message in refused(model)
+
+
+def test_spec_that_was_changed_since(model: Path) -> None:
+    """Its weights fit the old configuration, which would now tell something else."""
+    loaded = zoo.load(model)
+    spec = loaded.spec.to_dict()
+    spec["decoder"]["norm"]["eps"] = 0.5
+    changed = zoo.build(spec)
+    changed.load_state_dict(loaded.state_dict())
+    changed.origin = loaded.origin
+    zoo.save(changed, model)
+    assert "means another model, with another `decoder`" in refused(model)
+
+
+def test_file_that_has_changed_since(model: Path) -> None:
+    (model / "tokenizer.json").write_text('{"mine": 1}')
+    message = refused(model)
+    assert f"{model}/tokenizer.json: error: it is not the file that came along" in message
+
+
+def test_on_the_command_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change_origin(model, lambda origin: origin["files"].update({"../evil": "0" * 64}))
+    output = tmp_path / "output"
+    assert run(["export", str(model), "--to", "hf", "-o", str(output)]) == 2
+    told = capsys.readouterr()
+    assert f"{model}/model.safetensors: error: what it says of its origin is damaged" in told.err
+    assert not output.exists()

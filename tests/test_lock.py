@@ -1,0 +1,143 @@
+"""A lock refuses what is not as it was, and says each difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import zoo
+from zoo.cli import run
+from zoo.errors import Place
+from zoo.lock import LOCK_NAME, Lock, parse_lock, read_lock
+
+SPEC = """
+format = 1
+name = "locked"
+builder = "encoder"
+vocab = 9
+n_layers = 1
+d_model = 8
+n_heads = 2
+d_ff = 8
+ffn = "my_ffn"
+"""
+
+
+@pytest.fixture
+def locked(project: Path) -> Path:
+    """A project with a component of its own, a spec that names it, and its lock."""
+    assert run(["init", "."]) == 0
+    Path("spec.toml").write_text(SPEC)
+    assert run(["lock", "spec.toml"]) == 0
+    return project
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert run(arguments) == 2
+    return capsys.readouterr().err
+
+
+def other(lock: Lock, **stated: object) -> str:
+    """The text of a lock that states something else."""
+    fields = {name: getattr(lock, name) for name in Lock.__dataclass_fields__}
+    return Lock(**{**fields, **stated}).to_text()
+
+
+def test_what_is_as_it_was_is_built(locked: Path) -> None:
+    assert run(["build", "spec.toml", "--locked", "-o", "out"]) == 0
+    assert read_lock(locked).plugins["ffn.my_ffn"].startswith("sha256:")
+    assert read_lock(locked).plugins["norm.layer_norm"] == f"zoo {zoo.__version__}"
+
+
+def test_another_spec_is_refused(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("spec.toml").write_text(SPEC.replace("d_ff = 8", "d_ff = 16"))
+    told = failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
+    assert "zoo.lock: error: the spec's digest is `sha256:" in told
+    assert not Path("out").exists()
+    assert run(["build", "spec.toml", "-o", "out"]) == 0
+
+
+def test_another_plugin_is_refused(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file of a plugin without a version is known by its bytes."""
+    stated = {**read_lock(locked).plugins, "ffn.my_ffn": "sha256:" + "0" * 64}
+    Path(LOCK_NAME).write_text(other(read_lock(locked), plugins=stated))
+    told = failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
+    assert "the plugin `ffn.my_ffn` is `sha256:" in told
+
+
+def test_every_difference_is_told(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugins = {k: v for k, v in read_lock(locked).plugins.items() if k != "norm.layer_norm"}
+    plugins["norm.gone"] = "other 1.0"
+    text = other(read_lock(locked), name="x", zoo="9.9", torch="1.0", plugins=plugins)
+    Path(LOCK_NAME).write_text(text)
+    told = failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
+    assert told.count("error:") == 5
+    for part in (
+        f"the zoo's version is `{zoo.__version__}`; the lock says `9.9`",
+        "the lock says `1.0`",
+        "the model's name is `locked`; the lock says `x`",
+        "`norm.gone` is nothing; the lock says `other 1.0`",
+        f"`norm.layer_norm` is `zoo {zoo.__version__}`; the lock says nothing",
+    ):
+        assert part in told
+
+
+def test_a_bundle_is_loaded_with_what_it_was_made_with(
+    locked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["build", "spec.toml", "-o", "out"]) == 0
+    assert run(["bundle", "make", "out", "bundle"]) == 0
+    assert run(["load", "bundle", "--locked"]) == 0
+    assert run(["build", "bundle/spec.toml", "--locked", "-o", "again"]) == 0
+    folder = Path("bundle")
+    (folder / LOCK_NAME).write_text(other(read_lock(folder), torch="1.0"))
+    assert run(["load", "bundle"]) == 0
+    assert "torch's version is" in failure(capsys, "load", "bundle", "--locked")
+
+
+def test_without_a_lock(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(LOCK_NAME).unlink()
+    assert "there is no lock, as" in failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
+    assert run(["build", "spec.toml", "-o", "out"]) == 0
+    assert "there is no lock, as" in failure(capsys, "load", "out", "--locked")
+
+
+def test_a_lock_of_a_spec_makes_no_bundle_of_its_folder(locked: Path) -> None:
+    """Weights beside the spec and its lock are loaded as those of any folder."""
+    assert run(["build", "spec.toml", "-o", "."]) == 0
+    zoo.load(".", locked=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("format = 1", "format = 2"),
+        ("format = 1", "format = true"),
+        ('torch = "', 'torch = "1'),
+        ("\n", "\r\n"),
+        ("# Written", "# written"),
+        ("\n[plugins]", "[plugins]"),
+        ("format", "note = 1\nformat"),
+        ("[plugins]", "plugins = 1\n[more]"),
+        ("[plugins]", "[[plugins]]"),
+        ('name = "locked"', 'name = "l\\u001bocked"'),
+        ('name = "locked"', "name = 1979-05-27"),
+        ('name = "locked"', "name = " + "[" * 5000),
+        ("format", "a." * 200 + "a = 1\nformat"),
+    ],
+)
+def test_a_lock_that_is_not_as_it_was_written(old: str, new: str, locked: Path) -> None:
+    text = Path(LOCK_NAME).read_text()
+    assert parse_lock(text.encode(), Place("zoo.lock")).name == "locked"
+    changed = text.replace(old, new)
+    assert changed != text
+    with pytest.raises(zoo.WeightsError, match="the lock is damaged"):
+        parse_lock(changed.encode(), Place("zoo.lock"))
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff", b"\0" * 100, b"#" * (1 << 19), b"format = 1\n"])
+def test_what_is_no_lock(raw: bytes) -> None:
+    with pytest.raises(zoo.WeightsError, match="the lock is damaged"):
+        parse_lock(raw, Place("zoo.lock"))

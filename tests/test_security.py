@@ -1,0 +1,146 @@
+"""The trust model of docs/security.md: what is downloaded is data, whatever is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import SPEC, Case, cases, toml
+
+import zoo
+from zoo.bundle import write_bundle
+from zoo.card import CardFields
+
+ROOT = Path(__file__).parent.parent
+CANARY = "canary-7f3a"
+MEMORY = 8 << 30
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each case did, run in a process of its own with an audit hook."""
+    home = tmp_path_factory.mktemp("hostile")
+    (home / "home").mkdir()
+    (home / "outside.toml").write_text(toml({**SPEC, "name": CANARY}))
+    for name, spec in (("plain", SPEC), ("wrong", {**SPEC, "d_fff": 3})):
+        (home / name).mkdir()
+        (home / name / "spec.toml").write_text(toml(spec))
+        (home / name / "registry.toml").write_text("format = 1\n")
+    zoo.save(zoo.build(SPEC), home / "saved")
+    (home / "saved" / "vocab.txt").write_text("a\n")
+    registry = zoo.load_registry()
+    write_bundle(home / "saved", home / "good", registry=registry, card=CardFields())
+    listed: list[dict[str, Any]] = []
+    for number, case in enumerate(cases(home / "good")):
+        folder = home / f"case-{number}"
+        folder.mkdir()
+        case.make(folder)
+        listed.append({**_told(case), "folder": folder.name})
+    (home / "cases.json").write_text(json.dumps(listed))
+    source = os.pathsep.join([str(ROOT), str(ROOT / "plugins")])
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "audited.py"), str(home)],
+        env={**os.environ, "ZOO_CANARY": CANARY, "PYTHONPATH": source},
+        cwd=home / "home",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == len(listed)
+    return found
+
+
+def _told(case: Case) -> dict[str, Any]:
+    return {"kind": case.kind, "aim": case.aim, "name": case.name, "inert": case.inert}
+
+
+def test_the_corpus_is_large_and_has_every_kind(results: list[dict[str, Any]]) -> None:
+    kinds = Counter(result["kind"] for result in results)
+    assert len(results) >= 200
+    assert min(kinds[kind] for kind in ("spec", "bundle", "registry")) >= 40
+    names = Counter((result["kind"], result["aim"], result["name"]) for result in results)
+    assert max(names.values()) == 1
+
+
+def test_nothing_is_imported_run_reached_or_touched(results: list[dict[str, Any]]) -> None:
+    assert [result for result in results if result["touched"]] == []
+
+
+def test_what_is_hostile_is_refused_by_the_zoos_own_errors(results: list[dict[str, Any]]) -> None:
+    wrong = [
+        result
+        for result in results
+        if not result["outcome"].startswith("refused")
+        and not (result["inert"] and result["outcome"].startswith("accepted"))
+    ]
+    assert wrong == []
+
+
+def test_nothing_of_the_machine_is_told(results: list[dict[str, Any]]) -> None:
+    """Neither a variable's value nor what is in a file elsewhere."""
+    assert [result for result in results if CANARY in result["outcome"]] == []
+
+
+def test_the_hook_sees_what_it_should(tmp_path: Path) -> None:
+    """A plugin that a registry of one's own names does all of it, and is seen doing it."""
+    # A test of the test: the same script, with a component that misbehaves.
+    home = tmp_path
+    for name in ("home", "plain", "wrong", "good", "case-0"):
+        (home / name).mkdir()
+    for name in ("plain", "wrong", "case-0"):
+        (home / name / "spec.toml").write_text(toml(SPEC))
+        (home / name / "registry.toml").write_text("format = 1\n")
+    zoo.save(zoo.build(SPEC), home / "good")
+    evil = "import socket, subprocess, antigravity_of_mine\n"
+    (home / "case-0" / "spec.toml").write_text(toml({**SPEC, "ffn": "evil"}))
+    (home / "case-0" / "registry.toml").write_text('format = 1\n[ffn]\nevil = "evil.py:Evil"\n')
+    (home / "case-0" / "evil.py").write_text(
+        "import socket\nopen('/etc/hostname').close()\nsocket.socket().close()\n" + evil
+    )
+    case = {"kind": "spec", "aim": "code", "name": "evil", "inert": False, "folder": "case-0"}
+    (home / "cases.json").write_text(json.dumps([case]))
+    source = os.pathsep.join([str(ROOT), str(ROOT / "plugins")])
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "audited.py"), str(home)],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    touched = "\n".join(json.loads(done.stdout)["touched"])
+    for part in ("import antigravity_of_mine", "open /etc/hostname", "socket.__new__", "exec "):
+        assert part in touched
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+ROW = re.compile(r"^\| (?P<sentence>[^|]+) \| `(?P<aim>\w+)` \|", re.MULTILINE)
+TEST = re.compile(r"`(tests/\w+\.py)::(\w+)`")
+
+
+def test_the_page_has_a_class_for_every_case_and_a_case_for_every_class(
+    results: list[dict[str, Any]],
+) -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    stated = {match["aim"] for match in ROW.finditer(page)}
+    assert stated == {result["aim"] for result in results}
+
+
+def test_the_tests_that_the_page_names_are_there() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    named = TEST.findall(page)
+    assert len(named) > 10
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"

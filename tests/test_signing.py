@@ -1,0 +1,140 @@
+"""Signatures of bundles, with keys that are made here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+import zoo
+from zoo.bundle import read_bundle
+from zoo.cli import run
+
+SPEC = """
+format = 1
+name = "signed"
+builder = "encoder"
+vocab = 9
+n_layers = 1
+d_model = 8
+n_heads = 2
+d_ff = 8
+"""
+
+
+def make_key(name: str) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    Path(f"{name}.key").write_bytes(private)
+    Path(f"{name}.pem").write_bytes(public)
+
+
+@pytest.fixture
+def bundle(project: Path) -> Path:
+    Path("spec.toml").write_text(SPEC)
+    assert run(["build", "spec.toml", "-o", "out"]) == 0
+    assert run(["bundle", "make", "out", "bundle"]) == 0
+    make_key("mine")
+    return Path("bundle")
+
+
+@pytest.fixture
+def signed(bundle: Path) -> Path:
+    assert run(["bundle", "sign", "bundle", "--key", "mine.key"]) == 0
+    return bundle
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert run(arguments) == 2
+    return capsys.readouterr().err
+
+
+def test_a_signature_is_checked_with_its_key(
+    signed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(["bundle", "verify", "bundle", "--key", "mine.pem"]) == 0
+    assert "signature: checked" in capsys.readouterr().out
+    assert run(["bundle", "verify", "bundle"]) == 0
+    assert "signature: not checked" in capsys.readouterr().out
+    assert read_bundle(signed).is_signed
+    zoo.load(signed)
+
+
+def test_another_program_checks_it_too(signed: Path) -> None:
+    """The command line of model-signing, which also says what it is that it checks."""
+    command = [sys.executable, "-m", "model_signing", "verify", "key", "bundle"]
+    options = ["--signature", "bundle/model.sig", "--public_key", "mine.pem"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_another_key_is_refused(signed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_key("other")
+    told = failure(capsys, "bundle", "verify", "bundle", "--key", "other.pem")
+    assert "the signature is not that of the key over these files" in told
+
+
+def test_a_bundle_that_was_made_anew_is_refused(
+    signed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its lock is right; what is signed is another one."""
+    Path("spec.toml").write_text(SPEC.replace("d_ff = 8", "d_ff = 12"))
+    assert run(["build", "spec.toml", "-o", "out"]) == 0
+    assert run(["bundle", "make", "out", "other"]) == 0
+    Path("other/model.sig").write_bytes(Path("bundle/model.sig").read_bytes())
+    assert run(["bundle", "verify", "other"]) == 0
+    assert "is not that of the key" in failure(
+        capsys, "bundle", "verify", "other", "--key", "mine.pem"
+    )
+
+
+@pytest.mark.parametrize("name", [".git", ".gitignore", ".gitattributes"])
+def test_files_of_git_are_refused(
+    name: str, signed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (signed / name).write_text("")
+    told = failure(capsys, "bundle", "verify", "bundle", "--key", "mine.pem")
+    assert f"{name}: error: the lock does not tell of it" in told
+
+
+def test_without_a_signature(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = failure(capsys, "bundle", "verify", "bundle", "--key", "mine.pem")
+    assert "there is no signature" in told
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b"\xff", b'{"a": 1}'])
+def test_what_is_no_signature(
+    content: bytes, signed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (signed / "model.sig").write_bytes(content)
+    told = failure(capsys, "bundle", "verify", "bundle", "--key", "mine.pem")
+    assert "is not that of the key" in told
+
+
+def test_keys_that_are_none(signed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.pem").write_text("-----BEGIN PUBLIC KEY-----\n")
+    for command in (["verify", "bundle"], ["sign", "bundle"]):
+        told = failure(capsys, "bundle", *command, "--key", "absent.pem")
+        assert "absent.pem: error: there is no such key" in told
+        before = (signed / "model.sig").read_bytes()
+        assert "error:" in failure(capsys, "bundle", *command, "--key", "bad.pem")
+        assert (signed / "model.sig").read_bytes() == before
+
+
+def test_a_damaged_bundle_is_not_signed(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (bundle / "spec.toml").write_text(SPEC)
+    assert "bundle/spec.toml" in failure(capsys, "bundle", "sign", "bundle", "--key", "mine.key")
+    assert not (bundle / "model.sig").exists()
