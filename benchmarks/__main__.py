@@ -1,4 +1,4 @@
-"""Measure everything and print the table: python -m benchmarks [startup] [build] [load] [import]."""
+"""Measure everything and print the table: python -m benchmarks [startup|build|load|import]..."""
 
 from __future__ import annotations
 
