@@ -146,3 +146,9 @@ def test_cross_attention_has_none() -> None:
     cross = {"cross_attn": {"kind": "multi_head", "global_tokens": True}}
     with pytest.raises(zoo.SpecError, match="cross-attention sees another"):
         zoo.read_spec(spec("encoder_decoder", decoder=cross))
+
+
+def test_nothing_is_kept_of_a_layer_that_has_them() -> None:
+    """A decoder that is not causal may have them, and computes each token from all."""
+    model = zoo.read_spec(spec("decoder", **ASKED, head="linear", decoder={"causal": False})).model
+    assert model.generation.not_incremental == ("attention `multi_head`", "`causal = false`")

@@ -225,6 +225,11 @@ def test_a_value_that_nothing_reads(source: Path) -> None:
     assert '`summary_type` is "mean", and nothing reads it' in refused_gpt2(source)
 
 
+def test_a_quantised_checkpoint(source: Path) -> None:
+    change_config(source, quantization_config={"quant_method": "fp8"})
+    assert "`quantization_config` is" in refused(source, at="config.json:")
+
+
 def refused_gpt2(source: Path) -> str:
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -242,3 +242,16 @@ def test_which_layers_a_rule_means(rules: list[dict[str, Any]], widths: list[int
 def test_contradictions(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(zoo.SpecError, match=message):
         zoo.read_spec(spec(**fields))
+
+
+def test_a_memory_is_given_where_one_is_attended_to() -> None:
+    """And nowhere else: nothing attends to itself in its place, and none is left unread."""
+    ids, memory = torch.zeros(2, LENGTH).long(), torch.randn(2, 3, 4, dtype=torch.float64)
+    attends = zoo.build(spec("decoder", memory_width=4), dtype=torch.float64)
+    assert attends(ids, memory).shape == (2, LENGTH, D_MODEL)
+    pair = zoo.build(spec("encoder_decoder"))
+    for call in (attends, attends.decode, lambda ids: pair.decode(ids, None)):
+        with pytest.raises(ValueError, match="attends to a memory: pass `memory`, "):
+            call(ids)
+    with pytest.raises(ValueError, match="attends to no memory"):
+        zoo.build(spec("decoder"))(ids, memory)

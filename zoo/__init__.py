@@ -13,8 +13,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.backends import attention_backend
     from zoo.building import build
-    from zoo.errors import PluginError, RegistryError, SpecError, WeightsError, ZooError
+    from zoo.errors import InputError, PluginError, RegistryError, SpecError, WeightsError, ZooError
+    from zoo.generation import (
+        Beam,
+        Generated,
+        Greedy,
+        Sampling,
+        arrange_weights,
+        generate,
+        stream,
+    )
     from zoo.loading import load
     from zoo.reading import read_spec
     from zoo.registry import Registry, load_registry
@@ -24,28 +34,45 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionMaps",
+    "Beam",
+    "Generated",
+    "Greedy",
+    "InputError",
     "ModelSpec",
     "PluginError",
     "Registry",
     "RegistryError",
+    "Sampling",
     "SpecError",
     "Transformer",
     "WeightsError",
     "ZooError",
+    "arrange_weights",
+    "attention_backend",
     "build",
+    "generate",
     "load",
     "load_registry",
     "read_spec",
     "save",
+    "stream",
 ]
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "attention_backend": "backends",
     "build": "building",
     "load": "loading",
     "read_spec": "reading",
     "save": "saving",
+    "arrange_weights": "generation",
+    "generate": "generation",
+    "stream": "generation",
+    "Greedy": "generation",
+    "Sampling": "generation",
+    "Beam": "generation",
+    "Generated": "generation",
     "ModelSpec": "spec",
     "Transformer": "transformer",
     "AttentionMaps": "transformer",
@@ -54,6 +81,7 @@ _HOMES = {
     "ZooError": "errors",
     "SpecError": "errors",
     "RegistryError": "errors",
+    "InputError": "errors",
     "PluginError": "errors",
     "WeightsError": "errors",
 }

@@ -1,5 +1,4 @@
-"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`. Further commands are
-in `zoo.plugin_cli` and `zoo.bundle_cli`."""
+"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`, and more."""
 
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ from zoo.bundle_cli import bundle, load, lock
 from zoo.errors import Place, Problem, ZooError
 from zoo.family_cli import export, families, import_, lint
 from zoo.plugin_cli import init, plugin
+from zoo.run_cli import run as run_command
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -195,13 +195,20 @@ def _told_of(found: ModelSpec | None, problems: Sequence[Problem]) -> dict[str, 
 @spec_argument
 @click.option("--resolved", is_flag=True, help="The full form, each value with its origin.")
 @click.option("--tensors", is_flag=True, help="The name and shape of every stored tensor.")
+@click.option("--backends", is_flag=True, help="What computes each attention, and why.")
 @click.option(
     "--svg", type=click.Path(path_type=Path), help="Draw the architecture into this SVG file."
 )
 @json_option
 @click.pass_obj
 def show(
-    layers: Layers, spec: str, resolved: bool, tensors: bool, svg: Path | None, as_json: bool
+    layers: Layers,
+    spec: str,
+    resolved: bool,
+    tensors: bool,
+    backends: bool,
+    svg: Path | None,
+    as_json: bool,
 ) -> None:
     """Show SPEC, a file, a model's name or a weights file: its parts, parameters and sizes."""
     from zoo import show as views
@@ -217,6 +224,8 @@ def show(
         _print(as_json, found.to_dict(), lambda _: views.resolved_text(found))
     elif tensors:
         _print(as_json, views.tensors_data(found), views.tensors_text)
+    elif backends:
+        _print(as_json, views.backends_data(found), views.backends_text)
     elif svg is None or as_json:
         _print(as_json, views.summary_data(found), lambda data: views.summary_text(found, data))
 
@@ -271,7 +280,18 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
     _print(as_json, listing_data(layers(), what, pattern), listing_text)
 
 
-for command in (import_, export, families, lint, load, lock, bundle, init, plugin):
+for command in (
+    import_,
+    export,
+    families,
+    lint,
+    load,
+    lock,
+    bundle,
+    run_command,
+    init,
+    plugin,
+):
     cli.add_command(command)
 
 

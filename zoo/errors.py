@@ -106,6 +106,10 @@ class WeightsError(ZooError):
     """A weights file that is damaged, foreign, or not what its spec says."""
 
 
+class InputError(ZooError):
+    """What a model is called with does not fit it."""
+
+
 class Findings:
     """Collects the problems of one pass over a spec, each once."""
 

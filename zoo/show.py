@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from zoo.component import Component, fields_of
 from zoo.layout import LayerList, Layout, Tensor
+from zoo.slots import Attention
 from zoo.spec import ModelSpec
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -179,3 +181,45 @@ def resolved_text(spec: ModelSpec) -> str:
     from zoo.full_form import to_toml
 
     return to_toml(spec, origins=True).rstrip("\n")
+
+
+def backends_data(spec: ModelSpec) -> list[dict[str, Any]]:
+    """What the attention backend `auto` takes for each attention of the spec, and why."""
+    return [
+        {
+            "attention": ".".join(path),
+            "kind": attention.kind,
+            "takes": "fused" if attention.against_fused is None else "math",
+            "why": attention.against_fused or "nothing speaks against it",
+        }
+        for path, attention in _attentions(spec.model, ())
+    ]
+
+
+def _attentions(
+    component: Component, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Attention]]:
+    """Every attention inside, with its path; those of single layers with their numbers."""
+    if isinstance(component, Attention):
+        yield path, component
+    for name in fields_of(type(component)):
+        value = getattr(component, name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Component):
+                at = getattr(part, "at", None)
+                yield from _attentions(
+                    part, (*path, name if at is None else f"{name} {ranges(at)}")
+                )
+
+
+def backends_text(data: Sequence[Mapping[str, Any]]) -> str:
+    """The same for people."""
+    lines = [
+        f"{row['attention']}  ({row['kind']})\n  auto takes {row['takes']}: {row['why']}"
+        for row in data
+    ]
+    note = (
+        "When weights are asked for, auto takes math. A choice: "
+        "`with zoo.attention_backend(NAME):`, which also tells what was taken."
+    )
+    return "\n".join([*lines, note]) if lines else "no attention"

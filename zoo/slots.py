@@ -4,9 +4,9 @@ The core knows these interfaces and no component by name. A slot's class states 
 its parent gives. The docstring of each states the `forward` of the module that `build` returns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -32,6 +32,49 @@ NORM_SITES: Mapping[str, tuple[NormSite, ...]] = {
 }
 """The norms around a sublayer f for each short form: `pre` is f's input, `post` its output before
 the residual sum, `out` the sum. "Post-norm" of Vaswani et al. (2017) normalises the sum."""
+
+
+class Generation(NamedTuple):
+    """What `zoo.generate` has to know of a model that generates.
+
+    Args:
+        target_vocab: the ids that are generated are below this.
+        source_vocab: those of the source are below this; None for a source of vectors.
+        has_source: whether there is an encoder.
+        needs_memory: whether the caller gives what cross-attention attends to.
+        pad_id: padding of the target, which the model hides from itself.
+        source_pad_id: the same of the source.
+        longest: the most target tokens that the positions allow; None for no end.
+        longest_source: the same of the source.
+        not_incremental: the parts for whose sake each token is computed from all before it.
+        changes: `changes(before, after)` is `Position.changes` of the target's positions.
+    """
+
+    target_vocab: int
+    source_vocab: int | None = None
+    has_source: bool = False
+    needs_memory: bool = False
+    pad_id: int | None = None
+    source_pad_id: int | None = None
+    longest: int | None = None
+    longest_source: int | None = None
+    not_incremental: tuple[str, ...] = ()
+    changes: Callable[[int, int], bool] = lambda before, after: False
+
+
+class Reading(NamedTuple):
+    """What is read by a model with an encoder alone.
+
+    Args:
+        vocab: ids are below this.
+        longest: the most tokens that the positions allow; None for no end.
+    """
+
+    vocab: int
+    longest: int | None = None
+
+
+Task = Literal["translate", "generate", "embed", "fill_mask", "classify"]
 
 
 class Plugin(Component):
@@ -88,6 +131,11 @@ class Attention(Sublayer):
     `memory` (..., key, key_width) is None in self-attention; `mask` is boolean, True = attend,
     and broadcasts to the weights; `rotation` and `bias` are what the position scheme returned.
     Cross-attention is called with `memory`, `mask` and `return_weights` alone.
+
+    `forward` of an `incremental` attention also takes `cache`, a `zoo.cache.AttentionCache` or
+    None. With one, x holds the next tokens only: `cache.extend(keys, values)` keeps theirs and
+    returns those of all tokens so far, for which `mask` and `bias` are; if it keeps only the last
+    of them, the last columns count. `cache.of_memory` makes what belongs to a memory once.
     """
 
     key_width: Given[int | None] = None
@@ -106,9 +154,26 @@ class Attention(Sublayer):
         """The key of an option that changes nothing unless a position scheme rotates."""
         return None
 
+    @property
+    def against_fused(self) -> str | None:
+        """Why no fused kernel can compute it, None where one can: what `auto` says of its choice
+        (`zoo.backends`)."""
+        return f"`{self.kind}` computes its weights itself"
+
+    @property
+    def incremental(self) -> bool:
+        """Whether `forward` takes a `cache`. Without, generation computes each token from all."""
+        return False
+
 
 class FeedForward(Sublayer):
     """Transforms each position. Module: `forward(x)`, (..., d_model) to (..., d_model)."""
+
+    @property
+    def incremental(self) -> bool:
+        """Whether a position's output depends on its own input alone, so that generation may
+        compute it without the others."""
+        return True
 
 
 class Position(Plugin):
@@ -131,6 +196,16 @@ class Position(Plugin):
     site: ClassVar[str] = "position"
     """What the module of a scheme with tables that works in attention is called in its stack."""
 
+    @property
+    def longest(self) -> int | None:
+        """How many positions there are; None for no end."""
+        return None
+
+    def changes(self, before: int, after: int) -> bool:
+        """Whether in a sequence of `after` tokens positions are told apart otherwise than in one of
+        `before`, so that nothing that was kept of it serves any more."""
+        return False
+
 
 class Embedding(Plugin):
     """Makes the vectors that enter a stack.
@@ -152,6 +227,11 @@ class Embedding(Plugin):
         """The width of the vectors that positions are added to."""
         return self.d_model
 
+    @property
+    def incremental(self) -> bool:
+        """Whether a token's vector depends on that token and its position alone."""
+        return True
+
     def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
         """The module, which applies `scheme.embed` to the embedded tokens."""
         raise TypeError(f"{type(self).__name__} has no build method")
@@ -165,6 +245,17 @@ class Head(Plugin):
     pools: ClassVar[bool] = False
     """Whether it makes one output of a whole sequence, (batch, n): its `forward` then takes `mask`
     too, boolean, False = padding, (batch, length) or None."""
+
+    @property
+    def task(self) -> Task | None:
+        """What an encoder with this head is for."""
+        return None
+
+    @property
+    def scores_tokens(self) -> bool:
+        """Whether it scores the tokens of the vocabulary, (..., vocab): their logits, or anything
+        whose softmax is the same, so that a model with it can generate."""
+        return False
 
     def ties(self, embedding: str) -> dict[str, str]:
         """The head's tensors that are the same as the token table named `embedding`."""
@@ -206,6 +297,17 @@ class Block(Plugin):
         position scheme rotates."""
         return None
 
+    @property
+    def own_position(self) -> Position | None:
+        """The position scheme of this layer alone, if it has one."""
+        return None
+
+    @property
+    def not_incremental(self) -> tuple[str, ...]:
+        """The parts that need all tokens at once, for a message. A block without any uses
+        `LayerContext.cache`; one that does not know of it needs all tokens itself."""
+        return (f"block `{self.kind}`",)
+
 
 class Init(Plugin):
     """Says which distribution a tensor starts from."""
@@ -232,6 +334,21 @@ class Builder(Plugin):
     def ties(self) -> dict[str, str]:
         """Tensors that are one and the same, each pair as alias and target."""
         return {}
+
+    @property
+    def generation(self) -> Generation | None:
+        """How the model generates; None if it does not."""
+        return None
+
+    @property
+    def reading(self) -> Reading | None:
+        """What the model reads when it is called with ids alone; None if it cannot be."""
+        return None
+
+    @property
+    def task(self) -> Task | None:
+        """What `zoo run` does with the model; None for nothing."""
+        return None
 
     def build(self) -> "Transformer":
         """The module, on torch's current default device."""

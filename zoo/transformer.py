@@ -31,6 +31,11 @@ class Transformer(nn.Module):
     from. `origin` tells where its weights came from when the zoo has not made them, as plain data;
     `zoo.load` sets it and `zoo.save` writes it down again. `load_report` tells how `zoo.load` made
     the model, if it did.
+
+    A model that generates (`zoo.slots.Builder.generation`) has `decode(target, memory, *,
+    target_mask, memory_mask, cache)`, which with a `zoo.cache.Cache` takes the next tokens only,
+    and `head`, which makes scores of states. With an encoder it also has `encode(source, *,
+    source_mask)`, which returns the memory, and `memory_mask(source, source_mask)`.
     """
 
     spec: ModelSpec

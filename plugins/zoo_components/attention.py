@@ -225,6 +225,18 @@ class MultiHead(Attention):
                 "qk_norm_scope",
             )
 
+    @property
+    def against_fused(self) -> str | None:
+        if self.sinks:
+            return "fused kernels know no `sinks`"
+        return None if self.softcap == "none" else "fused kernels know no `softcap`"
+
+    @property
+    def incremental(self) -> bool:
+        if self.key_width is not None:
+            return self.q_temperature == "none"  # it is not told the positions of its queries
+        return not self.global_tokens  # a later token may see all before it, and they see it
+
     def _norms(self) -> dict[str, Norm]:
         """The norms inside, each for vectors of its width."""
         q, k = (self.n_heads, self.n_kv_heads) if self.qk_norm_scope == "full" else (1, 1)

@@ -132,6 +132,16 @@ class Residual(Block):
     def rotation_key(self) -> str | None:
         return None if self.self_position.rotates else self.self_attn.rotation_key
 
+    @property
+    def own_position(self) -> Position:
+        return self.self_position
+
+    @property
+    def not_incremental(self) -> tuple[str, ...]:
+        inner = {"attention": (self.self_attn, self.cross_attn), "ffn": (self.ffn,)}
+        parts = [(slot, part) for slot, some in inner.items() for part in some if part is not None]
+        return tuple(f"{slot} `{part.kind}`" for slot, part in parts if not part.incremental)
+
     def sublayers(self) -> dict[str, Sublayer]:
         """The branches that are there, in order."""
         named = {"self_attn": self.self_attn, "cross_attn": self.cross_attn, "ffn": self.ffn}
@@ -161,6 +171,8 @@ class Residual(Block):
             scheme_name=self.self_position.site,
             reads_scheme=self.reads is not None,
             takes_global_tokens=self.takes_global_tokens,
+            incremental=not self.not_incremental,
+            packs=self.ffn.incremental,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,

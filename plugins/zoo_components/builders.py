@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from zoo.component import Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.slots import Builder, Head
+from zoo.slots import Builder, Generation, Head, Reading, Task
 from zoo_components.stack import DecoderStack, EncoderStack
 
 if TYPE_CHECKING:
@@ -51,6 +51,26 @@ class EncoderDecoder(Builder):
         table = f"decoder.{TOKENS}"
         ties = {f"head.{name}": target for name, target in self.head.ties(table).items()}
         return ties | ({f"encoder.{TOKENS}": table} if self.share_embeddings else {})
+
+    @property
+    def generation(self) -> Generation | None:
+        if self.target_vocab is None or not self.head.scores_tokens:
+            return None
+        return Generation(
+            target_vocab=self.target_vocab,
+            source_vocab=self.source_vocab,
+            has_source=True,
+            source_pad_id=self.encoder.pad_id,
+            pad_id=self.decoder.pad_id,
+            longest=self.decoder.position.longest,
+            longest_source=self.encoder.position.longest,
+            not_incremental=self.decoder.not_incremental,
+            changes=self.decoder.changes,
+        )
+
+    @property
+    def task(self) -> Task | None:
+        return None if self.generation is None else "translate"
 
     def layout(self) -> Layout:
         return _whole(
@@ -99,6 +119,16 @@ class Encoder(Builder):
         table = f"encoder.{TOKENS}"
         return {f"head.{name}": target for name, target in self.head.ties(table).items()}
 
+    @property
+    def reading(self) -> Reading | None:
+        if self.vocab is None:
+            return None
+        return Reading(vocab=self.vocab, longest=self.encoder.position.longest)
+
+    @property
+    def task(self) -> Task | None:
+        return None if self.vocab is None else self.head.task
+
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()
         return _whole(
@@ -143,6 +173,23 @@ class Decoder(Builder):
     def ties(self) -> dict[str, str]:
         table = f"decoder.{TOKENS}"
         return {f"head.{name}": target for name, target in self.head.ties(table).items()}
+
+    @property
+    def generation(self) -> Generation | None:
+        if self.vocab is None or not self.head.scores_tokens:
+            return None
+        return Generation(
+            target_vocab=self.vocab,
+            needs_memory=self.memory_width is not None,
+            pad_id=self.decoder.pad_id,
+            longest=self.decoder.position.longest,
+            not_incremental=self.decoder.not_incremental,
+            changes=self.decoder.changes,
+        )
+
+    @property
+    def task(self) -> Task | None:
+        return None if self.generation is None else "generate"
 
     def layout(self) -> Layout:
         return _whole(decoder=self.decoder.layout(), head=self.head.layout())

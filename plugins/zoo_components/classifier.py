@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from zoo.component import Probability, Shared, Size, Slot
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, OnlyWith
-from zoo.slots import Head, Norm
+from zoo.slots import Head, Norm, Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,6 +36,10 @@ class TokenClassifier(Head):
     """Dropout before the output."""
     bias: bool = True
     """Whether the map to the classes has a bias."""
+
+    @property
+    def task(self) -> Task:
+        return "classify"
 
     def layout(self) -> Layout:
         parts: dict[str, Layout] = {}
@@ -95,6 +99,10 @@ class Pooler(Head):
     not padding, or one of the sums over all that are not."""
     activation: Literal["tanh", "relu", "gelu", "none"] = "tanh"
     """The activation after the dense layer."""
+
+    @property
+    def task(self) -> Task:
+        return "embed"
 
     def layout(self) -> Layout:
         return linear(self.d_model, self.d_model)

@@ -82,6 +82,10 @@ class Disentangled(Attention):
         }
         return dict(biases[term] for term in self.terms)
 
+    @property
+    def against_fused(self) -> None:
+        return None
+
     def layout(self) -> Layout:
         width = self.n_heads * self.head_dim
         biases = {f"{p}_proj": p in self.bias for p in "qkv"} | self.position_biases

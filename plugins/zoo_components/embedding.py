@@ -89,6 +89,10 @@ class TokenEmbedding(Embedding):
     def position_width(self) -> int:
         return self.inner_width
 
+    @property
+    def incremental(self) -> bool:
+        return self.mask_id is None  # else vectors depend on how many tokens are masked
+
     def layout(self) -> Layout:
         parts = {"tokens": embedding(self.vocab or 0, self.d_embed)}
         if self.n_types:

@@ -110,6 +110,10 @@ class Conv1d(Activated, FeedForward):
     dropout: Shared[Probability] = 0.0
     """Dropout after the activation."""
 
+    @property
+    def incremental(self) -> bool:
+        return self.kernel_size == 1
+
     def layout(self) -> Layout:
         return Layout(
             {

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Size, Slot
 from zoo.layout import Layout, Tensor, linear
-from zoo.slots import Head, Norm
+from zoo.slots import Head, Norm, Task
 from zoo_components.activation import Activated, Activation
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 
@@ -43,6 +43,14 @@ class LinearHead(Head):
                 'the top of the spec, or choose `head = "none"`'
             )
         return self
+
+    @property
+    def scores_tokens(self) -> bool:
+        return self.output != "softmax"
+
+    @property
+    def task(self) -> Task:
+        return "fill_mask"
 
     def ties(self, embedding: str) -> dict[str, str]:
         return {"out.weight": embedding} if self.tied else {}
@@ -143,6 +151,10 @@ class NoHead(Head):
     """No head: the model puts out its hidden states."""
 
     absent: ClassVar[bool] = True
+
+    @property
+    def task(self) -> Task:
+        return "embed"
 
     def build(self) -> "nn.Module":
         from torch.nn import Identity

@@ -50,6 +50,14 @@ class Latent(Attention):
         """The width that the position scheme turns."""
         return self.qk_rope_head_dim
 
+    @property
+    def against_fused(self) -> None:
+        return None
+
+    @property
+    def incremental(self) -> bool:
+        return True
+
     def layout(self) -> Layout:
         kv_width = self.n_heads * (self.qk_nope_head_dim + self.v_head_dim)
         kept = self.kv_lora_rank + self.qk_rope_head_dim

@@ -58,6 +58,10 @@ class Sinusoidal(Position):
             )
         return self
 
+    @property
+    def longest(self) -> int:
+        return self.max_length
+
     def layout(self) -> Layout:
         return Layout(
             label=f"sinusoidal, {self.max_length} x {self.width}, computed",
@@ -87,6 +91,10 @@ class Learned(Position):
     """How many positions there are."""
     offset: int = Field(default=0, ge=0)
     """Rows of the table before the first position (2 in RoBERTa, BART and OPT)."""
+
+    @property
+    def longest(self) -> int:
+        return self.max_length
 
     def layout(self) -> Layout:
         return embedding(self.max_length + self.offset, self.width)

@@ -135,6 +135,9 @@ class DynamicRotary(Rotary):
             )
         return self
 
+    def changes(self, before: int, after: int) -> bool:
+        return after > max(before, self.original_length)
+
     def frequencies(self) -> "Frequencies":
         from zoo_components.modules.frequencies import DynamicFrequencies
 
@@ -242,6 +245,9 @@ class LongRotary(Rotary):
     def magnitude(self) -> float:
         """What queries and keys are multiplied with."""
         return self.attention_factor
+
+    def changes(self, before: int, after: int) -> bool:
+        return before <= self.original_length < after
 
     def frequencies(self) -> "Frequencies":
         from zoo_components.modules.frequencies import LongFrequencies

@@ -224,6 +224,22 @@ class Stack(Component):
                 groups.append((numbers, block, scheme))
         return groups
 
+    @property
+    def not_incremental(self) -> tuple[str, ...]:
+        """The parts that need all tokens at once, each once, for a message."""
+        parts = [part for _, block, _ in self.groups for part in block.not_incremental]
+        if not self.embedding.incremental:
+            parts.append(f"embedding `{self.embedding.kind}`")
+        if not self.causal:
+            parts.append("`causal = false`")
+        return tuple(dict.fromkeys(parts))
+
+    def changes(self, before: int, after: int) -> bool:
+        """`Position.changes` of any scheme in the stack."""
+        own = (block.own_position for _, block, _ in self.groups)
+        schemes = (*self._inner(), *(scheme for scheme in own if scheme is not None))
+        return any(scheme.changes(before, after) for scheme in schemes)
+
     def _inner(self) -> list[Position]:
         """The different schemes that work inside attention."""
         all_schemes = [*(scheme for _, _, scheme in self.groups), self.relative]
@@ -281,6 +297,7 @@ class Stack(Component):
             norm=self.norm.build() if self.norm else None,
             d_model=self.d_model,
             output_width=self.output_width,
+            memory_width=self.memory_width,
             causal=self.causal,
             pad_id=self.pad_id,
             padding_seen=self.padding == "seen",

@@ -49,6 +49,7 @@ class Case:
         features: of a model that listens, the shape of the features of one input in transformers:
             (frames, features), or the reverse if `channels_first`.
         channels_first: which of the two.
+        memory: of a decoder that attends to one, its shape, (length, width).
     """
 
     name: str
@@ -64,6 +65,7 @@ class Case:
     may_lack: tuple[str, ...] = ()
     features: tuple[int, int] | None = None
     channels_first: bool = False
+    memory: tuple[int, int] | None = None
 
     @property
     def model_type(self) -> str:

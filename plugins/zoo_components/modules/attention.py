@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import torch
 from torch import nn
 
+from zoo.cache import AttentionCache
 from zoo.position import Rotation
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
-from zoo_components.modules.masks import Reach, join
+from zoo_components.modules.masks import Reach, join, last_keys
+from zoo_components.modules.packing import at_places, places_of_tokens
 from zoo_components.modules.scores import Scoring, attend
 
 
@@ -88,6 +91,7 @@ class MultiHeadAttention(nn.Module):
         bias: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
         global_tokens: torch.Tensor | None = None,
+        cache: AttentionCache | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `x` to `memory`, or to `x` itself.
@@ -101,38 +105,40 @@ class MultiHeadAttention(nn.Module):
             bias: added to the scores; broadcasts to (..., heads, query, key).
             positions: of the queries, (query,) or (..., query); 0, 1, ... unless given.
             global_tokens: boolean, (..., query), True = sees all and is seen by all, as far as
-                `mask` allows; only if the layer was made for it.
+                `mask` allows; only if the layer was made for it, and never with a cache.
+            cache: the keys and values of the tokens before; `x` are the next ones.
             return_weights: also return the weights, (..., heads, query, key).
 
         Returns:
             (..., query, d_out), and the weights after dropout or None.
         """
-        source = x if memory is None else memory
-        if positions is None:
+        places = None if return_weights or memory is not None else places_of_tokens(x, mask)
+        positional = self.temperature is not None or self.reach is not None
+        if positions is None and positional:
             positions = torch.arange(x.shape[-2], device=x.device)
+        mix = partial(
+            attend,
+            scoring=self.scoring,
+            training=self.training,
+            causal=causal,
+            bias=bias,
+            sinks=self.sinks,
+            return_weights=return_weights,
+        )
+        q = self._queries(x, rotation, positions, places)
+        k, v = self._kept(x, memory, rotation, cache, places)
         seen = mask
         if self.reach is not None:
-            near = self.reach.mask(positions, positions)
-            seen = join(mask, near if global_tokens is None else near | _of_keys(global_tokens))
-
-        def mix(prefix: str, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-            q, k, v = self._heads(x, source, rotation, prefix)
-            return attend(
-                q if self.temperature is None else self.temperature(q, positions),
-                k,
-                v,
-                scoring=self.scoring,
-                training=self.training,
-                mask=mask,
-                causal=causal,
-                bias=bias,
-                sinks=self.sinks,
-                return_weights=return_weights,
-            )
-
-        mixed, weights = mix("", seen)
+            keys = positions if cache is None else cache.positions(k.shape[-2])
+            near = self.reach.mask(positions, keys)
+            if global_tokens is not None:
+                near = near | global_tokens[..., None, None, :]
+            seen = join(last_keys(mask, k.shape[-2]), near)
+        mixed, weights = mix(q, k, v, mask=seen)
         if global_tokens is not None:
-            theirs, their_weights = mix("global_", mask)
+            q = self._queries(x, rotation, positions, places, "global_")
+            k, v = self._keys_and_values(x, rotation, places, "global_")
+            theirs, their_weights = mix(q, k, v, mask=mask)
             mine = global_tokens[..., None, :, None]
             mixed = torch.where(mine, theirs, mixed)
             if weights is not None and their_weights is not None:
@@ -141,29 +147,76 @@ class MultiHeadAttention(nn.Module):
             mixed = mixed * self.v_scale
         if self.gate is not None:
             mixed = mixed * self._gates(x, self.gate)
-        return self.o_proj(self.sub_norm(merge_heads(mixed))), weights
+        merged = self.sub_norm(merge_heads(mixed))
+        return at_places(self.o_proj, merged, places), weights
 
-    def _heads(
-        self, x: torch.Tensor, source: torch.Tensor, rotation: Rotation | None, prefix: str
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values, (..., heads, length, width), by the projections whose names
-        start with `prefix`."""
-        q = self.get_submodule(f"{prefix}q_proj")(x)
-        k = self.get_submodule(f"{prefix}k_proj")(source)
-        v = k if self.keys_as_values else self.get_submodule(f"{prefix}v_proj")(source)
+    def _projected(
+        self, name: str, x: torch.Tensor, n_heads: int, places: torch.Tensor | None
+    ) -> torch.Tensor:
+        """What the projection of that name makes of x, (..., heads, length, width)."""
+        projected = at_places(self.get_submodule(name), x, places)
         if self.clip is not None:
-            q, k, v = (heads.clamp(-self.clip, self.clip) for heads in (q, k, v))
-        q = split_heads(q, self.n_heads)
-        k, v = split_heads(k, self.n_kv_heads), split_heads(v, self.n_kv_heads)
+            projected = projected.clamp(-self.clip, self.clip)
+        return split_heads(projected, n_heads)
+
+    def _queries(
+        self,
+        x: torch.Tensor,
+        rotation: Rotation | None,
+        positions: torch.Tensor | None,
+        places: torch.Tensor | None,
+        prefix: str = "",
+    ) -> torch.Tensor:
+        """(..., heads, query, head_dim), by the projection whose name starts with `prefix`."""
+        q = self._projected(f"{prefix}q_proj", x, self.n_heads, places)
+        q = self._turned(q, self.q_norm, rotation)
+        return q if self.temperature is None else self.temperature(q, positions)
+
+    def _kept(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None,
+        rotation: Rotation | None,
+        cache: AttentionCache | None,
+        places: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of `memory` or `x`; with a cache, those of all tokens that it keeps."""
+        if cache is None:
+            source = x if memory is None else memory
+            return self._keys_and_values(source, rotation, places)
+        if memory is not None:
+            k, v = cache.of_memory(lambda: self._keys_and_values(memory, rotation, None))
+            return k, v
+        window = None if self.reach is None else self.reach.past
+        k, v = cache.extend(*self._keys_and_values(x, rotation, places), window=window)
+        return k, v
+
+    def _keys_and_values(
+        self,
+        source: torch.Tensor,
+        rotation: Rotation | None,
+        places: torch.Tensor | None,
+        prefix: str = "",
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(..., key-value heads, key, width), by the projections whose names start with
+        `prefix`."""
+        k = v = self._projected(f"{prefix}k_proj", source, self.n_kv_heads, places)
+        if not self.keys_as_values:
+            v = self._projected(f"{prefix}v_proj", source, self.n_kv_heads, places)
         v = self.v_norm(v)
+        if self.rotate_values and rotation is not None:
+            v = rotation(v)
+        return self._turned(k, self.k_norm, rotation), v
+
+    def _turned(
+        self, heads: torch.Tensor, norm: nn.Module, rotation: Rotation | None
+    ) -> torch.Tensor:
+        """Queries or keys with their norm, and turned by their positions."""
         if not self.norm_after_rotation:
-            q, k = self._normed(self.q_norm, q), self._normed(self.k_norm, k)
+            heads = self._normed(norm, heads)
         if rotation is not None:
-            q, k = rotation(q), rotation(k)
-            v = rotation(v) if self.rotate_values else v
-        if self.norm_after_rotation:
-            q, k = self._normed(self.q_norm, q), self._normed(self.k_norm, k)
-        return q, k, v
+            heads = rotation(heads)
+        return self._normed(norm, heads) if self.norm_after_rotation else heads
 
     def _normed(self, norm: nn.Module, heads: torch.Tensor) -> torch.Tensor:
         if not self.full_width_norm:
@@ -176,8 +229,3 @@ class MultiHeadAttention(nn.Module):
         if self.gate_bias is not None:
             gates = gates + self.gate_bias[:, None, None]
         return gate(gates)
-
-
-def _of_keys(tokens: torch.Tensor) -> torch.Tensor:
-    """(..., key) for all heads and queries."""
-    return tokens[..., None, None, :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from zoo.context import LayerContext
 from zoo.errors import PluginError
 from zoo.position import Rotation
 from zoo.slots import Sublayer
+from zoo_components.modules.packing import at_places
 
 SITES = ("pre", "post", "out")
 
@@ -47,6 +49,8 @@ class ResidualBlock(nn.Module):
         scheme_name: str,
         reads_scheme: bool,
         takes_global_tokens: bool,
+        incremental: bool,
+        packs: bool,
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -63,6 +67,7 @@ class ResidualBlock(nn.Module):
         self.scheme_name = None if scheme is None else scheme_name
         self.reads_scheme = reads_scheme
         self.takes_global_tokens = takes_global_tokens
+        self.incremental, self.packs = incremental, packs
         self.dropout = nn.Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
@@ -110,16 +115,18 @@ class ResidualBlock(nn.Module):
         `maps`."""
         f = self.get_submodule(name)
         if name == "ffn":
-            x = f(x)
+            x = at_places(f, x, context.places if self.packs else None)
         elif name == "cross_attn":
-            x, weights = f(
-                x, context.memory, mask=context.memory_mask, return_weights=context.return_weights
-            )
+            x, weights = self._crossed(x, context)
         else:
             rotation, bias = self._positions(context, x.dtype)
-            more: dict[str, object] = {"scheme": context.scheme} if self.reads_scheme else {}
+            further: dict[str, Any] = {}
+            if self.reads_scheme:
+                further["scheme"] = context.scheme
             if self.takes_global_tokens:
-                more["global_tokens"] = context.global_tokens
+                further["global_tokens"] = context.global_tokens
+            if context.cache is not None and self.incremental:
+                further["cache"] = context.cache.of(name)
             x, weights = f(
                 x,
                 mask=context.mask,
@@ -128,12 +135,32 @@ class ResidualBlock(nn.Module):
                 bias=bias,
                 positions=context.positions,
                 return_weights=context.return_weights,
-                **more,
+                **further,
             )
         if name != "ffn" and weights is not None:
             maps[name] = weights
         x, scale = self.dropout(f.post_norm(x)), self.residual_scales[name]
         return x if scale == 1.0 else x * scale
+
+    def _crossed(
+        self, x: torch.Tensor, context: LayerContext
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Cross-attention. With a cache, several rows in turn may have one row of memory between
+        them: they are queries of the same memory, which is then read once for all of them."""
+        memory = context.memory
+        further: dict[str, Any] = {}
+        queries = x
+        if context.cache is not None and self.incremental:
+            further["cache"] = context.cache.of("cross_attn")
+            queries = x.reshape(memory.shape[0], -1, x.shape[-1])
+        attended, weights = self.cross_attn(
+            queries,
+            memory,
+            mask=context.memory_mask,
+            return_weights=context.return_weights,
+            **further,
+        )
+        return attended.view(x.shape), weights
 
     def _positions(
         self, context: LayerContext, dtype: torch.dtype
@@ -142,7 +169,8 @@ class ResidualBlock(nn.Module):
         if self.scheme_name is None:
             return context.rotation, context.bias
         scheme, at = getattr(self.self_attn, self.scheme_name), context.positions
-        rotation, bias = scheme.rotation(at, dtype), scheme.bias(at, at, dtype)
+        keys = at if context.key_positions is None else context.key_positions
+        rotation, bias = scheme.rotation(at, dtype), scheme.bias(at, keys, dtype)
         if context.bias is not None:
             bias = context.bias if bias is None else context.bias + bias
         return context.rotation if rotation is None else rotation, bias

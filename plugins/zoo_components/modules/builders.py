@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import nn
 
+from zoo.cache import Cache
 from zoo.transformer import AttentionMaps, Transformer, expand_mask
 from zoo_components.modules.stack import Maps, join
 
@@ -79,21 +80,29 @@ class EncoderDecoder(TiedTransformer):
         *,
         target_mask: torch.Tensor | None = None,
         memory_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
         return_attention: bool = False,
     ) -> Output:
         """The decoder's states, (batch, target length, d_model), and its maps if asked for.
 
         `memory` is what `encode` returned; `memory_mask` tells which of it may be attended to,
-        padding included.
+        padding included. With a `cache`, `target` and `target_mask` are those of the next tokens.
         """
         states, maps = self.decoder(
             target,
             memory,
             mask=target_mask,
             memory_mask=memory_mask,
+            cache=cache,
             return_weights=return_attention,
         )
         return (states, _maps(decoder=maps)) if return_attention else states
+
+    def memory_mask(
+        self, source: torch.Tensor, source_mask: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """Which source positions the decoder may attend to: `decode`'s `memory_mask`."""
+        return join(expand_mask(source_mask), self.encoder.padding_mask(source))
 
     def forward(
         self,
@@ -132,24 +141,20 @@ class EncoderDecoder(TiedTransformer):
             global_tokens=global_tokens,
             return_weights=return_attention,
         )
+        self._check_rows(source_mask, target)
         states, maps = self.decoder(
             target,
             memory,
             mask=target_mask,
-            memory_mask=self._memory_mask(source, source_mask, target),
+            memory_mask=self.memory_mask(source, source_mask),
             return_weights=return_attention,
         )
         output = self.head_output(states, self.decoder, target, target_mask)
         return (output, _maps(encoder=encoder_maps, decoder=maps)) if return_attention else output
 
-    def _memory_mask(
-        self, source: torch.Tensor, mask: torch.Tensor | None, target: torch.Tensor
-    ) -> torch.Tensor | None:
-        """The source's mask for cross-attention.
-
-        Raises:
-            ValueError: it has a row for each source position.
-        """
+    def _check_rows(self, mask: torch.Tensor | None, target: torch.Tensor) -> None:
+        """Raises ValueError for a source's mask with a row for each source position, which is none
+        for cross-attention."""
         full = expand_mask(mask)
         vectors = target.is_floating_point() and target.dim() == 2
         n_targets = self.decoder.length(target[None] if vectors else target)
@@ -160,7 +165,6 @@ class EncoderDecoder(TiedTransformer):
                 "target positions: pass (batch, source length), or call `encode` with this mask "
                 "and `decode` with a `memory_mask`"
             )
-        return join(full, self.encoder.padding_mask(source))
 
 
 class Encoder(TiedTransformer):
@@ -245,14 +249,17 @@ class Decoder(TiedTransformer):
         *,
         target_mask: torch.Tensor | None = None,
         memory_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
         return_attention: bool = False,
     ) -> Output:
-        """The states, (batch, length, d_model), and the attention maps if asked for."""
+        """The states, (batch, length, d_model), and the attention maps if asked for. With a
+        `cache`, `target` and `target_mask` are those of the next tokens."""
         states, maps = self.decoder(
             target,
             memory,
             mask=target_mask,
             memory_mask=memory_mask,
+            cache=cache,
             return_weights=return_attention,
         )
         return (states, _maps(decoder=maps)) if return_attention else states

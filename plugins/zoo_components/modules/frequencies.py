@@ -65,7 +65,7 @@ class DynamicFrequencies(Frequencies):
     original_length: int
 
     def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The frequencies, (width / 2,)."""
+        """The frequencies, (width / 2,), or those of each row, (batch, 1, width / 2)."""
         length = _length(positions).clamp(min=self.original_length).to(dtype)
         growth = self.factor * length / self.original_length - (self.factor - 1)
         base = self.base * growth ** (self.width / (self.width - 2))
@@ -110,7 +110,7 @@ class LongFrequencies(Frequencies):
     long_factors: tuple[float, ...]
 
     def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The frequencies, (width / 2,)."""
+        """The frequencies, (width / 2,), or those of each row, (batch, 1, width / 2)."""
         short, long = (
             torch.tensor(factors, dtype=dtype, device=positions.device)
             for factors in (self.short_factors, self.long_factors)
@@ -139,5 +139,7 @@ class Llama3Frequencies(Frequencies):
 
 
 def _length(positions: torch.Tensor) -> torch.Tensor:
-    """One more than the last position, as a tensor: nothing waits for its value."""
-    return positions.max() + 1
+    """One more than the last position, (1,), or of each row, (batch, 1, 1); as a tensor, so that
+    nothing waits for its value."""
+    length = positions.amax(-1, keepdim=True) + 1
+    return length if positions.dim() == 1 else length[..., None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from zoo.cache import AttentionCache
 from zoo.position import Rotation
 from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.scores import Scoring, attend
@@ -59,6 +60,7 @@ class LatentAttention(nn.Module):
         rotation: Rotation | None = None,
         bias: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
+        cache: AttentionCache | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `x` to `memory`, or to `x` itself.
@@ -71,19 +73,22 @@ class LatentAttention(nn.Module):
             rotation: turns the rotary parts, (..., heads or 1, length, qk_rope_head_dim).
             bias: added to the scores; broadcasts to (..., heads, query, key).
             positions: not used here: `rotation` knows them.
+            cache: the latents and rotated keys of the tokens before; `x` are the next ones.
             return_weights: also return the weights, (..., heads, query, key).
 
         Returns:
             (..., query, d_model), and the weights after dropout or None.
         """
         q_nope, q_rope = self._queries(x).split([self.nope, self.rope], -1)
-        k_nope, k_rope, v = self._keys_and_values(x if memory is None else memory)
         if rotation is not None:
-            q_rope, k_rope = rotation(q_rope), rotation(k_rope)
-        k_rope = k_rope.expand(*k_nope.shape[:-1], self.rope)
+            q_rope = rotation(q_rope)
+        latent, k_rope = self._latents(x, memory, rotation, cache)
+        # Few queries meet the latents themselves; for many it is less work to expand keys once.
+        absorb = cache is not None and x.shape[-2] < latent.shape[-2]
+        q_nope, k_nope, v = (self._absorbed if absorb else self._expanded)(q_nope, latent)
         mixed, weights = attend(
             torch.cat([q_nope, q_rope], -1),
-            torch.cat([k_nope, k_rope], -1),
+            torch.cat([k_nope, k_rope.expand(*k_nope.shape[:-1], self.rope)], -1),
             v,
             scoring=self.scoring,
             training=self.training,
@@ -92,6 +97,8 @@ class LatentAttention(nn.Module):
             bias=bias,
             return_weights=return_weights,
         )
+        if absorb:
+            mixed = mixed @ self._key_and_value_maps()[1].transpose(-1, -2)
         return self.o_proj(merge_heads(mixed)), weights
 
     def _queries(self, x: torch.Tensor) -> torch.Tensor:
@@ -99,11 +106,44 @@ class LatentAttention(nn.Module):
         q = self.q_b_proj(self.q_a_norm(self.q_a_proj(x))) if self.has_q_latent else self.q_proj(x)
         return split_heads(q, self.n_heads)
 
-    def _keys_and_values(
-        self, source: torch.Tensor
+    def _latents(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None,
+        rotation: Rotation | None,
+        cache: AttentionCache | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Latents (..., 1, key, kv_lora_rank) and turned keys (..., 1, key, qk_rope_head_dim), one
+        for all heads; with a cache those of all tokens."""
+        if memory is not None and cache is not None:
+            latent, k_rope = cache.of_memory(lambda: self._latents(memory, None, rotation, None))
+            return latent, k_rope
+        both = self.kv_a_proj(x if memory is None else memory).unsqueeze(-3)
+        latent, k_rope = both.split([self.kv_lora_rank, self.rope], -1)
+        latent = self.kv_a_norm(latent)
+        if rotation is not None:
+            k_rope = rotation(k_rope)
+        if cache is not None:
+            latent, k_rope = cache.extend(latent, k_rope)
+        return latent, k_rope
+
+    def _expanded(
+        self, q_nope: torch.Tensor, latent: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Keys without and with a rotation, the latter one for all heads, and values."""
-        latent, k_rope = self.kv_a_proj(source).split([self.kv_lora_rank, self.rope], -1)
-        expanded = split_heads(self.kv_b_proj(self.kv_a_norm(latent)), self.n_heads)
+        """Queries as they are, and keys and values for each head."""
+        expanded = split_heads(self.kv_b_proj(latent.squeeze(-3)), self.n_heads)
         k_nope, v = expanded.split([self.nope, self.v_head_dim], -1)
-        return k_nope, k_rope.unsqueeze(-3), v
+        return q_nope, k_nope, v
+
+    def _absorbed(
+        self, q_nope: torch.Tensor, latent: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries that meet latents, and the latents as the keys and values of one head: q (W c) is
+        (q W) c (DeepSeek-AI 2024, section 2.1.2)."""
+        return q_nope @ self._key_and_value_maps()[0], latent, latent
+
+    def _key_and_value_maps(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The expansion of latents to keys and to values, (heads, width, kv_lora_rank)."""
+        maps = self.kv_b_proj.weight.unflatten(0, (self.n_heads, -1))
+        k_map, v_map = maps.split([self.nope, self.v_head_dim], 1)
+        return k_map, v_map

@@ -22,23 +22,38 @@ class Reach:
     sides: Literal["past", "both"] = "past"
     chunk: int | None = None
 
+    @property
+    def past(self) -> int:
+        """How many tokens, itself included, a token sees at most where it sees no later one."""
+        if self.chunk is not None:
+            return self.chunk
+        assert self.window is not None
+        return self.window + 1 if self.sides == "both" else self.window
+
     def mask(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Positions (..., query) and (..., key) to (..., 1, query, key) for all heads; without a
-        batch, (query, key)."""
-        i, j = queries[..., :, None], keys[..., None, :]
+        batch, (query, key). The queries are the last of the keys. Chunks are counted by positions;
+        windows measure places in the sequence, padding included."""
         if self.chunk is not None:
-            seen = i // self.chunk == j // self.chunk
-        elif self.sides == "both":
-            seen = (i - j).abs() <= self.window
-        else:
-            seen = i - j < self.window
-        return seen if seen.dim() == 2 else seen.unsqueeze(-3)
+            seen = queries[..., :, None] // self.chunk == keys[..., None, :] // self.chunk
+            return seen if seen.dim() == 2 else seen.unsqueeze(-3)
+        n_queries, n_keys = queries.shape[-1], keys.shape[-1]
+        j = torch.arange(n_keys, device=keys.device)
+        distance = j[n_keys - n_queries :, None] - j
+        return distance.abs() <= self.window if self.sides == "both" else distance < self.window
 
 
 def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """(query, key) for q (..., query, width) and k (..., key, width), True where the key is not
-    later than the query."""
-    return torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    later than the query. The queries are the last of the keys."""
+    n_queries, n_keys = q.shape[-2], k.shape[-2]
+    every = torch.ones(n_queries, n_keys, dtype=torch.bool, device=q.device)
+    return every.tril(n_keys - n_queries)
+
+
+def last_keys(x: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
+    """The columns of the last keys, of a mask or bias (..., query, key) that has more."""
+    return x if x is None or x.shape[-1] <= n_keys else x[..., x.shape[-1] - n_keys :]
 
 
 def join(a: torch.Tensor | None, b: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from zoo_components.modules.masks import causal_mask, join
+from zoo.backends import cannot, choose
+from zoo_components.modules.masks import causal_mask, join, last_keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +48,24 @@ def attend(
         q: (..., heads, query, width).
         k: (..., key-value heads, key, width); each of them serves the same number of heads.
         v: (..., key-value heads, key, value width).
-        mask: boolean, True = attend; broadcasts to (..., heads, query, key).
-        causal: a query attends to no later key; joined with `mask`.
+        mask: boolean, True = attend; broadcasts to (..., heads, query, key). Where it has more
+            keys, the last count.
+        causal: a query attends to no later key; joined with `mask`. The queries are the last keys.
         bias: added to the scores before they are capped; broadcasts to (..., heads, query, key).
+            Where it has more keys, the last count.
         sinks: (heads,), the logit of a further key, whose value is zero.
 
     Returns:
         (..., heads, query, value width), and the weights (..., heads, query, key) or None.
     """
-    explicit = return_weights or sinks is not None or scoring.softcap is not None
-    if causal and (explicit or mask is not None or bias is not None):
+    mask, bias = last_keys(mask, k.shape[-2]), last_keys(bias, k.shape[-2])
+    if q.shape[-2] == 1:
+        causal = False  # the one query is the last key
+    against = _against_fused(scoring, sinks=sinks is not None, return_weights=return_weights)
+    backend = choose(against, lambda: _mask_told(mask, bias, causal=causal))
+    square = q.shape[-2] == k.shape[-2]
+    explicit = backend == "math"
+    if causal and (explicit or not square or mask is not None or bias is not None):
         mask, causal = join(mask, causal_mask(q, k)), False
     if mask is not None and scoring.uniform_masked_rows:
         dead = ~mask.any(-1, keepdim=True)
@@ -63,7 +73,16 @@ def attend(
         bias = None if bias is None else torch.where(dead, 0.0, bias)
     dropout = scoring.dropout if training else 0.0
     if not explicit:
-        return _fused(q, k, v, _joined(mask, bias, q.dtype), causal, scoring.scale, dropout), None
+        added = _joined(mask, bias, q.dtype)
+        if backend == "fused":
+            return _fused(q, k, v, added, causal, scoring.scale, dropout), None
+        try:
+            with sdpa_kernel(KERNELS[backend]):
+                return _fused(q, k, v, added, causal, scoring.scale, dropout), None
+        except RuntimeError as error:
+            if not str(error).startswith(("No available kernel", "No viable backend")):
+                raise
+            raise cannot(backend, "torch has no such kernel for these inputs here") from None
     k, v = _repeated(k, q), _repeated(v, q)
     scores = q @ k.transpose(-1, -2) * scoring.scale
     if bias is not None:
@@ -72,6 +91,28 @@ def attend(
         scores = (scores / scoring.softcap).tanh() * scoring.softcap
     weights = F.dropout(_softmax(scores, mask, sinks), dropout, training)
     return weights @ v, weights if return_weights else None
+
+
+def _against_fused(scoring: Scoring, *, sinks: bool, return_weights: bool) -> str | None:
+    """Why no fused kernel can compute it, if none can."""
+    if return_weights:
+        return "fused kernels return no weights, which were asked for"
+    if sinks:
+        return "fused kernels know no `sinks`"
+    return None if scoring.softcap is None else "fused kernels know no `softcap`"
+
+
+def _mask_told(mask: torch.Tensor | None, bias: torch.Tensor | None, *, causal: bool) -> str:
+    given = {"mask": mask, "bias": bias}
+    shapes = [f"{name} {tuple(t.shape)}" for name, t in given.items() if t is not None]
+    return ", ".join([*shapes, *["causal flag"] * causal]) or "none"
+
+
+KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
 
 
 def _fused(
@@ -83,6 +124,12 @@ def _fused(
     scale: float,
     dropout: float,
 ) -> torch.Tensor:
+    times = q.shape[-3] // k.shape[-3]
+    if times > 1 and q.shape[-2] == 1 and (mask is None or mask.shape[-3:-1] == (1, 1)):
+        # The heads that share keys are as many queries of one head: nothing is repeated.
+        one = q.reshape(*k.shape[:-2], times, q.shape[-1])
+        mixed = F.scaled_dot_product_attention(one, k, v, mask, dropout, scale=scale)
+        return mixed.reshape(*q.shape[:-1], v.shape[-1])
     # With a mask, no fast CUDA kernel shares key-value heads; repeating them keeps it fast.
     grouped = mask is None
     if not grouped:

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from zoo.cache import Cache
 from zoo.context import LayerContext
 from zoo.position import PositionScheme
 from zoo.transformer import check_mask
+from zoo_components.modules.packing import places_of_tokens
 
 Maps = dict[str, tuple[torch.Tensor, ...]]
 
@@ -45,6 +47,7 @@ class Stack(nn.Module):
         norm: nn.Module | None,
         d_model: int,
         output_width: int,
+        memory_width: int | None,
         causal: bool,
         pad_id: int | None,
         padding_seen: bool,
@@ -62,6 +65,7 @@ class Stack(nn.Module):
         self.out_proj = (
             nn.Linear(d_model, output_width, bias=False) if output_width != d_model else None
         )
+        self.memory_width = memory_width
         self.causal = causal
         self.pad_id = pad_id
         self.padding_seen = padding_seen
@@ -76,6 +80,7 @@ class Stack(nn.Module):
         memory_mask: torch.Tensor | None = None,
         token_types: torch.Tensor | None = None,
         global_tokens: torch.Tensor | None = None,
+        cache: Cache | None = None,
         return_weights: bool = False,
     ) -> tuple[torch.Tensor, Maps]:
         """Run the stack.
@@ -89,6 +94,9 @@ class Stack(nn.Module):
             memory_mask: for cross-attention, likewise.
             token_types: ids of token types, (batch, length); 0 unless given.
             global_tokens: boolean, (batch, length), the tokens that see all and are seen by all.
+            cache: what is kept of the tokens before; `inputs` are the next ones, and `mask`, if
+                given, is theirs, (batch, length). The batch may be a multiple of the memory's:
+                rows in turn then share a row of memory.
             return_weights: also return the attention weights of every layer.
 
         Returns:
@@ -103,6 +111,7 @@ class Stack(nn.Module):
                 memory_mask=memory_mask,
                 token_types=token_types,
                 global_tokens=None if global_tokens is None else global_tokens[None],
+                cache=cache,
                 return_weights=return_weights,
             )
             return x[0], {kind: tuple(w[0] for w in weights) for kind, weights in maps.items()}
@@ -110,30 +119,42 @@ class Stack(nn.Module):
         attended = None
         if mask is not None:
             attended = check_mask(mask, batch=batch, query=length, key=length)
+        self.check_memory(memory)
         if memory_mask is not None and memory is not None:
-            memory_mask = check_mask(memory_mask, batch=batch, query=length, key=memory.shape[-2])
+            rows = batch if cache is None else memory.shape[0]
+            memory_mask = check_mask(memory_mask, batch=rows, query=length, key=memory.shape[-2])
         if global_tokens is not None:
             self.check_global_tokens(global_tokens, batch, length)
-        positions = self.positions(inputs, mask)
-        embed = self.get_submodule(self.embed_name)
         tokens = _by_token(mask) if self.padding_seen else self.token_mask(inputs, mask)
+        if cache is None:
+            keys = positions = self.positions(inputs, mask)
+            attended = join(attended, self.padding_mask(inputs))
+        else:
+            positions = self.append(cache, inputs, mask, tokens)
+            keys, attended = cache.positions, cache.mask
+        embed = self.get_submodule(self.embed_name)
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
-            mask=join(attended, self.padding_mask(inputs)),
+            mask=attended,
+            places=None if return_weights else places_of_tokens(x, attended),
             causal=self.causal,
             positions=positions,
+            key_positions=keys,
             memory=memory,
             memory_mask=memory_mask,
             global_tokens=global_tokens,
             return_weights=return_weights,
         )
         contexts = {
-            schemes: self.with_schemes(shared, schemes, positions, x.dtype)
+            schemes: self.with_schemes(shared, schemes, positions, keys, x.dtype)
             for schemes in dict.fromkeys(self.schemes_of_layers)
         }
         found: dict[str, list[torch.Tensor]] = {}
-        for number in self.order:
-            x, maps = self.layers[number](x, contexts[self.schemes_of_layers[number]])
+        for place, number in enumerate(self.order):
+            context = contexts[self.schemes_of_layers[number]]
+            if cache is not None:
+                context = context._replace(cache=cache.layer(place))
+            x, maps = self.layers[number](x, context)
             for kind, weights in maps.items():
                 found.setdefault(kind, []).append(weights)
         if self.norm is not None:
@@ -141,6 +162,16 @@ class Stack(nn.Module):
         if self.out_proj is not None:
             x = self.out_proj(x)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
+
+    def check_memory(self, memory: torch.Tensor | None) -> None:
+        """Raises ValueError if there is none to attend to, or one that no layer would look at."""
+        if memory is None and self.memory_width is not None:
+            raise ValueError(
+                "this decoder attends to a memory: pass `memory`, (batch, memory length, "
+                f"{self.memory_width})"
+            )
+        if memory is not None and self.memory_width is None:
+            raise ValueError("this decoder attends to no memory: its spec states no `memory_width`")
 
     def check_global_tokens(self, tokens: torch.Tensor, batch: int, length: int) -> None:
         """Refuse what names no tokens, or what no layer would look at.
@@ -162,21 +193,48 @@ class Stack(nn.Module):
                 "`global_tokens = true`"
             )
 
+    def append(
+        self,
+        cache: Cache,
+        inputs: torch.Tensor,
+        mask: torch.Tensor | None,
+        tokens: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Note the next tokens in the cache, `tokens` being those that attention sees; their
+        positions.
+
+        Raises:
+            ValueError: the mask is not one of tokens.
+        """
+        if mask is not None and mask.dim() != 2:
+            raise ValueError("with a cache, a mask is (batch, length), False at padding")
+        counted = self.token_mask(inputs, mask) if self.count_positions == "unpadded" else mask
+        # Generation waits for each token anyway, and masks of nothing would slow down attention.
+        if tokens is not None and bool(tokens.all()):
+            tokens = None
+        if counted is not None and bool(counted.all()):
+            counted = None
+        return cache.append(self.length(inputs), seen=tokens, counted=counted, device=inputs.device)
+
     def with_schemes(
         self,
         context: LayerContext,
         schemes: LayerSchemes,
         positions: torch.Tensor,
+        keys: torch.Tensor,
         dtype: torch.dtype,
     ) -> LayerContext:
-        """The context of the layers that have these position schemes."""
+        """The context of the layers that have these position schemes; `keys` are the positions of
+        all tokens so far."""
         rotation = bias = None
-        places = torch.arange(positions.shape[-1], device=positions.device)
-        for name, at in ((schemes.position, positions), (schemes.relative, places)):
+        every = torch.arange(keys.shape[-1], device=keys.device)
+        new = every[keys.shape[-1] - positions.shape[-1] :]
+        counted = (schemes.position, positions, keys), (schemes.relative, new, every)
+        for name, at, of_keys in counted:
             if name is not None:
                 scheme = self.scheme(name)
                 rotation = rotation or scheme.rotation(at, dtype)
-                added = scheme.bias(at, at, dtype)
+                added = scheme.bias(at, of_keys, dtype)
                 bias = added if bias is None or added is None else bias + added
         read = None if schemes.read is None else self.scheme(schemes.read)
         return context._replace(scheme=read, rotation=rotation, bias=bias)

@@ -1,0 +1,302 @@
+"""What a cached model scores is what the same model scores of all tokens at once, in float64."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_specs import EXAMPLES, small
+
+import zoo
+from zoo.cache import Cache
+from zoo.generation.decoding import Decoding, Memory, RecomputeWarning
+from zoo.generation.prompts import read_ids
+from zoo.transformer import Transformer
+
+VOCAB, FIRST = 23, 5
+ROWS = ([3, 7, 4, 9, 11, 6, 8, 5, 12, 3, 4], [8, 4, 6, 21, 3, 9, 9, 14], [7, 5, 3, 12, 16, 6, 20])
+"""Sequences that are given up to their lengths less 6, and extended token by token."""
+STEPS = 6
+
+
+def built(spec: dict[str, Any]) -> Transformer:
+    """A model in which every tensor matters, those that start at 0 or 1 too."""
+    model = zoo.build(spec, dtype=torch.float64).eval()
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+    return model
+
+
+def tiny(**values: Any) -> dict[str, Any]:
+    sizes = {"n_layers": 2, "d_model": 16, "n_heads": 4, "d_ff": 24}
+    return {"format": 1, "name": "tiny", "builder": "decoder", "vocab": VOCAB, **sizes, **values}
+
+
+def alone(model: Transformer, row: Sequence[int], number: int) -> torch.Tensor:
+    """The scores after this row, computed of it alone and at once."""
+    target = torch.tensor([row])
+    return model(*source(model, number), target)[0, -1]
+
+
+def source(model: Transformer, number: int) -> tuple[torch.Tensor, ...]:
+    """What an encoder gets for the row of this number: as long as its number is large."""
+    if not hasattr(model, "encode"):
+        return ()
+    return (torch.tensor([[4, 9, 3, 17, 6][: 3 + number]]),)
+
+
+def memory(model: Transformer) -> Memory | None:
+    if not hasattr(model, "encode"):
+        return None
+    rows = [source(model, number)[0][0].tolist() for number in range(len(ROWS))]
+    padded = read_ids(rows, None, what="", vocab=VOCAB, pad_id=None, pad="right")
+    states = model.encode(padded.values, source_mask=padded.mask)
+    return Memory(states, model.memory_mask(padded.values, padded.mask))
+
+
+def check(model: Transformer) -> Decoding:
+    """Each row of a padded batch, extended with a cache, has the scores that it has alone."""
+    first = [list(row[:-STEPS]) for row in ROWS]
+    prompt = read_ids(first, None, what="", vocab=VOCAB, pad_id=None, pad="left")
+    decoding = Decoding(model, capacity=len(ROWS[0]), memory=memory(model), keep=True)
+    tokens, mask = prompt.values, prompt.mask
+    for step in range(STEPS + 1):
+        found = decoding.scores(tokens, mask)
+        for number, row in enumerate(ROWS):
+            given = row[: len(row) - STEPS + step]
+            expected = alone(model, given, number)
+            torch.testing.assert_close(found[number], expected, rtol=0, atol=1e-10)
+        if step < STEPS:
+            tokens = torch.tensor([[row[len(row) - STEPS + step]] for row in ROWS])
+            mask = None
+    return decoding
+
+
+def generating() -> list[Path]:
+    return [path for path in EXAMPLES if zoo.read_spec(path).model.generation is not None]
+
+
+@pytest.mark.parametrize("path", generating(), ids=lambda path: path.stem)
+@torch.no_grad()
+def test_registered_models(path: Path) -> None:
+    model = built(small(path))
+    with warnings.catch_warnings(record=True) as told:
+        check(model)
+    # The two that are not causal cannot keep anything, and say so.
+    all_at_once = "reference-0" in model.spec.name
+    assert [warning.category for warning in told] == [RecomputeWarning] * all_at_once
+
+
+BUCKETS = {"kind": "t5_buckets", "n_buckets": 8, "max_distance": 6}
+LATENT = {
+    "kind": "latent",
+    "kv_lora_rank": 6,
+    "q_lora_rank": 5,
+    "qk_nope_head_dim": 3,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+}
+PAIR = {
+    "builder": "encoder_decoder",
+    "vocab": None,
+    "source_vocab": VOCAB,
+    "target_vocab": VOCAB,
+}
+
+
+def heads(**values: Any) -> dict[str, Any]:
+    return {"attention": {"kind": "multi_head", **values}}
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "no_position": {"position": "none"},
+    "sinusoidal": {"position": {"kind": "sinusoidal", "offset": 2}},
+    "learned": {"position": {"kind": "learned", "max_length": 12, "offset": 2}},
+    "rotary": {"position": "rotary"},
+    "rotary_partial": {"position": {"kind": "rotary", "fraction": 0.5, "pairs": "interleaved"}},
+    "rotary_yarn": {"position": {"kind": "rotary_yarn", "factor": 4.0, "original_length": 8}},
+    "rotary_linear": {"position": {"kind": "rotary_linear", "factor": 4.0}},
+    "alibi": {"position": "alibi"},
+    "alibi_rounded": {"position": {"kind": "alibi", "rounding": "bfloat16"}},
+    "t5_buckets": {"position": BUCKETS},
+    "two_schemes": {"decoder": {"relative": BUCKETS, "position": "alibi"}},
+    "scheme_of_a_layer": {"block": {"kind": "residual", "self_position": BUCKETS}},
+    "grouped": {"position": "rotary"} | heads(n_kv_heads=2),
+    "window": {"position": "rotary"} | heads(n_kv_heads=1, window=3),
+    "window_of_one": heads(window=1),
+    "window_both_sides": heads(window=2, window_sides="both"),
+    "window_biased": {"position": "alibi"} | heads(window=3),
+    "chunk": {"position": "rotary"} | heads(chunk=3),
+    "window_in_one_layer": {
+        "position": "rotary",
+        "decoder": {"layers": [{"at": [1], "attention": {"window": 2}}]},
+    },
+    "sinks": heads(sinks=True, window=4),
+    "softcap": heads(softcap=2.0),
+    "norms": {"position": "rotary"}
+    | heads(qk_norm="rms_norm", qk_norm_site="after_rotation", v_norm="rms_norm"),
+    "full_norm": heads(qk_norm="rms_norm", qk_norm_scope="full"),
+    "norm_of_each_head": heads(qk_norm="layer_norm", qk_norm_scope="per_head"),
+    "keys_as_values": heads(values="keys"),
+    "rotated_values": {"position": "rotary"} | heads(rotate_values=True),
+    "temperature": heads(q_temperature="log", q_temperature_floor=2.0),
+    "gate": heads(output_gate="sigmoid", output_gate_scope="head"),
+    "uniform": heads(masked_rows="uniform"),
+    "latent": {"position": "rotary", "attention": LATENT},
+    "latent_in_pair": {**PAIR, "position": "none", "attention": LATENT, "head_dim": None},
+    "shared_layers": {"decoder": {"share_layers": True}, "position": BUCKETS},
+    "layers_in_sets": {"n_layers": 4, "decoder": {"share_layers": [0, 1, 0, 0]}},
+    "seen_padding": {"pad_id": 3, "padding": "seen", "position": "rotary"},
+    "seen_padding_without_position": {
+        "pad_id": 3,
+        "padding": "seen",
+        "position": {"kind": "learned", "max_length": 12, "offset": 2},
+        "decoder": {"count_positions": "unpadded", "relative": BUCKETS},
+    },
+    "counted_padding": {"pad_id": 1, "decoder": {"count_positions": "unpadded"}},
+    "counted_mask": {"decoder": {"count_positions": "unmasked"}},
+    "parallel": {"norm_placement": "parallel", "position": "rotary"},
+    "pair": {**PAIR, "pad_id": 1},
+    "pair_with_buckets": {**PAIR, "position": BUCKETS}
+    | heads(n_kv_heads=2, window=2)
+    | {
+        "decoder": {"cross_attn": {"window": "none"}},
+    },
+    "experts": {"ffn": {"kind": "moe", "n_experts": 4, "top_k": 2, "expert": "glu"}},
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", VARIANTS)
+@torch.no_grad()
+def test_components(name: str) -> None:
+    values = {key: value for key, value in (tiny() | VARIANTS[name]).items() if value is not None}
+    check(built(values))
+
+
+RECOMPUTED: dict[str, tuple[dict[str, Any], str]] = {
+    "dynamic": (
+        {"position": {"kind": "rotary_dynamic", "factor": 2.0, "original_length": 6}},
+        "positions are told apart otherwise",
+    ),
+    "longrope": (
+        {
+            "position": {
+                "kind": "rotary_longrope",
+                "original_length": 8,
+                "factor": 2.0,
+                "short_factors": [1.0, 1.5],
+                "long_factors": [2.0, 4.0],
+            }
+        },
+        "positions are told apart otherwise",
+    ),
+    "disentangled": (
+        {
+            "position": {"kind": "disentangled", "max_distance": 4},
+            "attention": {"kind": "disentangled"},
+        },
+        "attention `disentangled` cannot use a cache",
+    ),
+    "temperature_across": (
+        {**PAIR, "cross_attn": {"kind": "multi_head", "q_temperature": "log"}},
+        "attention `multi_head` cannot use a cache",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECOMPUTED)
+@torch.no_grad()
+def test_what_cannot_be_kept_is_computed_anew_and_told(name: str) -> None:
+    values, message = RECOMPUTED[name]
+    spec = {key: value for key, value in (tiny() | values).items() if value is not None}
+    with pytest.warns(RecomputeWarning, match=message) as told:
+        check(built(spec))
+    assert len(told) == 1
+
+
+@torch.no_grad()
+def test_a_convolution_over_the_sequence_is_computed_anew() -> None:
+    """Its padding is part of what it computes, so a sequence is looked at alone."""
+    model = built(tiny(ffn={"kind": "conv1d", "kernel_size": 3}))
+    with pytest.warns(RecomputeWarning, match="ffn `conv1d`"):
+        (found,) = zoo.generate(model, [[3, 4, 5]], max_new_tokens=4)
+    ids = [3, 4, 5]
+    for _ in range(4):
+        ids.append(int(alone(model, ids, 0).argmax()))
+    assert list(found.ids) == ids[3:]
+
+
+@torch.no_grad()
+def test_an_attention_that_knows_no_cache_generates(project: Path) -> None:
+    """The attention and the block that `zoo plugin new` writes know nothing of caches."""
+    from zoo.cli import run
+    from zoo.registry import load_registry
+
+    assert run(["init", "."]) == 0
+    for slot in ("attention", "block"):
+        assert run(["plugin", "new", slot, f"own_{slot}"]) == 0
+        spec = tiny(**{slot: f"own_{slot}", "position": "rotary"})
+        model = zoo.build(spec, dtype=torch.float64, registry=load_registry()).eval()
+        with pytest.warns(RecomputeWarning, match=f"{slot} `own_{slot}` cannot use a cache"):
+            check(model)
+
+
+# --- what is kept -------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "values", "n_kept"),
+    [
+        ("all", heads(n_kv_heads=2), 2 * 2 * 4 * len(ROWS[0])),
+        ("window", heads(window=3), 2 * 16 * 2 * 3),
+        ("chunk", heads(chunk=2), 2 * 16 * 2 * 2),
+        ("latent", {"position": "rotary", "attention": LATENT}, (6 + 4) * len(ROWS[0])),
+    ],
+)
+def test_no_more_is_kept_than_needed(name: str, values: dict[str, Any], n_kept: int) -> None:
+    """Keys and values of the key-value heads; of a window twice its tokens, so that they move
+    seldom; of latent attention the latent and the rotated key. `n_kept` is for a row and layer."""
+    assert check(built(tiny(**values))).cache.n_bytes == 8 * n_kept * len(ROWS) * 2
+
+
+@torch.no_grad()
+def test_keys_of_a_memory_are_made_once() -> None:
+    model = built({key: v for key, v in (tiny() | PAIR).items() if v is not None})
+    made: list[int] = []
+    for layer in model.decoder.layers:
+        layer.cross_attn.k_proj.register_forward_hook(lambda *_: made.append(1))
+    zoo.generate(model, [[3, 4, 5]], start=1, max_new_tokens=5)
+    assert len(made) == 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("sharing", "n_layers"), [(True, 2), ([0, 1, 0], 3)])
+def test_layers_that_are_one_keep_apart(sharing: bool | list[int], n_layers: int) -> None:
+    """A layer that is run twice has keys of both runs."""
+    model = built(tiny(n_layers=n_layers, decoder={"share_layers": sharing}))
+    assert check(model).cache.n_bytes == 8 * 2 * 16 * len(ROWS[0]) * len(ROWS) * n_layers
+
+
+def test_a_full_cache_is_an_error() -> None:
+    decoding = Decoding(built(tiny()), capacity=3, memory=None, keep=True)
+    decoding.scores(torch.tensor([[1, 2, 3]]))
+    with pytest.raises(ValueError, match="room for 3 tokens, not 4"):
+        decoding.scores(torch.tensor([[1]]))
+
+
+def test_a_mask_of_pairs_is_refused_with_a_cache() -> None:
+    model = built(tiny())
+    with pytest.raises(ValueError, match=r"a mask is \(batch, length\)"):
+        model.decode(
+            torch.tensor([[1, 2]]),
+            target_mask=torch.ones(1, 2, 2, dtype=torch.bool),
+            cache=Cache(4),
+        )

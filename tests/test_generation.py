@@ -1,0 +1,308 @@
+"""What is generated, against the same search of `transformers` with the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import GenerationConfig
+
+import zoo
+from benchmarks import peers
+from zoo.generation.sampling import probabilities
+from zoo.transformer import Transformer
+
+VOCAB, EOS, START, NEW = 61, 2, 60, 14
+GREEDY = zoo.Greedy()
+PROMPTS = [[5, 9, 33, 17], [4, 8], [11, 50, 7]]
+
+DECODERS = {
+    "gpt2": lambda: peers.gpt2(layers=2, width=32, heads=4, vocab=VOCAB, length=40),
+    "llama": lambda: peers.llama(
+        layers=2, width=32, heads=4, kv_heads=2, hidden=40, vocab=VOCAB, length=40
+    ),
+}
+
+
+def doubled(pair: peers.Pair) -> peers.Pair:
+    """Both in float64, so that no rounding decides between two tokens."""
+    return pair[0].double(), pair[1].double()
+
+
+@pytest.fixture(scope="module", params=DECODERS)
+def decoders(request: pytest.FixtureRequest) -> peers.Pair:
+    return doubled(DECODERS[request.param]())
+
+
+@pytest.fixture(scope="module")
+def translators() -> peers.Pair:
+    return doubled(
+        peers.marian(layers=2, width=32, heads=4, hidden=40, vocab=VOCAB, eos=EOS, start=START)
+    )
+
+
+def expected(theirs: nn.Module, row: list[int], **options: Any) -> list[int]:
+    """What `transformers` generates of one row, up to the end that it is given."""
+    config = GenerationConfig(
+        max_new_tokens=NEW,
+        eos_token_id=EOS,
+        pad_token_id=START,
+        do_sample=False,
+        decoder_start_token_id=START,
+        **options,
+    )
+    given: Any = theirs
+    ids = torch.tensor([row])
+    found = given.generate(ids, generation_config=config, attention_mask=torch.ones_like(ids))
+    first = 1 if theirs.config.is_encoder_decoder else len(row)
+    new: list[int] = found[0, first:].tolist()
+    return new[: new.index(EOS) + 1] if EOS in new else new
+
+
+def generated(ours: Transformer, method: Any = GREEDY, **options: Any) -> list[list[int]]:
+    start = {"start": START} if hasattr(ours, "encode") else {}
+    found = zoo.generate(
+        ours, PROMPTS, max_new_tokens=NEW, eos=EOS, method=method, **start, **options
+    )
+    return [list(one.ids) for one in found]
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.7])
+def test_greedy_search_of_decoders(decoders: peers.Pair, penalty: float) -> None:
+    theirs, ours = decoders
+    wanted = [expected(theirs, row, repetition_penalty=penalty) for row in PROMPTS]
+    assert generated(ours, zoo.Greedy(repetition_penalty=penalty)) == wanted
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+def test_beam_search_of_decoders(decoders: peers.Pair, alpha: float) -> None:
+    theirs, ours = decoders
+    wanted = [expected(theirs, row, num_beams=4, length_penalty=alpha) for row in PROMPTS]
+    assert generated(ours, zoo.Beam(size=4, length_penalty=alpha)) == wanted
+
+
+@pytest.mark.parametrize("penalty", [1.5, 3.0])
+def test_greedy_search_of_translators(translators: peers.Pair, penalty: float) -> None:
+    theirs, ours = translators
+    wanted = [expected(theirs, row, repetition_penalty=penalty) for row in PROMPTS]
+    assert len({id_ for row in wanted for id_ in row}) > 8
+    assert generated(ours, zoo.Greedy(repetition_penalty=penalty)) == wanted
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("penalty", [1.0, 1.5])
+def test_beam_search_of_translators(translators: peers.Pair, alpha: float, penalty: float) -> None:
+    theirs, ours = translators
+    options = {"num_beams": 3, "length_penalty": alpha, "repetition_penalty": penalty}
+    wanted = [expected(theirs, row, **options) for row in PROMPTS]
+    method = zoo.Beam(size=3, length_penalty=alpha, repetition_penalty=penalty)
+    assert generated(ours, method) == wanted
+
+
+def test_without_a_cache_and_alone_the_same(decoders: peers.Pair, translators: peers.Pair) -> None:
+    for _, ours in (decoders, translators):
+        for method in (zoo.Greedy(), zoo.Beam(size=3), zoo.Sampling(seed=3)):
+            found = generated(ours, method)
+            assert generated(ours, method, cache=False) == found
+            if not isinstance(method, zoo.Sampling):
+                start = {"start": START} if hasattr(ours, "encode") else {}
+                options: dict[str, Any] = {"max_new_tokens": NEW, "eos": EOS, "method": method}
+                rows = [zoo.generate(ours, row, **options, **start) for row in PROMPTS]
+                assert [list(one.ids) for (one,) in rows] == found
+
+
+# --- the search itself, on a model whose best sequence can be found by trying all -----------------
+
+SMALL, LENGTH = 4, 4
+
+
+@pytest.fixture(scope="module")
+def four_tokens() -> Transformer:
+    spec = {"format": 1, "name": "four", "builder": "decoder", "vocab": SMALL, "n_layers": 2}
+    model = zoo.build(
+        spec | {"d_model": 8, "n_heads": 2, "d_ff": 16, "position": "alibi"}, dtype=torch.float64
+    ).eval()
+    random = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+    return model
+
+
+@torch.no_grad()
+def log_probability(model: Transformer, prompt: list[int], ids: Sequence[int]) -> float:
+    scores = model(torch.tensor([prompt + list(ids)]))[0].log_softmax(-1)
+    return sum(float(scores[len(prompt) - 1 + n, id_]) for n, id_ in enumerate(ids))
+
+
+@pytest.mark.parametrize("formula", ["power", "gnmt"])
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.5])
+def test_a_wide_beam_finds_the_best_of_all(
+    four_tokens: Transformer, alpha: float, formula: Any
+) -> None:
+    prompt, eos = [1, 2], 3
+    every = [
+        (*start, *end)
+        for n in range(LENGTH)
+        for start in product(range(3), repeat=n)
+        for end in ([(eos,)] if n < LENGTH - 1 else [(id_,) for id_ in range(SMALL)])
+    ]
+
+    def judged(ids: Sequence[int]) -> float:
+        length = len(ids) if formula == "power" else (5 + len(ids)) / 6
+        return log_probability(four_tokens, prompt, ids) / length**alpha
+
+    best = max(every, key=judged)
+    method = zoo.Beam(size=SMALL**LENGTH, length_penalty=alpha, length_formula=formula)
+    (found,) = zoo.generate(four_tokens, prompt, max_new_tokens=LENGTH, eos=eos, method=method)
+    assert found.ids == best
+    assert found.score == pytest.approx(judged(best), abs=1e-5)
+
+
+def test_scores_are_log_probabilities(four_tokens: Transformer) -> None:
+    prompts = [[1, 2], [0], [3, 3, 1]]
+    for method in (zoo.Greedy(), zoo.Sampling(temperature=2.0)):
+        for prompt, one in zip(
+            prompts,
+            zoo.generate(four_tokens, prompts, max_new_tokens=5, method=method),
+            strict=True,
+        ):
+            expected = log_probability(four_tokens, prompt, one.ids)
+            assert one.score == pytest.approx(expected, abs=1e-9)
+
+
+# --- sampling -------------------------------------------------------------------------------------
+
+LOGITS = torch.log(torch.tensor([[0.4, 0.3, 0.15, 0.1, 0.05]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("method", "shares"),
+    [
+        (zoo.Sampling(), [0.4, 0.3, 0.15, 0.1, 0.05]),
+        (zoo.Sampling(temperature=0.5), [0.16, 0.09, 0.0225, 0.01, 0.0025]),
+        (zoo.Sampling(top_k=2), [4, 3, 0, 0, 0]),
+        (zoo.Sampling(top_k=9), [0.4, 0.3, 0.15, 0.1, 0.05]),
+        (zoo.Sampling(top_p=0.69), [4, 3, 0, 0, 0]),
+        (zoo.Sampling(top_p=0.71), [0.4, 0.3, 0.15, 0, 0]),
+        (zoo.Sampling(top_p=1e-9), [1, 0, 0, 0, 0]),
+        (zoo.Sampling(min_p=0.3), [0.4, 0.3, 0.15, 0, 0]),
+        (zoo.Sampling(min_p=1.0), [1, 0, 0, 0, 0]),
+        (zoo.Sampling(temperature=0.5, top_k=3, min_p=0.2), [0.16, 0.09, 0, 0, 0]),
+        (zoo.Sampling(top_k=4, top_p=0.7), [4, 3, 0, 0, 0]),
+    ],
+)
+def test_the_distribution_that_is_drawn_from(method: zoo.Sampling, shares: list[float]) -> None:
+    wanted = torch.tensor([shares], dtype=torch.float64)
+    for shift in (0.0, 7.0):
+        found = probabilities(LOGITS + shift, method)
+        torch.testing.assert_close(found, wanted / wanted.sum(), rtol=0, atol=1e-12)
+
+
+def test_tokens_are_drawn_with_their_probabilities(four_tokens: Transformer) -> None:
+    n = 4000
+    method = zoo.Sampling(temperature=1.5, seed=1)
+    rows = zoo.generate(four_tokens, [[1, 2]] * n, max_new_tokens=1, method=method)
+    counts = torch.tensor([row.ids[0] for row in rows]).bincount(minlength=SMALL)
+    with torch.no_grad():
+        wanted = (four_tokens(torch.tensor([[1, 2]]))[0, -1] / 1.5).softmax(-1)
+    # Five standard deviations of a binomial count.
+    assert ((counts - n * wanted).abs() < 5 * (n * wanted * (1 - wanted)).sqrt()).all()
+
+
+def test_a_seed_decides_what_is_drawn(four_tokens: Transformer) -> None:
+    def drawn(seed: int) -> list[tuple[int, ...]]:
+        torch.manual_seed(torch.seed() % 1000)  # which has no part in it
+        method = zoo.Sampling(seed=seed)
+        return [
+            o.ids for o in zoo.generate(four_tokens, [[1]] * 9, max_new_tokens=9, method=method)
+        ]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+# --- ends, streams, inputs ------------------------------------------------------------------------
+
+
+def test_a_sequence_ends_with_its_first_end(decoders: peers.Pair) -> None:
+    ours = decoders[1]
+    whole = generated(ours)
+    end = whole[0][3]
+    for row, one in zip(
+        whole, zoo.generate(ours, PROMPTS, max_new_tokens=NEW, eos=[EOS, end]), strict=True
+    ):
+        ends = [n for n, id_ in enumerate(row) if id_ in (EOS, end)]
+        assert list(one.ids) == (row[: ends[0] + 1] if ends else row)
+        assert one.ended == ("eos" if ends else "length")
+
+
+def test_a_sequence_ends_with_a_stop_sequence(decoders: peers.Pair) -> None:
+    ours = decoders[1]
+    whole = generated(ours)
+    stop = whole[1][3:5]
+    for row, one in zip(
+        whole, zoo.generate(ours, PROMPTS, max_new_tokens=NEW, eos=EOS, stop=[stop]), strict=True
+    ):
+        ends = [n + 2 for n in range(len(row) - 1) if row[n : n + 2] == stop]
+        assert list(one.ids) == (row[: ends[0]] if ends else row)
+        assert (one.ended == "stop") == bool(ends)
+
+
+@pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Sampling(seed=4)])
+def test_a_stream_is_what_is_generated(decoders: peers.Pair, method: Any) -> None:
+    ours = decoders[1]
+    options: dict[str, Any] = {"max_new_tokens": NEW, "eos": generated(ours)[1][4]}
+    whole = zoo.generate(ours, PROMPTS, method=method, **options)
+    steps = []
+    for step in zoo.stream(ours, PROMPTS, method=method, **options):
+        assert not torch.is_inference_mode_enabled()
+        steps.append(step)
+    for number, one in enumerate(whole):
+        row = [step[number] for step in steps]
+        assert row == [*one.ids, *[None] * (len(row) - len(one.ids))]
+
+
+def test_padding_on_any_side_is_not_part_of_a_prompt(decoders: peers.Pair) -> None:
+    ours = decoders[1]
+    wanted = generated(ours)
+    ids = torch.full((3, 6), 40)
+    mask = torch.zeros(3, 6, dtype=torch.bool)
+    for row, at in ((0, slice(1, 5)), (1, slice(4, 6)), (2, slice(0, 3))):
+        ids[row, at], mask[row, at] = torch.tensor(PROMPTS[row]), True
+    found = zoo.generate(ours, ids, mask=mask, max_new_tokens=NEW, eos=EOS)
+    assert [list(one.ids) for one in found] == wanted
+
+
+def test_the_mode_of_each_module_is_left_as_it_was(four_tokens: Transformer) -> None:
+    model = zoo.build(four_tokens.spec.to_dict() | {"name": "dropping"})
+    model.decoder.layers[0].eval()
+    before = [module.training for module in model.modules()]
+    zoo.generate(model, [1], max_new_tokens=2)
+    list(zoo.stream(model, [1], max_new_tokens=2))
+    assert [module.training for module in model.modules()] == before
+
+
+def test_dropout_is_off(four_tokens: Transformer) -> None:
+    spec = {"format": 1, "name": "d", "builder": "decoder", "vocab": 50, "n_layers": 2}
+    model = zoo.build(spec | {"d_model": 8, "n_heads": 2, "d_ff": 16, "dropout": 0.5})
+    rows = {one.ids for one in zoo.generate(model, [[1]] * 20, max_new_tokens=8)}
+    assert len(rows) == 1
+
+
+def test_arranged_weights_are_the_same_weights(tmp_path: Path) -> None:
+    spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 50, "n_layers": 2}
+    spec |= {"d_model": 8, "n_heads": 2, "d_ff": 16, "head": {"kind": "linear", "tied": True}}
+    plain, arranged = zoo.build(spec), zoo.build(spec)
+    zoo.arrange_weights(arranged)
+    assert arranged.decoder.layers[0].ffn.up_proj.weight.stride() == (1, 16)
+    assert arranged.head.out.weight is arranged.decoder.embed.tokens.weight
+    for one, other in zip(plain.parameters(), arranged.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert zoo.save(arranged, tmp_path / "a") == zoo.save(plain, tmp_path / "b")
+    found = [zoo.generate(model, [[1, 2]], max_new_tokens=9) for model in (plain, arranged)]
+    assert found[0][0].ids == found[1][0].ids

@@ -1,0 +1,154 @@
+"""What generation is called with is checked at the door; each mistake is a clear error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+import zoo
+from zoo.errors import InputError, WeightsError
+from zoo.transformer import Transformer
+
+SIZES = {"format": 1, "name": "m", "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
+LEARNED = {"position": {"kind": "learned", "max_length": 10}}
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Transformer:
+    return zoo.build({**SIZES, **LEARNED, "builder": "decoder", "vocab": 9})
+
+
+@pytest.fixture(scope="module")
+def pair() -> Transformer:
+    vocab = {"source_vocab": 9, "target_vocab": 7}
+    return zoo.build({**SIZES, **LEARNED, "builder": "encoder_decoder", **vocab})
+
+
+def told(model: Transformer, ids: Any, **options: Any) -> str:
+    """What the error says; the model must not have been run."""
+    ran: list[int] = []
+    hooks = [module.register_forward_hook(lambda *_: ran.append(1)) for module in model.modules()]
+    for make in (zoo.generate, zoo.stream):
+        with pytest.raises(InputError) as error:
+            make(model, ids, **{"max_new_tokens": 3} | options)
+    for hook in hooks:
+        hook.remove()
+    assert not ran
+    return str(error.value)
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(*shape, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("ids", "options", "message"),
+    [
+        ([], {}, "an empty batch"),
+        (torch.zeros(0, 3, dtype=torch.long), {}, "an empty batch"),
+        ([[1], []], {}, "sequence 1 is empty"),
+        (torch.zeros(2, 0, dtype=torch.long), {}, "sequence 0 is empty"),
+        ([[1, 9]], {}, "id 9 in sequence 0 is outside the vocabulary"),
+        ([[1], [-1]], {}, "id -1 in sequence 1 is outside the vocabulary"),
+        ([[1, 2.5]], {}, "a list of integers"),
+        ([["a"]], {}, "a list of integers"),
+        ([[1, None]], {}, "a list of integers"),
+        ([[[1]]], {}, "a list of integers"),
+        ("text", {}, "a list of integers"),
+        (torch.ones(1, 2), {}, "ids are integers, not torch.float32"),
+        (torch.ones(1, 1, 2, dtype=torch.long), {}, "ids are (length,) or (batch, length)"),
+        (torch.tensor(1), {}, "ids are (length,) or (batch, length)"),
+        ([[1]], {"mask": ones(1, 1)}, "a mask goes with a tensor of ids"),
+        (torch.tensor([[1, 2]]), {"mask": torch.ones(1, 2)}, "boolean tensor, True = a token"),
+        (torch.tensor([[1, 2]]), {"mask": [[True, True]]}, "boolean tensor, True = a token"),
+        (torch.tensor([[1, 2]]), {"mask": ones(2, 1)}, "the mask is (2, 1); it must be (1, 2)"),
+        (torch.tensor([[1, 2]]), {"mask": ~ones(1, 2)}, "sequence 0 is empty"),
+        ([1] * 8, {}, "8 tokens and 3 new ones are longer than the model's 10 positions"),
+        ([1] * 8, {}, "`max_new_tokens` can be 2 at most"),
+        ([1], {"max_new_tokens": 0}, "`max_new_tokens` is at least 1, not 0"),
+        ([1], {"max_new_tokens": 2.0}, "`max_new_tokens` is at least 1, not 2.0"),
+        ([1], {"eos": 9}, "the id 9, which is outside the vocabulary"),
+        ([1], {"eos": ["2"]}, "integers, not '2'"),
+        ([1], {"stop": [[1, 70]]}, "the id 70, which is outside the vocabulary"),
+        ([1], {"stop": [[]]}, "an empty sequence"),
+        ([1], {"start": 1}, "`start` is for models with an encoder"),
+        ([1], {"memory": torch.ones(1, 2, 8)}, "attends to no memory"),
+    ],
+)
+def test_of_a_decoder(
+    decoder: Transformer, ids: Any, options: dict[str, Any], message: str
+) -> None:
+    assert message in told(decoder, ids, **options)
+
+
+@pytest.mark.parametrize(
+    ("ids", "options", "message"),
+    [
+        ([1], {}, "state the ids that each target begins with"),
+        ([8], {"start": 7}, "start: id 7 in sequence 0 is outside the vocabulary"),
+        ([9], {"start": 6}, "ids: id 9 in sequence 0 is outside the vocabulary"),
+        ([1], {"start": []}, "start: sequence 0 is empty"),
+        ([1] * 11, {"start": 1}, "11 tokens are longer than the model's 10 positions"),
+        ([1], {"start": 1, "max_new_tokens": 10}, "1 tokens and 10 new ones are longer"),
+    ],
+)
+def test_of_a_pair(pair: Transformer, ids: Any, options: dict[str, Any], message: str) -> None:
+    assert message in told(pair, ids, **options)
+
+
+def test_of_models_that_do_not_generate() -> None:
+    for spec in (
+        {"builder": "encoder", "vocab": 9},
+        {"builder": "decoder", "vocab": 9, "head": "none"},
+        {"builder": "decoder", "embedding": "vectors", "head": "none"},
+    ):
+        assert "m does not generate" in told(zoo.build({**SIZES, **spec}), [1])
+
+
+def test_of_a_memory() -> None:
+    model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "memory_width": 8})
+    good = torch.ones(2, 3, 8)
+    for memory, mask, message in (
+        (None, None, "attends to a memory"),
+        (torch.ones(2, 3), None, "vectors (batch, length, width)"),
+        (torch.ones(1, 3, 8), None, "1 rows for 2 prompts"),
+        (torch.full((2, 3, 8), torch.nan), None, "not every number is finite"),
+        (good, ones(2, 4), "the mask is (2, 4); it must be (2, 3)"),
+        (good, torch.ones(2, 3), "boolean tensor"),
+    ):
+        assert message in told(model, [[1], [2]], memory=memory, memory_mask=mask)
+    assert len(zoo.generate(model, [[1], [2]], memory=good, max_new_tokens=2)) == 2
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Sampling(), zoo.Beam(size=2)])
+def test_of_weights_that_are_no_numbers(value: float, method: Any) -> None:
+    model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9})
+    with torch.no_grad():
+        model.decoder.norm.weight[0] = value
+    with pytest.raises(WeightsError, match=r"m: the scores of the next token are not numbers"):
+        zoo.generate(model, [[1], [2]], max_new_tokens=3, method=method)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.0},
+        {"temperature": float("nan")},
+        {"top_k": 0},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"min_p": -0.1},
+        {"repetition_penalty": 0.0},
+        {"seed": -1},
+        {"beams": 3},
+    ],
+)
+def test_of_methods(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        zoo.Sampling(**options)
+    with pytest.raises(ValidationError):
+        zoo.Beam(size=0)

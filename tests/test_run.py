@@ -1,0 +1,163 @@
+"""`zoo run`: the model's task, with text where its folder has a tokenizer, else with ids."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from trials import Refused
+
+import zoo
+from zoo.cli import run
+
+WORDS = ["[PAD]", "[EOS]", "[MASK]", "ich", "ein", "bier", "a", "beer", "I", "want"]
+SIZES = {"format": 1, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
+VOCAB = len(WORDS)
+MODELS: dict[str, dict[str, Any]] = {
+    "pair": {"builder": "encoder_decoder", "source_vocab": VOCAB, "target_vocab": VOCAB},
+    "decoder": {"builder": "decoder", "vocab": VOCAB},
+    "mlm": {"builder": "encoder", "vocab": VOCAB, "head": "mlm"},
+    "states": {"builder": "encoder", "vocab": VOCAB, "head": "none"},
+    "pooled": {"builder": "encoder", "vocab": VOCAB, "head": "pooler"},
+    "classes": {
+        "builder": "encoder",
+        "vocab": VOCAB,
+        "head": {"kind": "classifier", "n_classes": 3},
+    },
+    "tokens": {
+        "builder": "encoder",
+        "vocab": VOCAB,
+        "head": {"kind": "token_classifier", "n_classes": 3},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name, spec in MODELS.items():
+        model = zoo.build({**SIZES, **spec, "name": name})
+        with torch.no_grad():
+            for parameter in model.parameters():
+                random = torch.Generator().manual_seed(parameter.numel())
+                parameter += 0.5 * torch.randn(parameter.shape, generator=random)
+        zoo.save(model, folder / name)
+    return folder
+
+
+@pytest.fixture
+def with_words(saved: Path, project: Path) -> Callable[[str], str]:
+    """Copies a model into the working directory and gives it a tokenizer of words."""
+
+    def copy(name: str) -> str:
+        shutil.copytree(saved / name, project / name)
+        model = tokenizers.models.WordLevel({w: n for n, w in enumerate(WORDS)}, unk_token="[PAD]")
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        tokenizer.add_special_tokens(WORDS[:3])
+        tokenizer.save(str(project / name / "tokenizer.json"))
+        ids = {"eos_token_id": 1, "decoder_start_token_id": 0, "bos_token_id": None}
+        (project / name / "generation_config.json").write_text(json.dumps(ids))
+        return name
+
+    return copy
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(["run", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    return json.loads(said(capsys, *arguments, "--json"))
+
+
+@pytest.mark.parametrize("name", ["pair", "decoder"])
+@pytest.mark.parametrize("options", [(), ("--beams", "3"), ("--sample", "--top-k", "4")])
+def test_generating(
+    with_words: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    options: tuple[str, ...],
+) -> None:
+    folder = with_words(name)
+    found = reported(capsys, folder, "ich want ein bier", "-n", "6", *options)
+    method = {
+        (): zoo.Greedy(),
+        ("--beams", "3"): zoo.Beam(size=3),
+    }.get(options, zoo.Sampling(top_k=4))
+    start = {"start": 0} if name == "pair" else {}
+    model = zoo.load(folder)
+    (wanted,) = zoo.generate(model, [[3, 9, 4, 5]], max_new_tokens=6, eos=1, method=method, **start)
+    assert found["task"] == ("translate" if name == "pair" else "generate")
+    assert tuple(found["ids"]) == wanted.ids
+    words = [WORDS[id_] for id_ in wanted.ids if id_ > 2]
+    assert found["text"] == " ".join(words)
+
+
+def test_generating_from_ids(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, str(saved / "pair"), "3 9 4", "--start", "0", "--eos", "1", "-n", "5")
+    (wanted,) = zoo.generate(zoo.load(saved / "pair"), [3, 9, 4], max_new_tokens=5, eos=1, start=0)
+    shown = wanted.ids[:-1] if wanted.ended == "eos" else wanted.ids
+    assert text == " ".join(map(str, shown)) + "\n"
+
+
+def test_filling_masks(
+    with_words: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = reported(capsys, with_words("mlm"), "I [MASK] a [MASK]")
+    with torch.no_grad():
+        model = zoo.load("mlm").eval()
+        scores = model(torch.tensor([[8, 2, 6, 2]]))[0].softmax(-1)
+    for row, place in zip(found["tokens"], (1, 3), strict=True):
+        assert [token["id"] for token in row] == scores[place].topk(5).indices.tolist()
+        assert row[0]["probability"] == pytest.approx(float(scores[place].max()), rel=1e-6)
+
+
+def test_embedding(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with torch.no_grad():
+        ids = torch.tensor([[3, 4]])
+        states = zoo.load(saved / "states").eval().encode(ids)
+        pooled = zoo.load(saved / "pooled").eval()(ids)
+    found = reported(capsys, str(saved / "states"), "3 4")["embedding"]
+    assert found == pytest.approx(states[0].mean(0).tolist(), rel=1e-6)
+    found = reported(capsys, str(saved / "pooled"), "3 4")["embedding"]
+    assert found == pytest.approx(pooled[0].tolist(), rel=1e-6)
+
+
+def test_classifying(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = torch.tensor([[3, 4]])
+    with torch.no_grad():
+        whole = zoo.load(saved / "classes").eval()(ids)[0].softmax(-1)
+        each = zoo.load(saved / "tokens").eval()(ids)[0].softmax(-1)
+    found = reported(capsys, str(saved / "classes"), "3 4")["classes"]
+    assert [c["class"] for c in found] == whole.argsort(descending=True).tolist()
+    assert [c["probability"] for c in found] == pytest.approx(
+        whole.sort(descending=True)[0].tolist()
+    )
+    found = reported(capsys, str(saved / "tokens"), "3 4")["classes"]
+    assert [row[0]["class"] for row in found] == each.argmax(-1).tolist()
+
+
+def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str]) -> None:
+    decoder, pair, mlm = (str(saved / name) for name in ("decoder", "pair", "mlm"))
+    assert "holds no tokenizer.json" in refused("run", decoder, "some text")
+    assert "id 10 in sequence 0 is outside" in refused("run", decoder, "10")
+    assert "sequence 0 is empty" in refused("run", decoder, "")
+    assert "state the ids that each target begins with" in refused("run", pair, "3")
+    assert "no masked token" in refused("run", mlm, "3 4")
+    assert "--top-k goes with --sample" in refused("run", decoder, "3", "--top-k", "3")
+    assert "take one" in refused("run", decoder, "3", "--sample", "--beams", "2")
+    assert "--top-p: Input should be" in refused("run", decoder, "3", "--sample", "--top-p", "2")
+    assert "registered with a spec and without weights" in refused("run", "gpt2", "3")
+    folder = Path(with_words("decoder"))
+    (folder / "generation_config.json").write_text('{"eos_token_id": "end"}')
+    assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")
+    (folder / "tokenizer.json").write_text("{}")
+    assert "tokenizer.json: error: this is no tokenizer" in refused("run", str(folder), "ich")

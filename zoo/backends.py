@@ -1,0 +1,104 @@
+"""What computes attention: chosen openly, and told.
+
+    with zoo.attention_backend("flash") as taken:
+        model(ids)
+    print(taken)       # Counter({Taken(backend='flash', why='chosen', mask='causal flag'): 12})
+
+`auto`, which holds without a choice, takes `fused` unless something speaks against it, and says
+what. Any other choice is kept or is an error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple, get_args
+
+from zoo.errors import InputError, Problem, did_you_mean, quoted
+
+Backend = Literal["auto", "fused", "flash", "efficient", "cudnn", "math"]
+"""`fused` is `torch.nn.functional.scaled_dot_product_attention` with the kernel that torch picks;
+`flash`, `efficient` and `cudnn` are the same with that kernel only; `math` is softmax(q k^T) v
+written out."""
+
+
+class Taken(NamedTuple):
+    """A decision.
+
+    Args:
+        backend: what computes attention.
+        why: what it was taken for.
+        mask: what tells it which keys are seen: `none`, `causal flag`, or a mask's shape.
+    """
+
+    backend: str
+    why: str
+    mask: str
+
+
+class _Choice:
+    """The backend in force, and who is told of decisions."""
+
+    backend: Backend = "auto"
+    taken: Counter[Taken] | None = None
+
+
+@contextmanager
+def attention_backend(name: Backend) -> Iterator[Counter[Taken]]:
+    """Let attention be computed by a backend in this block. A choice inside another goes over it.
+
+    Yields:
+        How often which decision was taken, counted while the block runs.
+
+    Raises:
+        InputError: there is no such backend. Inside the block, an attention that the backend cannot
+            compute raises it too, and says why.
+    """
+    if name not in get_args(Backend):
+        raise InputError(
+            Problem(
+                f"there is no attention backend {quoted(name)}",
+                help=did_you_mean(str(name), get_args(Backend)),
+            )
+        )
+    before = _Choice.backend, _Choice.taken
+    taken: Counter[Taken] = Counter()
+    _Choice.backend, _Choice.taken = name, taken
+    try:
+        yield taken
+    finally:
+        _Choice.backend, _Choice.taken = before
+
+
+def choose(against: str | None, mask: Callable[[], str]) -> Backend:
+    """The backend for one attention, never `auto`; called by the modules of attention plugins.
+
+    Args:
+        against: why a fused kernel cannot compute it, or None.
+        mask: tells what is in `Taken.mask`; called if somebody is told.
+
+    Raises:
+        InputError: a fused kernel was chosen and cannot.
+    """
+    chosen = _Choice.backend
+    if chosen == "auto":
+        found: Backend = "fused" if against is None else "math"
+        why = against or "nothing speaks against it"
+    elif against is not None and chosen != "math":
+        raise cannot(chosen, against)
+    else:
+        found, why = chosen, "chosen"
+    if _Choice.taken is not None:
+        _Choice.taken[Taken(found, why, mask())] += 1
+    return found
+
+
+def cannot(backend: str, why: str) -> InputError:
+    """The error of a chosen backend that cannot compute an attention."""
+    return InputError(
+        Problem(
+            f"the attention backend `{backend}` was chosen, and cannot compute this: {why}",
+            help='"auto" takes what can, and says what it took',
+        )
+    )

@@ -1,0 +1,22 @@
+"""Text from models: `generate` and `stream`, with the methods `Greedy`, `Sampling` and `Beam`.
+
+One file for each step: `prompts` and `inputs` (what the caller gives, checked), `decoding` (the
+model and its cache: from tokens to the scores of the next), `search` (one token after the other),
+`sampling` (from scores to probabilities) and `beam`.
+"""
+
+from zoo.generation.arrange import arrange_weights
+from zoo.generation.decoding import RecomputeWarning
+from zoo.generation.generate import generate, stream
+from zoo.generation.methods import Beam, Generated, Greedy, Sampling
+
+__all__ = [
+    "Beam",
+    "Generated",
+    "Greedy",
+    "RecomputeWarning",
+    "Sampling",
+    "arrange_weights",
+    "generate",
+    "stream",
+]

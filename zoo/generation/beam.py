@@ -1,0 +1,157 @@
+"""Beam search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from zoo.generation.decoding import Decoding, penalize
+from zoo.generation.methods import Beam, Generated
+from zoo.generation.prompts import Rows
+from zoo.generation.search import Ends
+
+
+@dataclass(slots=True)
+class Hypotheses:
+    """The best ended sequences of one row of the batch, and its running ones.
+
+    Args:
+        number: the row.
+        running: the new tokens of each running sequence, best first.
+        ended: at most as many as the beam is wide.
+    """
+
+    number: int
+    running: list[tuple[int, ...]]
+    ended: list[Generated] = field(default_factory=list[Generated])
+
+    def add(self, found: Generated, size: int) -> None:
+        """Keep an ended sequence if it is one of the best."""
+        self.ended.append(found)
+        self.ended.sort(key=lambda one: -one.score)
+        del self.ended[size:]
+
+    def extend(
+        self,
+        values: Sequence[float],
+        beams: Sequence[int],
+        tokens: Sequence[int],
+        *,
+        method: Beam,
+        ends: Ends,
+    ) -> list[int]:
+        """Take the candidates of one step, best first: their log-probabilities, the running
+        sequence that each extends, and by which token.
+
+        Returns:
+            The candidates that run on, by their places, filled up with -1; empty if all ended.
+        """
+        running: list[tuple[int, ...]] = []
+        picked: list[int] = []
+        for place, (value, beam, token) in enumerate(zip(values, beams, tokens, strict=True)):
+            if value == -math.inf:
+                break
+            ids = (*self.running[beam], token)
+            why = ends.of(ids)
+            if why is not None and place < method.size:
+                self.add(Generated(ids, method.judged(value, len(ids)), why), method.size)
+            elif why is None and len(picked) < method.size:
+                picked.append(place)
+                running.append(ids)
+        if not picked:
+            return []
+        n_missing = method.size - len(picked)
+        self.running = running + running[:1] * n_missing
+        return picked + [-1] * n_missing
+
+    def settled(self, best_running: float, n_tokens: int, method: Beam) -> bool:
+        """Whether no running sequence, the best of which has this log-probability, is better than
+        the worst ended one."""
+        if len(self.ended) < method.size:
+            return False
+        return self.ended[-1].score >= method.judged(best_running, n_tokens)
+
+
+def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> list[Generated]:
+    """The best sequence for each row.
+
+    In each step every running sequence is extended by every token. Of the best `size` of all these,
+    those that end are kept aside; the best `size` that do not end run on. A row is done when as
+    many have ended, and the best that runs is judged no better than the worst of them.
+    """
+    size, batch, device = method.size, prompt.values.shape[0], prompt.values.device
+    rows = [Hypotheses(number, [()] * size) for number in range(batch)]
+    best: dict[int, Generated] = {}
+    scores = decoding.scores(prompt.values, prompt.mask)
+    copies = torch.arange(batch, device=device).repeat_interleave(size)
+    decoding.select(copies)
+    scores, seen = scores[copies], _seen(prompt)[copies]
+    # All beams of a row are the same at first: only one of them counts.
+    totals = torch.full((batch, size), -torch.inf, device=device)
+    totals[:, 0] = 0.0
+    for n_tokens in range(1, ends.max_new_tokens + 1):
+        # As many as may end in one step, and `size` that run on.
+        n_best = (1 + max(1, len(ends.eos))) * size
+        values, beams, tokens = _candidates(scores, totals, seen, method, n_best)
+        table = list(zip(values.tolist(), beams.tolist(), tokens.tolist(), strict=True))
+        decoding.check([row_values[0] for row_values, _, _ in table])
+        going: list[int] = []
+        picks: list[list[int]] = []
+        for index, row in enumerate(rows):
+            picked = row.extend(*table[index], method=method, ends=ends)
+            if not picked or row.settled(table[index][0][picked[0]], n_tokens, method):
+                best[row.number] = row.ended[0]
+            else:
+                going.append(index)
+                picks.append(picked)
+        if not going:
+            break
+        kept, chosen = torch.tensor(going, device=device), torch.tensor(picks, device=device)
+        missing = chosen < 0
+        chosen = chosen.clamp(min=0)
+        totals = values[kept].gather(1, chosen).masked_fill(missing, -torch.inf)
+        parents = (kept[:, None] * size + beams[kept].gather(1, chosen)).flatten()
+        next_tokens = tokens[kept].gather(1, chosen).view(-1, 1)
+        decoding.select(parents, kept if len(going) < len(rows) else None)
+        rows = [rows[index] for index in going]
+        seen = torch.cat([seen[parents], next_tokens], 1)
+        scores = decoding.scores(next_tokens)
+    return [best[number] for number in range(batch)]
+
+
+def _candidates(
+    scores: torch.Tensor, totals: torch.Tensor, seen: torch.Tensor, method: Beam, n_best: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The best extensions of each row's sequences.
+
+    Args:
+        scores: of the next token, (rows * size, vocab).
+        totals: log-probabilities of the running sequences, (rows, size).
+        seen: the ids of each so far, (rows * size, n).
+        method: the search.
+        n_best: how many are wanted of each row.
+
+    Returns:
+        Their log-probabilities, best first, the sequences that they extend, and the tokens, each
+        (rows, n_best) or as many as there are.
+    """
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if method.repetition_penalty != 1.0:
+        wide = penalize(wide.log_softmax(-1), seen, method.repetition_penalty)
+        norm = torch.zeros(())
+    else:  # the best logits are the best probabilities: only theirs are computed
+        norm = wide.logsumexp(-1, keepdim=True)
+    found, tokens = wide.topk(min(n_best, wide.shape[-1]))
+    sums = (found - norm).view(*totals.shape, -1) + totals[:, :, None]
+    values, places = sums.flatten(1).topk(min(n_best, sums[0].numel()))
+    return values, places // found.shape[-1], tokens.view(len(sums), -1).gather(1, places)
+
+
+def _seen(prompt: Rows) -> torch.Tensor:
+    """The ids of the prompt, (rows, length), with the last one in the place of padding."""
+    if prompt.mask is None:
+        return prompt.values
+    return prompt.values.where(prompt.mask, prompt.values[:, -1:])

@@ -1,0 +1,198 @@
+"""The model while it generates: from the next tokens to the scores of those after them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Protocol, cast
+
+import torch
+
+from zoo.cache import Cache
+from zoo.errors import InputError, Problem, WeightsError
+from zoo.generation.prompts import Rows
+from zoo.slots import Generation
+from zoo.transformer import Transformer
+
+
+class RecomputeWarning(UserWarning):
+    """A component needs all tokens at once, so that each new one costs as much as all before it."""
+
+
+class Generating(Protocol):
+    """The part of `zoo.transformer.Transformer` that generation calls."""
+
+    def encode(self, source: torch.Tensor, *, source_mask: torch.Tensor | None) -> torch.Tensor: ...
+
+    def memory_mask(
+        self, source: torch.Tensor, source_mask: torch.Tensor | None
+    ) -> torch.Tensor | None: ...
+
+    def decode(
+        self,
+        target: torch.Tensor,
+        memory: torch.Tensor | None,
+        *,
+        target_mask: torch.Tensor | None,
+        memory_mask: torch.Tensor | None,
+        cache: Cache | None,
+    ) -> torch.Tensor: ...
+
+    def head(self, states: torch.Tensor) -> torch.Tensor: ...
+
+
+class Memory:
+    """What cross-attention attends to: (batch, length, width), and its mask."""
+
+    def __init__(self, states: torch.Tensor, mask: torch.Tensor | None) -> None:
+        self.states = states
+        # A mask that hides nothing only slows down.
+        self.mask = None if mask is None or bool(mask.all()) else mask
+
+    def select(self, rows: torch.Tensor) -> None:
+        """Keep these rows."""
+        self.states = self.states[rows]
+        self.mask = None if self.mask is None else self.mask[rows]
+
+
+def describe(model: Transformer) -> Generation:
+    """How the model generates.
+
+    Raises:
+        InputError: it does not.
+    """
+    found = model.spec.model.generation
+    if found is None:
+        raise InputError(
+            Problem(
+                f"{model.spec.name} does not generate: its builder is `{model.spec.model.kind}`",
+                help="generating takes a decoder, and a head that scores the vocabulary",
+            )
+        )
+    return found
+
+
+def encode(model: Transformer, source: Rows) -> Memory:
+    """The memory that the model's encoder makes of the source."""
+    module = cast("Generating", model)
+    states = module.encode(source.values, source_mask=source.mask)
+    return Memory(states, module.memory_mask(source.values, source.mask))
+
+
+class Decoding:
+    """The rows that are generated, and what is kept of them.
+
+    Args:
+        model: generates.
+        capacity: how many tokens a row will have at most.
+        memory: what is attended to; rows in turn share one of its rows, each as many.
+        keep: whether the tokens before are kept; else each pass computes all anew.
+    """
+
+    def __init__(
+        self, model: Transformer, *, capacity: int, memory: Memory | None, keep: bool
+    ) -> None:
+        self.model = cast("Generating", model)
+        self.name = model.spec.name
+        self.capacity, self.memory = capacity, memory
+        self.how = describe(model)
+        self.keep = keep
+        if keep and self.how.not_incremental:
+            self.keep = False
+            self._warn(f"{', '.join(self.how.not_incremental)} cannot use a cache")
+        self.cache = Cache(capacity)
+        self._told = False
+        self._tokens: torch.Tensor | None = None
+        self._mask: torch.Tensor | None = None
+
+    def _warn(self, why: str) -> None:
+        warnings.warn(
+            f"{self.name}: {why}; a token is computed anew from all before it",
+            RecomputeWarning,
+            stacklevel=3,
+        )
+
+    def scores(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """What the head makes of the last of these tokens.
+
+        Args:
+            tokens: the next ones, (rows, length).
+            mask: (rows, length), False at padding on the left; with the first tokens only.
+
+        Returns:
+            Scores of the token after them, (rows, vocab).
+        """
+        memory, memory_mask = self._memory_for(tokens.shape[0])
+        before = 0 if self._tokens is None else self._tokens.shape[1]
+        every, every_mask = self._append(tokens, mask)
+        changed = self.keep and self._changed(before, every, every_mask)
+        if changed or not self.keep:
+            # No cache yet, or what it holds serves no more.
+            self.cache = Cache(self.capacity)
+            tokens, mask = every, every_mask
+        states = self.model.decode(
+            tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache
+        )
+        return self.model.head(states[:, -1])
+
+    def _memory_for(self, n_rows: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        if self.memory is None:
+            return None, None
+        states, mask = self.memory.states, self.memory.mask
+        if self.keep:
+            return states, mask
+        times = n_rows // states.shape[0]
+        repeated = None if mask is None else mask.repeat_interleave(times, 0)
+        return states.repeat_interleave(times, 0), repeated
+
+    def _append(
+        self, tokens: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """All tokens so far, and their mask."""
+        if self._tokens is None:
+            self._tokens, self._mask = tokens, mask
+        else:
+            if self._mask is not None:
+                there = torch.ones_like(tokens, dtype=torch.bool)
+                self._mask = torch.cat([self._mask, there], 1)
+            self._tokens = torch.cat([self._tokens, tokens], 1)
+        return self._tokens, self._mask
+
+    def _changed(self, before: int, tokens: torch.Tensor, mask: torch.Tensor | None) -> bool:
+        """Whether some row is now so long that its positions are told apart otherwise."""
+        if before == 0:
+            return False
+        n_new, longest = tokens.shape[1] - before, tokens.shape[1]
+        lengths = {longest} if mask is None else set(mask.sum(1).tolist())
+        changed = any(self.how.changes(length - n_new, length) for length in lengths)
+        if changed and not self._told:
+            self._told = True
+            self._warn("its positions are told apart otherwise in so long a sequence")
+        return changed
+
+    def select(self, rows: torch.Tensor, memory_rows: torch.Tensor | None = None) -> None:
+        """Keep these rows, and of the memory these or all."""
+        if self.memory is not None and memory_rows is not None:
+            self.memory.select(memory_rows)
+        if self.keep:
+            self.cache.select(rows, memory_rows)
+        if self._tokens is not None:
+            self._tokens = self._tokens[rows]
+            self._mask = None if self._mask is None else self._mask[rows]
+
+    def check(self, log_probabilities: list[float]) -> None:
+        """Raises WeightsError if the scores that these are of were not numbers."""
+        if any(value != value for value in log_probabilities):
+            raise WeightsError(
+                Problem(
+                    f"{self.name}: the scores of the next token are not numbers (NaN)",
+                    help="the weights hold NaN or infinite values, or are too large for the dtype",
+                )
+            )
+
+
+def penalize(scores: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.Tensor:
+    """Scores (rows, vocab) with a repetition penalty on the tokens in `seen`, (rows, n)."""
+    if penalty == 1.0:
+        return scores
+    found = scores.gather(1, seen)
+    return scores.scatter(1, seen, torch.where(found > 0, found / penalty, found * penalty))

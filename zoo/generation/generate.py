@@ -1,0 +1,140 @@
+"""`generate` and `stream`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from zoo.generation.beam import beam_search
+from zoo.generation.inputs import Inputs
+from zoo.generation.methods import Beam, Generated, Greedy, Sampling
+from zoo.generation.prompts import Ids
+from zoo.generation.search import Ends, search
+from zoo.transformer import Transformer
+
+GREEDY = Greedy()
+
+
+def generate(
+    model: Transformer,
+    ids: Ids,
+    *,
+    max_new_tokens: int,
+    method: Greedy | Sampling | Beam = GREEDY,
+    eos: int | Sequence[int] = (),
+    stop: Sequence[Sequence[int]] = (),
+    start: int | Sequence[int] | None = None,
+    mask: torch.Tensor | None = None,
+    memory: torch.Tensor | None = None,
+    memory_mask: torch.Tensor | None = None,
+    cache: bool = True,
+) -> list[Generated]:
+    """Let a model continue prompts, or, with an encoder, make targets of sources.
+
+    Args:
+        model: a decoder or an encoder-decoder; it is run in evaluation mode.
+        ids: the prompts, or the sources: lists of ids of any lengths, or a tensor (batch, length).
+            In a tensor, what `mask` hides and the spec's `pad_id` are padding, on either side. An
+            encoder of vectors takes a tensor (batch, length, width).
+        max_new_tokens: where every sequence ends at last.
+        method: how tokens are chosen.
+        eos: an id, or ids, with which a sequence ends.
+        stop: sequences of ids with which it ends too.
+        start: with an encoder, the ids that each target begins with.
+        mask: of a tensor of ids or vectors, boolean, (batch, length), False at padding.
+        memory: for a decoder with a `memory_width`, what it attends to, (batch, length, width).
+        memory_mask: of the memory, boolean, (batch, length), False at padding.
+        cache: whether what was computed for earlier tokens is kept.
+
+    Returns:
+        A result for each prompt or source, in their order.
+
+    Raises:
+        InputError: something does not fit the model; nothing has been computed.
+        WeightsError: the model's scores are not numbers.
+    """
+    inputs = Inputs.read(
+        model,
+        ids,
+        ends=Ends.read(max_new_tokens, eos, stop),
+        start=start,
+        mask=mask,
+        memory=memory,
+        memory_mask=memory_mask,
+    )
+    found: dict[int, Generated] = {}
+    with torch.inference_mode(), _evaluating(model):
+        decoding = inputs.decoding(model, keep=cache)
+        if isinstance(method, Beam):
+            return beam_search(decoding, inputs.prompt, method, inputs.ends)
+        for _, ended in search(decoding, inputs.prompt, method, inputs.ends):
+            found.update(ended)
+    return [found[number] for number in sorted(found)]
+
+
+def stream(
+    model: Transformer,
+    ids: Ids,
+    *,
+    max_new_tokens: int,
+    method: Greedy | Sampling = GREEDY,
+    eos: int | Sequence[int] = (),
+    stop: Sequence[Sequence[int]] = (),
+    start: int | Sequence[int] | None = None,
+    mask: torch.Tensor | None = None,
+    memory: torch.Tensor | None = None,
+    memory_mask: torch.Tensor | None = None,
+    cache: bool = True,
+) -> Iterator[list[int | None]]:
+    """As `generate`, one token of each sequence at a time.
+
+    The arguments are those of `generate`; beam search knows no token before its end.
+
+    Returns:
+        An iterator. Each step gives the next id of every sequence, None for one that has ended.
+
+    Raises:
+        InputError: as `generate`, at once.
+        WeightsError: as `generate`, while iterating.
+    """
+    inputs = Inputs.read(
+        model,
+        ids,
+        ends=Ends.read(max_new_tokens, eos, stop),
+        start=start,
+        mask=mask,
+        memory=memory,
+        memory_mask=memory_mask,
+    )
+    return _steps(model, inputs, method, cache)
+
+
+@torch.inference_mode()
+def _steps(
+    model: Transformer, inputs: Inputs, method: Greedy | Sampling, cache: bool
+) -> Iterator[list[int | None]]:
+    # The decorator, unlike the statement, leaves inference mode between two steps.
+    with _evaluating(model):
+        decoding = inputs.decoding(model, keep=cache)
+    steps = search(decoding, inputs.prompt, method, inputs.ends)
+    while True:
+        with _evaluating(model):
+            step = next(steps, None)
+        if step is None:
+            return
+        yield step[0]
+
+
+@contextmanager
+def _evaluating(model: Transformer) -> Iterator[None]:
+    """Evaluation mode; afterwards every module is in the mode in which it was."""
+    trained = [module for module in model.modules() if module.training]
+    for module in trained:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in trained:
+            module.training = True

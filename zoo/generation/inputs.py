@@ -1,0 +1,131 @@
+"""What a model is to generate from, checked against what the model is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from zoo.errors import InputError, Problem
+from zoo.generation.decoding import Decoding, Memory, describe, encode
+from zoo.generation.prompts import (
+    Ids,
+    Rows,
+    check_length,
+    check_token_mask,
+    read_ids,
+    read_vectors,
+)
+from zoo.generation.search import Ends
+from zoo.slots import Generation
+from zoo.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What `generate` was called with.
+
+    Args:
+        prompt: what each sequence begins with, padded on the left.
+        source: what the encoder makes the memory of.
+        memory: what is attended to, where there is no encoder.
+        ends: when a sequence ends.
+    """
+
+    prompt: Rows
+    source: Rows | None
+    memory: Memory | None
+    ends: Ends
+
+    @classmethod
+    def read(
+        cls,
+        model: Transformer,
+        ids: Ids,
+        *,
+        ends: Ends,
+        start: int | Sequence[int] | None,
+        mask: torch.Tensor | None,
+        memory: torch.Tensor | None,
+        memory_mask: torch.Tensor | None,
+    ) -> Inputs:
+        """Check everything and put it where the model is.
+
+        Raises:
+            InputError: it does not fit the model.
+        """
+        how = describe(model)
+        device = next(model.parameters()).device
+        ends.check(how.target_vocab)
+        source = None
+        if how.has_source:
+            source = _source(how, ids, mask).to(device)
+            begin = _begin(how, start, model.spec.name)
+            prompt = read_ids(
+                [begin] * source.values.shape[0],
+                None,
+                what="start",
+                vocab=how.target_vocab,
+                pad_id=None,
+                pad="left",
+            )
+        else:
+            if start is not None:
+                raise InputError("`start` is for models with an encoder: the prompt is the start")
+            prompt = read_ids(
+                ids, mask, what="ids", vocab=how.target_vocab, pad_id=how.pad_id, pad="left"
+            )
+        longest = max(prompt.lengths)
+        check_length(longest, how.longest, "ids", most_new=ends.max_new_tokens)
+        attended = _memory(how, memory, memory_mask, prompt.values.shape[0], device)
+        return cls(prompt.to(device), source, attended, ends)
+
+    def decoding(self, model: Transformer, *, keep: bool) -> Decoding:
+        """The model at work on them, its encoder having run."""
+        memory = self.memory if self.source is None else encode(model, self.source)
+        # The last new token is never read.
+        capacity = self.prompt.values.shape[1] + self.ends.max_new_tokens - 1
+        return Decoding(model, capacity=capacity, memory=memory, keep=keep)
+
+
+def _source(how: Generation, ids: Ids, mask: torch.Tensor | None) -> Rows:
+    if how.source_vocab is None:
+        return read_vectors(ids, mask, what="ids")
+    source = read_ids(
+        ids, mask, what="ids", vocab=how.source_vocab, pad_id=how.source_pad_id, pad="right"
+    )
+    check_length(max(source.lengths), how.longest_source, "ids")
+    return source
+
+
+def _begin(how: Generation, start: int | Sequence[int] | None, name: str) -> list[int]:
+    if start is None:
+        raise InputError(
+            Problem(
+                f"{name} has an encoder: state the ids that each target begins with",
+                help="`start` is an id or a list of ids, such as that of the begin-of-sequence",
+            )
+        )
+    return [start] if isinstance(start, int) else list(start)
+
+
+def _memory(
+    how: Generation,
+    memory: torch.Tensor | None,
+    mask: torch.Tensor | None,
+    batch: int,
+    device: torch.device,
+) -> Memory | None:
+    if memory is None:
+        if how.needs_memory:
+            raise InputError("the model attends to a memory: state `memory`")
+        return None
+    if not how.needs_memory:
+        raise InputError("the model attends to no memory that is given")
+    rows = read_vectors(memory, None, what="memory")
+    if rows.values.shape[0] != batch:
+        raise InputError(f"memory: {rows.values.shape[0]} rows for {batch} prompts")
+    if mask is not None:
+        mask = check_token_mask(mask, memory.shape[:2], "memory")[:, None, None, :].to(device)
+    return Memory(rows.values.to(device), mask)

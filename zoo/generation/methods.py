@@ -1,0 +1,77 @@
+"""How the next token is chosen, and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+class Method(BaseModel):
+    """What all methods have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    repetition_penalty: Positive = 1.0
+    """What the logit of a token that the sequence holds already is divided by if it is positive and
+    multiplied with if it is not (Keskar et al. 2019, arXiv:1909.05858); above 1 it repeats less."""
+
+
+class Greedy(Method):
+    """The most probable token."""
+
+
+class Sampling(Method):
+    """A random token from the model's distribution, with its unlikely end cut off. The steps are in
+    the order of the fields, each on what the one before has left."""
+
+    temperature: Positive = 1.0
+    """What logits are divided by: below 1 likely tokens become likelier."""
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    """Only so many tokens, the most probable (Fan et al. 2018, arXiv:1805.04833)."""
+    top_p: Share = 1.0
+    """Only the fewest most probable tokens whose probabilities sum to this at least (Holtzman et
+    al. 2019, arXiv:1904.09751)."""
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Only tokens whose probability is at least this share of the greatest (Nguyen et al. 2024,
+    arXiv:2407.01082)."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Of the random numbers: the same seed gives the same tokens on the same machine."""
+
+
+class Beam(Method):
+    """The best of several sequences that are extended side by side (beam search)."""
+
+    size: Annotated[int, Field(ge=1)] = 4
+    """How many sequences are extended at a time."""
+    length_penalty: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    """alpha: a sequence of n tokens, its end counted, is judged by log p / n**alpha. At 0 by its
+    probability alone, which favours short ones."""
+    length_formula: Literal["power", "gnmt"] = "power"
+    """What log p is divided by: n**alpha, or ((5 + n) / 6)**alpha (Wu et al. 2016,
+    arXiv:1609.08144; alpha = 0.6 in Vaswani et al. 2017)."""
+
+    def judged(self, log_probability: float, n_tokens: int) -> float:
+        """The score of a sequence of so many tokens."""
+        length = n_tokens if self.length_formula == "power" else (5 + n_tokens) / 6
+        return log_probability / float(length**self.length_penalty)
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One generated sequence.
+
+    Args:
+        ids: the new tokens, without the prompt; what ended the sequence is the last of them.
+        score: the sum of the tokens' log-probabilities under the model; of a beam's, judged by its
+            length.
+        ended: by a token of `eos`, by a sequence of `stop`, or at `max_new_tokens`.
+    """
+
+    ids: tuple[int, ...]
+    score: float
+    ended: Literal["eos", "stop", "length"]

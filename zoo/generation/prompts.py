@@ -1,0 +1,166 @@
+"""What the caller gives, checked and as tensors: everything wrong is told before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from zoo.errors import InputError, Problem
+
+Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
+"""Token ids: of one sequence, of several of different lengths, or a tensor (batch, length)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Sequences as one tensor.
+
+    Args:
+        values: ids (batch, length), or vectors (batch, length, width).
+        mask: (batch, length), False at padding; None where there is none.
+        lengths: of each sequence, without padding.
+    """
+
+    values: torch.Tensor
+    mask: torch.Tensor | None
+    lengths: tuple[int, ...]
+
+    def to(self, device: torch.device) -> Rows:
+        """The same on another device."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return Rows(self.values.to(device), mask, self.lengths)
+
+
+def read_ids(
+    ids: Ids,
+    mask: torch.Tensor | None,
+    *,
+    what: str,
+    vocab: int,
+    pad_id: int | None,
+    pad: str,
+) -> Rows:
+    """Sequences of ids as one tensor, padded on one side.
+
+    Args:
+        ids: the sequences.
+        mask: with a tensor of ids, (batch, length), False at padding.
+        what: what they are, for messages.
+        vocab: ids are below this.
+        pad_id: an id that stands for padding in a tensor of ids.
+        pad: the side of the padding, `left` or `right`.
+
+    Raises:
+        InputError: there is no sequence or an empty one, an id is outside the vocabulary, or the
+            mask is no mask of it.
+    """
+    rows = _rows(ids, mask, what, pad_id)
+    if not rows:
+        raise InputError(f"{what}: an empty batch")
+    for number, row in enumerate(rows):
+        if row.numel() == 0:
+            raise InputError(f"{what}: sequence {number} is empty")
+        outside = row[(row < 0) | (row >= vocab)]
+        if outside.numel():
+            raise InputError(
+                Problem(
+                    f"{what}: id {int(outside[0])} in sequence {number} is outside the vocabulary",
+                    help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
+                )
+            )
+    lengths = tuple(row.numel() for row in rows)
+    longest = max(lengths)
+    values = torch.zeros(len(rows), longest, dtype=torch.long)
+    present = torch.zeros(len(rows), longest, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        at = slice(longest - len(row), None) if pad == "left" else slice(len(row))
+        values[number, at], present[number, at] = row, True
+    return Rows(values, None if min(lengths) == longest else present, lengths)
+
+
+def _rows(ids: Ids, mask: torch.Tensor | None, what: str, pad_id: int | None) -> list[torch.Tensor]:
+    """Each sequence without its padding, (length,)."""
+    if not isinstance(ids, torch.Tensor):
+        if mask is not None:
+            raise InputError(
+                f"{what}: a mask goes with a tensor of ids; lists of ids need no padding"
+            )
+        nested = bool(ids) and not isinstance(ids[0], int)
+        return [_row(row, what) for row in (ids if nested else [ids] if ids else [])]
+    if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        raise InputError(f"{what}: ids are integers, not {ids.dtype}")
+    if ids.dim() not in (1, 2):
+        raise InputError(f"{what}: ids are (length,) or (batch, length), not {tuple(ids.shape)}")
+    batch = ids.detach().to("cpu", torch.long)
+    batch = batch[None] if batch.dim() == 1 else batch
+    present = torch.ones_like(batch, dtype=torch.bool)
+    if mask is not None:
+        present = check_token_mask(mask, ids.shape, what).cpu().reshape(batch.shape)
+    if pad_id is not None:
+        present = present & (batch != pad_id)
+    return [row[there] for row, there in zip(batch, present, strict=True)]
+
+
+def _row(row: object, what: str) -> torch.Tensor:
+    try:
+        found = torch.as_tensor(row)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}") from None
+    if found.dim() != 1 or (found.numel() and found.dtype != torch.int64):
+        raise InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}")
+    return found.long().cpu()
+
+
+def check_token_mask(mask: torch.Tensor, shape: Sequence[int], what: str) -> torch.Tensor:
+    """The mask, if it is boolean and of this shape.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+        found = mask.dtype if isinstance(mask, torch.Tensor) else type(mask).__name__
+        raise InputError(
+            Problem(
+                f"{what}: a mask is a boolean tensor, True = a token, not {found}",
+                help="compare with `!= 0`",
+            )
+        )
+    if mask.shape != tuple(shape):
+        raise InputError(
+            f"{what}: the mask is {tuple(mask.shape)}; it must be {tuple(shape)}, as the ids are"
+        )
+    return mask
+
+
+def read_vectors(x: object, mask: torch.Tensor | None, *, what: str) -> Rows:
+    """Vectors, (batch, length, width), as they are.
+
+    Raises:
+        InputError: they are something else, empty or not finite, or the mask is no mask of them.
+    """
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dim() != 3:
+        raise InputError(f"{what}: vectors (batch, length, width) of floating-point numbers")
+    if 0 in x.shape:
+        raise InputError(f"{what}: an empty batch, {tuple(x.shape)}")
+    if not bool(x.isfinite().all()):
+        raise InputError(f"{what}: not every number is finite")
+    if mask is not None:
+        check_token_mask(mask, x.shape[:2], what)
+    return Rows(x, mask, (x.shape[1],) * x.shape[0])
+
+
+def check_length(length: int, longest: int | None, what: str, *, most_new: int = 0) -> None:
+    """Raises InputError where `length` tokens and `most_new` more are longer than the model's
+    positions."""
+    if longest is None or length + most_new <= longest:
+        return
+    more = f" and {most_new} new ones" if most_new else ""
+    left = longest - length
+    raise InputError(
+        Problem(
+            f"{what}: {length} tokens{more} are longer than the model's {longest} positions",
+            help=f"`max_new_tokens` can be {left} at most" if most_new and left > 0 else None,
+        )
+    )

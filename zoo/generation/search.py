@@ -1,0 +1,156 @@
+"""One token after the other, the most probable or a random one, for several rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from zoo.errors import InputError, Problem
+from zoo.generation.decoding import Decoding, penalize
+from zoo.generation.methods import Generated, Greedy, Sampling
+from zoo.generation.prompts import Rows
+from zoo.generation.sampling import probabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """When a sequence ends.
+
+    Args:
+        max_new_tokens: at that many tokens.
+        eos: after one of these.
+        stop: after one of these sequences.
+    """
+
+    max_new_tokens: int
+    eos: frozenset[int]
+    stop: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def read(
+        cls, max_new_tokens: int, eos: int | Sequence[int], stop: Sequence[Sequence[int]]
+    ) -> Ends:
+        """Check what `generate` was called with.
+
+        Raises:
+            InputError: a number is none, or a stop sequence is empty.
+        """
+        if type(max_new_tokens) is not int or max_new_tokens < 1:
+            raise InputError(f"`max_new_tokens` is at least 1, not {max_new_tokens!r}")
+        ends = [eos] if isinstance(eos, int) else list(eos)
+        stops = [tuple(one) if isinstance(one, Sequence) else (one,) for one in stop]
+        for one in [*ends, *(id_ for sequence in stops for id_ in sequence)]:
+            if type(one) is not int:
+                raise InputError(f"`eos` and `stop` hold ids, which are integers, not {one!r:.80}")
+        if () in stops:
+            raise InputError("`stop` holds an empty sequence, with which everything ends")
+        return cls(max_new_tokens, frozenset(ends), tuple(stops))
+
+    def check(self, vocab: int) -> None:
+        """Raises InputError if it waits for an id that is outside the vocabulary."""
+        for one in sorted(self.eos.union(*self.stop)):
+            if not 0 <= one < vocab:
+                raise InputError(
+                    Problem(
+                        f"`eos` or `stop` holds the id {one}, which is outside the vocabulary",
+                        help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
+                    )
+                )
+
+    def of(self, ids: Sequence[int]) -> Literal["eos", "stop", "length"] | None:
+        """Why a sequence ends here, or None if it goes on."""
+        if ids[-1] in self.eos:
+            return "eos"
+        if any(tuple(ids[-len(stop) :]) == stop for stop in self.stop):
+            return "stop"
+        return "length" if len(ids) >= self.max_new_tokens else None
+
+
+@dataclass(slots=True)
+class Row:
+    """A sequence that is being generated: its number in the batch, and what there is of it."""
+
+    number: int
+    seen: list[int]
+    ids: list[int] = field(default_factory=list[int])
+    score: float = 0.0
+
+
+def search(
+    decoding: Decoding, prompt: Rows, method: Greedy | Sampling, ends: Ends
+) -> Iterator[tuple[list[int | None], list[tuple[int, Generated]]]]:
+    """Extend each row by one token at a time. Rows that have ended leave the batch.
+
+    Yields:
+        For each step the new token of each row, None where it has ended before, and the rows that
+        ended with it, by number.
+    """
+    batch = prompt.values.shape[0]
+    rows = [Row(number, _present(prompt, number)) for number in range(batch)]
+    random = None
+    if isinstance(method, Sampling):
+        random = torch.Generator(prompt.values.device).manual_seed(method.seed)
+    tokens, mask = prompt.values, prompt.mask
+    while rows:
+        scores = decoding.scores(tokens, mask)
+        chosen, added = _choose(scores, rows, method, random)
+        new: list[int] = chosen.tolist()
+        log_probabilities: list[float] = added.tolist()
+        decoding.check(log_probabilities)
+        step: list[int | None] = [None] * batch
+        ended: list[tuple[int, Generated]] = []
+        left: list[int] = []
+        for index, row in enumerate(rows):
+            row.ids.append(new[index])
+            row.score += log_probabilities[index]
+            step[row.number] = new[index]
+            why = ends.of(row.ids)
+            if why is None:
+                left.append(index)
+            else:
+                ended.append((row.number, Generated(tuple(row.ids), row.score, why)))
+        yield step, ended
+        tokens, mask = chosen[:, None], None
+        if len(left) < len(rows):
+            rows = [rows[index] for index in left]
+            kept = torch.tensor(left, device=tokens.device, dtype=torch.long)
+            tokens = tokens[kept]
+            decoding.select(kept, kept)
+
+
+def _present(prompt: Rows, number: int) -> list[int]:
+    ids = prompt.values[number]
+    found: list[int] = (ids if prompt.mask is None else ids[prompt.mask[number]]).tolist()
+    return found
+
+
+def _choose(
+    scores: torch.Tensor,
+    rows: Sequence[Row],
+    method: Greedy | Sampling,
+    random: torch.Generator | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The token of each row, and its log-probability under the model, both (rows,)."""
+    judged = scores
+    if method.repetition_penalty != 1.0:
+        seen = [row.seen + row.ids for row in rows]
+        judged = penalize(scores, _rectangle(seen, scores.device), method.repetition_penalty)
+    if isinstance(method, Sampling):
+        found = probabilities(judged, method)
+        # NaN cannot be drawn from; it is told after the choice, by the log-probability.
+        drawable = found.nan_to_num(1.0)
+        chosen = torch.multinomial(drawable, 1, generator=random)
+    else:
+        chosen = judged.argmax(-1, keepdim=True)
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    added = wide.gather(1, chosen) - wide.logsumexp(-1, keepdim=True)
+    return chosen[:, 0], added[:, 0]
+
+
+def _rectangle(rows: Sequence[list[int]], device: torch.device) -> torch.Tensor:
+    """Rows of different lengths as one tensor, each filled up with its own first id."""
+    longest = max(len(row) for row in rows)
+    return torch.tensor([row + row[:1] * (longest - len(row)) for row in rows], device=device)

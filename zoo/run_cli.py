@@ -1,0 +1,112 @@
+"""The command line: `zoo run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from zoo.errors import InputError
+
+if TYPE_CHECKING:
+    from zoo.generation.methods import Beam, Greedy, Sampling
+    from zoo.registry import Registry
+
+
+@click.command()
+@click.argument("model")
+@click.argument("text")
+@click.option(
+    "-n",
+    "--max-new-tokens",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Where generated text ends at last.",
+)
+@click.option("--beams", type=click.IntRange(1), help="Search with so many sequences at a time.")
+@click.option("--sample", is_flag=True, help="Draw tokens instead of taking the likeliest.")
+@click.option("--temperature", type=float, help="Of drawing: below 1, likely tokens are likelier.")
+@click.option("--top-k", type=int, help="Draw from so many tokens only.")
+@click.option("--top-p", type=float, help="Draw from the likeliest, with this share in sum.")
+@click.option("--min-p", type=float, help="Draw from those with this share of the likeliest.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of drawing.")
+@click.option("--repetition-penalty", type=float, default=1.0, show_default=True)
+@click.option("--eos", type=int, help="The id that ends text, over what the folder says.")
+@click.option("--start", type=int, help="The id that a target begins with, likewise.")
+@click.option("--mask-id", type=int, help="The id of a masked token, where text is ids.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_obj
+def run(
+    layers: Callable[[], Registry],
+    model: str,
+    text: str,
+    max_new_tokens: int,
+    beams: int | None,
+    sample: bool,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    seed: int,
+    repetition_penalty: float,
+    eos: int | None,
+    start: int | None,
+    mask_id: int | None,
+    as_json: bool,
+) -> None:
+    """Let MODEL, a folder or a model's name, do with TEXT what it is for: translate it, continue
+    it, embed it, fill its masked tokens, or classify it. Without a tokenizer in the folder, text is
+    ids: `5 9 33`."""
+    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    given = {name: value for name, value in drawing.items() if value is not None}
+    if given and not sample:
+        raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
+    if sample and beams is not None:
+        raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
+    from zoo.loading import load
+    from zoo.running.tasks import Options, as_text, run_task
+    from zoo.running.text import read_special_ids, read_text
+
+    method = _method(given, beams, seed if sample else None, repetition_penalty)
+    found = load(model, registry=layers())
+    path = Path(model)
+    folder = path.parent if path.is_file() else path
+    report = run_task(
+        found,
+        text,
+        text=read_text(folder),
+        special=read_special_ids(folder),
+        options=Options(
+            max_new_tokens=max_new_tokens, method=method, eos=eos, start=start, mask_id=mask_id
+        ),
+    )
+    if as_json:
+        import json
+
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        sys.stdout.write(as_text(report) + "\n")
+
+
+def _method(
+    drawing: dict[str, float], beams: int | None, seed: int | None, penalty: float
+) -> Greedy | Sampling | Beam:
+    """Raises InputError for a number that is out of range."""
+    from pydantic import ValidationError
+
+    from zoo.generation.methods import Beam, Greedy, Sampling
+
+    try:
+        if beams is not None:
+            return Beam(size=beams, repetition_penalty=penalty)
+        if seed is None:
+            return Greedy(repetition_penalty=penalty)
+        return Sampling.model_validate({**drawing, "seed": seed, "repetition_penalty": penalty})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]).replace("_", "-")
+        raise InputError(f"--{name}: {first['msg']}") from None

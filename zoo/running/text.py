@@ -1,0 +1,130 @@
+"""Text to ids and back: by the tokenizer in a model's folder, or ids written as numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from zoo.errors import InputError, Place, Problem, WeightsError
+
+TOKENIZER = "tokenizer.json"
+TARGET_TOKENIZER = "tokenizer_target.json"
+SPECIAL_IDS = "generation_config.json"
+
+Id = Annotated[int, Field(ge=0)]
+
+
+class SpecialIds(BaseModel):
+    """The ids that generation begins and ends with, from a `generation_config.json`, whose other
+    keys are for other programs."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    eos_token_id: Id | list[Id] | None = None
+    decoder_start_token_id: Id | None = None
+
+
+class Text(Protocol):
+    """From what a user writes to ids, and from ids to what a user reads."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def mask_id(self) -> int | None: ...
+
+
+class Numbers:
+    """Ids written as numbers, for a model without a tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """`5 9 33` to [5, 9, 33]. Raises InputError for anything else."""
+        try:
+            return [int(word) for word in text.split()]
+        except ValueError:
+            raise InputError(
+                Problem(
+                    f"the model's folder holds no {TOKENIZER}, so text is written as ids",
+                    help="numbers with spaces between them: `5 9 33`",
+                )
+            ) from None
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """[5, 9, 33] to `5 9 33`."""
+        return " ".join(map(str, ids))
+
+    def mask_id(self) -> int | None:
+        """None: nobody tells which id stands for a masked token."""
+        return None
+
+
+class Tokenized:
+    """Text by the tokenizers of a folder: one for what enters, one for what comes out."""
+
+    def __init__(self, source: Any, target: Any) -> None:
+        self.source, self.target = source, target
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, with the special ones that the tokenizer adds."""
+        ids: list[int] = self.source.encode(text).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, without special ones."""
+        text: str = self.target.decode(list(ids))
+        return text
+
+    def mask_id(self) -> int | None:
+        """The id of the masked token, by the names that it has in published tokenizers."""
+        found = (self.source.token_to_id(name) for name in ("[MASK]", "<mask>"))
+        return next((id_ for id_ in found if id_ is not None), None)
+
+
+def read_text(folder: Path) -> Text:
+    """The tokenizers of a folder; numbers if it holds none.
+
+    Raises:
+        WeightsError: a file is no tokenizer.
+        InputError: the package `tokenizers` is not installed.
+    """
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return Numbers()
+    source = _tokenizer(path)
+    other = folder / TARGET_TOKENIZER
+    return Tokenized(source, _tokenizer(other) if other.is_file() else source)
+
+
+def _tokenizer(path: Path) -> Any:
+    try:
+        tokenizers: Any = import_module("tokenizers")
+    except ModuleNotFoundError:
+        raise InputError(
+            Problem("text needs the package `tokenizers`", help="pip install 'zoo[text]'")
+        ) from None
+    try:
+        return tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+    except Exception as error:  # the package raises nothing narrower
+        raise WeightsError(Problem(f"this is no tokenizer: {error}", Place(str(path)))) from None
+
+
+def read_special_ids(folder: Path) -> SpecialIds:
+    """What a folder tells of special ids; nothing if it has no such file.
+
+    Raises:
+        WeightsError: the file is damaged.
+    """
+    path = folder / SPECIAL_IDS
+    if not path.is_file():
+        return SpecialIds()
+    try:
+        return SpecialIds.model_validate(json.loads(path.read_text("utf-8")))
+    except (ValueError, OSError) as error:
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        message = f"the special ids cannot be read: {first}"
+        raise WeightsError(Problem(message, Place(str(path)))) from None
