@@ -28,6 +28,8 @@ PAGES = [
     "docs/load.md",
     "docs/share.md",
     "docs/train.md",
+    "docs/import.md",
+    "docs/write-a-family.md",
 ]
 FILE = re.compile(r"`([\w.-]+\.toml)`")
 
@@ -77,7 +79,18 @@ def check(command: str, folder: Path, *, expected: int) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page: str, tmp_path: Path) -> None:
+    if page == "docs/import.md":
+        make_checkpoint(tmp_path / "checkpoint")
     assert run_page(page, tmp_path) > 0
+
+
+def make_checkpoint(folder: Path) -> None:
+    """What a user has downloaded."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=40, num_hidden_layers=2, num_key_value_heads=1, **sizes)
+    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def test_every_page_is_run_or_generated() -> None:
