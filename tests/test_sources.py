@@ -298,6 +298,7 @@ def test_other_files_are_not_published(name: str, project: Path, store: Store) -
         {"kind": "fsspec", "url": "simplecache::http://localhost/m"},
         {"kind": "fsspec", "url": "/m"},
         {"kind": "https", "url": "file:///m"},
+        {"kind": "https", "url": "http://localhost/m"},
         {"kind": "https", "url": "https://user:secret@localhost/m"},
         {"kind": "hf", "repo": "../etc"},
         {"kind": "hf", "repo": "owner/name", "revision": "main"},

@@ -12,8 +12,9 @@ from trials import Refused, contents
 
 import zoo
 from zoo.cli import run
-from zoo.pretrained import DeprecatedName
+from zoo.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.files import Store
+from zoo.store.first_use import record, with_trusted
 
 
 @pytest.fixture
@@ -208,6 +209,22 @@ def test_what_was_seen_first_is_what_counts(untold: Path, store: Store, refused:
     assert lock.read_bytes() == seen
 
 
+def test_of_two_who_see_other_things_first_one_is_told(untold: Path, store: Store) -> None:
+    """Both pull at once, before anything is written down; what was written first stands."""
+    registry = zoo.load_registry()
+    model = find_pretrained("small.v1", registry)
+    assert model is not None
+    first, second = (
+        model.with_files(model.source, {"model.safetensors": File(size=9, sha256=digit * 64)})
+        for digit in "12"
+    )
+    record(first, store, registry)
+    record(first, store, registry)
+    with pytest.raises(zoo.ZooError, match="is not what it was on first use"):
+        record(second, store, registry)
+    assert with_trusted(model, store, registry).card.files == first.card.files
+
+
 def test_forgetting_is_explicit(untold: Path, store: Store) -> None:
     assert run(["pull", "small", "--trust-first-use"]) == 0
     write_files(untold, bundle(seed=1))
@@ -298,7 +315,6 @@ def test_names_that_lead_nowhere_are_told(project: Path, published: Path) -> Non
 def test_the_shipped_models_are_sound() -> None:
     """Every file is read as it would be on use, and every name leads to one."""
     from zoo.families.catalogue import Catalogue
-    from zoo.pretrained import find_pretrained
 
     registry = zoo.load_registry()
     registry.catalog.check()
