@@ -18,7 +18,7 @@ import zoo
 from families.cases import Case
 from families.checkpoints import load, make_model, save, without_defaults, write_config
 from families.inputs import Inputs, make_inputs
-from families.outputs import Outputs, our_outputs, takes_types, their_outputs
+from families.outputs import Outputs, our_outputs, taken, their_outputs
 from zoo.families import export_folder, import_folder
 from zoo.families.importing import Import, plan_import
 
@@ -87,7 +87,7 @@ def make_truth(case: Case, folder: Path) -> Truth:
     save(model, case, folder)
     if case.published or case.renamed:
         model = load(case, folder)
-    inputs = tuple(make_inputs(case, model.config, takes_types(model)))
+    inputs = tuple(make_inputs(case, model.config, taken(model)))
     return Truth(case, folder, inputs, run(model, case, inputs))
 
 

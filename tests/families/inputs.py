@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,6 +28,7 @@ class Inputs:
         source: ids (batch, length), or features (batch, ...) as transformers takes them.
         mask: (batch, length).
         types: the type of each source token, (batch, length).
+        global_tokens: which source tokens see all and are seen by all, boolean, (batch, length).
         target: ids for the decoder of an encoder-decoder, (batch, target length).
         target_mask: (batch, target length).
         memory: what a decoder alone attends to, (batch, memory length, width).
@@ -37,19 +38,34 @@ class Inputs:
     source: Tensor
     mask: Tensor | None = None
     types: Tensor | None = None
+    global_tokens: Tensor | None = None
     target: Tensor | None = None
     target_mask: Tensor | None = None
     memory: Tensor | None = None
 
 
-def make_inputs(case: Case, config: PreTrainedConfig, takes_types: bool) -> Iterator[Inputs]:
+def make_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -> Iterator[Inputs]:
     """Every input of a case.
 
     Args:
         case: the case.
         config: its config.
-        takes_types: whether the model of transformers can be given token types.
+        takes: what the model of transformers can be given.
     """
+    if "global_attention_mask" not in takes:
+        yield from local_inputs(case, config, takes)
+        return
+    for given in local_inputs(case, config, takes):
+        nowhere = torch.zeros_like(given.source, dtype=torch.bool)
+        yield replace(given, global_tokens=nowhere)  # by default, some models make the first global
+        if given.name in ("plain", "right"):
+            some = nowhere.clone()
+            some[:, 0] = some[0, 6] = True
+            yield replace(given, name=f"{given.name}, global", global_tokens=some)
+
+
+def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -> Iterator[Inputs]:
+    """Every input of a case, without global tokens. Arguments are those of `make_inputs`."""
     random = generator("inputs")
     target = None
     if case.kind == "encoder_decoder":
@@ -70,7 +86,7 @@ def make_inputs(case: Case, config: PreTrainedConfig, takes_types: bool) -> Iter
     if case.kind == "decoder" and case.left:
         yield padded(plain, config, torch.tensor([0, 4, 9]), left=True)
     yield with_special_ids(plain, config)
-    if takes_types and getattr(config, "type_vocab_size", 0) > 1:
+    if "token_type_ids" in takes and getattr(config, "type_vocab_size", 0) > 1:
         types = torch.randint(config.type_vocab_size, plain.source.shape, generator=random)
         yield replace(right, name="types", types=types)
 

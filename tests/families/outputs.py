@@ -28,14 +28,9 @@ THEIR_NAMES = {
 }
 
 
-def takes_types(model: PreTrainedModel) -> bool:
-    """Whether the model of transformers can be given token types."""
-    return "token_type_ids" in parameters(model)
-
-
-def parameters(model: PreTrainedModel) -> Collection[str]:
-    """What the model of transformers can be given."""
-    return inspect.signature(model.forward).parameters
+def taken(model: PreTrainedModel) -> Collection[str]:
+    """The names of what the model of transformers can be given."""
+    return inspect.signature(model.forward).parameters.keys()
 
 
 @torch.no_grad()
@@ -43,14 +38,15 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     """What the model of transformers puts out."""
     source = "input_ids" if case.features is None else "input_features"
     memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
-    memory = next((name for name in memories if name in parameters(model)), memories[0])
+    memory = next((name for name in memories if name in taken(model)), memories[0])
     arguments = {
         source: inputs.source,
-        "attention_mask": None if inputs.mask is None else inputs.mask.long(),
+        "attention_mask": as_numbers(inputs.mask),
         "token_type_ids": inputs.types,
         memory: inputs.memory,
+        "global_attention_mask": as_numbers(inputs.global_tokens),
         "decoder_input_ids": inputs.target,
-        "decoder_attention_mask": None if inputs.target_mask is None else inputs.target_mask.long(),
+        "decoder_attention_mask": as_numbers(inputs.target_mask),
     }
     output = model(**{name: value for name, value in arguments.items() if value is not None})
     return {
@@ -60,22 +56,32 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     }
 
 
+def as_numbers(mask: Tensor | None) -> Tensor | None:
+    """A mask as transformers takes it."""
+    return None if mask is None else mask.long()
+
+
 @torch.no_grad()
 def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[str]) -> Outputs:
     """Those of these names that the model of the zoo puts out."""
     source = inputs.source.transpose(1, 2) if case.channels_first else inputs.source
     found: Outputs = {}
+    more = {} if inputs.global_tokens is None else {"global_tokens": inputs.global_tokens}
     if case.kind == "decoder":
         found["output"] = model(source, inputs.memory, target_mask=inputs.mask)
     elif case.kind == "encoder_decoder":
         found["output"] = model(
-            source, inputs.target, source_mask=inputs.mask, target_mask=inputs.target_mask
+            source,
+            inputs.target,
+            source_mask=inputs.mask,
+            target_mask=inputs.target_mask,
+            **more,
         )
     else:
-        found["output"] = model(source, source_mask=inputs.mask, token_types=inputs.types)
+        found["output"] = model(source, source_mask=inputs.mask, token_types=inputs.types, **more)
     wanted = set(names) - {"output"}
     if wanted:
-        states = model.encode(source, source_mask=inputs.mask, token_types=inputs.types)
+        states = model.encode(source, source_mask=inputs.mask, token_types=inputs.types, **more)
         if "encoder" in wanted:
             found["encoder"] = states
         if wanted & {"pooler", "nsp"}:

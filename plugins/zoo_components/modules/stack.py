@@ -128,18 +128,20 @@ class Stack(nn.Module):
         tokens = _by_token(mask) if self.padding_seen else self.token_mask(inputs, mask)
         if cache is None:
             keys = positions = self.positions(inputs, mask)
+            key_places = places = torch.arange(length, device=inputs.device)
             attended = join(attended, self.padding_mask(inputs))
         else:
             positions = self.append(cache, inputs, mask, tokens)
-            keys, attended = cache.positions, cache.mask
+            keys, key_places, attended = cache.positions, cache.places, cache.mask
+            places = key_places[..., cache.length - length :]
         embed = self.get_submodule(self.embed_name)
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
             mask=attended,
             places=None if return_weights else places_of_tokens(x, attended),
             causal=self.causal,
-            positions=positions,
-            key_positions=keys,
+            positions=places,
+            key_positions=key_places,
             memory=memory,
             memory_mask=memory_mask,
             global_tokens=global_tokens,
@@ -210,11 +212,12 @@ class Stack(nn.Module):
             raise ValueError("with a cache, a mask is (batch, length), False at padding")
         counted = self.token_mask(inputs, mask) if self.count_positions == "unpadded" else mask
         # Generation waits for each token anyway, and masks of nothing would slow down attention.
-        if tokens is not None and bool(tokens.all()):
-            tokens = None
-        if counted is not None and bool(counted.all()):
-            counted = None
-        return cache.append(self.length(inputs), seen=tokens, counted=counted, device=inputs.device)
+        seen, there, counted = (
+            None if some is None or bool(some.all()) else some for some in (tokens, mask, counted)
+        )
+        return cache.append(
+            self.length(inputs), seen=seen, there=there, counted=counted, device=inputs.device
+        )
 
     def with_schemes(
         self,
@@ -224,13 +227,12 @@ class Stack(nn.Module):
         keys: torch.Tensor,
         dtype: torch.dtype,
     ) -> LayerContext:
-        """The context of the layers that have these position schemes; `keys` are the positions of
-        all tokens so far."""
+        """The context of the layers that have these position schemes. `positions` are those that
+        `count_positions` gives the tokens, `keys` those of all tokens so far; distances are between
+        their places in the sequence."""
         rotation = bias = None
-        every = torch.arange(keys.shape[-1], device=keys.device)
-        new = every[keys.shape[-1] - positions.shape[-1] :]
-        counted = (schemes.position, positions, keys), (schemes.relative, new, every)
-        for name, at, of_keys in counted:
+        of_places = schemes.relative, context.positions, context.key_positions
+        for name, at, of_keys in ((schemes.position, positions, keys), of_places):
             if name is not None:
                 scheme = self.scheme(name)
                 rotation = rotation or scheme.rotation(at, dtype)
