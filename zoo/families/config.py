@@ -123,12 +123,13 @@ class Config(Mapping[str, Any]):
     def __len__(self) -> int:
         return len({**self._values, **self.file.data})
 
-    def wrong_types(self) -> list[Problem]:
-        """The values of the file that are of another type than the defaults."""
+    def wrong_types(self, ignored: frozenset[str]) -> list[Problem]:
+        """The values of the file that are of another type than the defaults, but for the `ignored`
+        ones."""
         return [
             Problem(f"`{key}` must be {expected}, not {json.dumps(value)}", self.file.place(key))
             for key, value in self.file.data.items()
-            if (expected := _expected(self._values.get(key), value))
+            if key not in ignored and (expected := _expected(self._values.get(key), value))
         ]
 
     def unread(self, inert: frozenset[str]) -> list[Problem]:
