@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := vaswani-base
 
-.PHONY: demo test lint drill bench clean
+.PHONY: demo test lint drill reliability bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/zoo build examples/vaswani_base.toml -o $(DEMO)
@@ -19,6 +19,10 @@ test: $(VENV)/installed-dev
 
 drill: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m drill
+
+# Writes docs/reliability.md anew; wants strace.
+reliability: $(VENV)/installed-dev
+	PYTHONPATH=tests $(BIN)/python -m drills.report
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks --write docs/performance.md

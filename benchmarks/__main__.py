@@ -11,13 +11,14 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import build, forward, generation, growth, importing, load, startup
+from benchmarks import build, forward, generation, growth, importing, load, startup, store
 from benchmarks.measure import HEAD, Ratio
 
 SUITES: Mapping[str, Callable[[], list[Ratio]]] = {
     "startup": startup.measure,
     "build": build.measure,
     "load": load.measure,
+    "store": store.measure,
     "import": importing.measure,
     "forward": forward.measure,
     "generation": generation.measure,

@@ -41,7 +41,7 @@ model = {what}
 """
 
 
-def measure(rounds: int = 7) -> list[Ratio]:
+def measure(rounds: int = 5) -> list[Ratio]:
     """Ratios of the call alone, and of a whole process that imports and loads."""
     with tempfile.TemporaryDirectory() as folder:
         own, other = str(Path(folder) / "model.safetensors"), str(Path(folder) / "hub")

@@ -8,6 +8,7 @@ import pytest
 from trials import Refused, contents
 
 from zoo.cli import run
+from zoo.store.files import Store
 
 
 @pytest.fixture
@@ -25,6 +26,13 @@ def project(tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture
+def store(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store of the working directory's user, which is empty."""
+    monkeypatch.setenv("ZOO_HOME", str(tmp_path / "home"))
+    return Store(tmp_path / "home")
 
 
 @pytest.fixture

@@ -159,6 +159,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "position": {"kind": "learned", "max_length": 12, "offset": 2},
         "decoder": {"count_positions": "unpadded", "relative": BUCKETS},
     },
+    "places_beside_positions": {
+        "pad_id": 3,
+        "padding": "seen",
+        "position": {"kind": "learned", "max_length": 12, "offset": 2},
+        "decoder": {"count_positions": "unpadded"},
+        "block": {"kind": "residual", "self_position": BUCKETS},
+    }
+    | heads(chunk=3, q_temperature="log", q_temperature_floor=2.0),
     "counted_padding": {"pad_id": 1, "decoder": {"count_positions": "unpadded"}},
     "counted_mask": {"decoder": {"count_positions": "unmasked"}},
     "parallel": {"norm_placement": "parallel", "position": "rotary"},

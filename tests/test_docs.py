@@ -7,6 +7,7 @@ text before them, shell blocks run line by line, Python blocks run as scripts. A
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
@@ -25,6 +26,10 @@ PAGES = [
     "docs/bundles.md",
     "docs/inspect.md",
     "docs/load.md",
+    "docs/share.md",
+    "docs/train.md",
+    "docs/import.md",
+    "docs/write-a-family.md",
 ]
 FILE = re.compile(r"`([\w.-]+\.toml)`")
 
@@ -59,7 +64,14 @@ def check(command: str, folder: Path, *, expected: int) -> None:
     assert zoo is not None, "the zoo is not installed beside this Python"
     command = re.sub(r"^zoo\b", zoo, command)
     done = subprocess.run(
-        command, shell=True, cwd=folder, capture_output=True, text=True, check=False, timeout=300
+        command,
+        shell=True,
+        cwd=folder,
+        env={**os.environ, "ZOO_HOME": str(folder / "store")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert done.returncode == expected, f"{command}\n{done.stdout}"
     assert "Traceback" not in done.stdout
@@ -67,7 +79,18 @@ def check(command: str, folder: Path, *, expected: int) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page: str, tmp_path: Path) -> None:
+    if page == "docs/import.md":
+        make_checkpoint(tmp_path / "checkpoint")
     assert run_page(page, tmp_path) > 0
+
+
+def make_checkpoint(folder: Path) -> None:
+    """What a user has downloaded."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=40, num_hidden_layers=2, num_key_value_heads=1, **sizes)
+    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def test_every_page_is_run_or_generated() -> None:
@@ -79,6 +102,7 @@ def test_every_page_is_run_or_generated() -> None:
         "docs/models.md",
         "docs/performance.md",
         "docs/security.md",
+        "docs/reliability.md",
     }
     pages = {str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")} | {"README.md"}
     assert pages - elsewhere == set(PAGES)

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zoo.backends import attention_backend
     from zoo.building import build
-    from zoo.errors import InputError, PluginError, RegistryError, SpecError, WeightsError, ZooError
+    from zoo.errors import (
+        InputError,
+        PluginError,
+        RegistryError,
+        SpecError,
+        TrainingError,
+        WeightsError,
+        ZooError,
+    )
     from zoo.generation import (
         Beam,
         Generated,
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
     from zoo.registry import Registry, load_registry
     from zoo.saving import save
     from zoo.spec import ModelSpec
+    from zoo.training.scores import score
+    from zoo.training.train import train
     from zoo.transformer import AttentionMaps, Transformer
 
 __all__ = [
@@ -44,6 +54,7 @@ __all__ = [
     "RegistryError",
     "Sampling",
     "SpecError",
+    "TrainingError",
     "Transformer",
     "WeightsError",
     "ZooError",
@@ -55,7 +66,9 @@ __all__ = [
     "load_registry",
     "read_spec",
     "save",
+    "score",
     "stream",
+    "train",
 ]
 
 __version__ = "0.1.0"
@@ -66,6 +79,8 @@ _HOMES = {
     "load": "loading",
     "read_spec": "reading",
     "save": "saving",
+    "score": "training.scores",
+    "train": "training.train",
     "arrange_weights": "generation",
     "generate": "generation",
     "stream": "generation",
@@ -83,6 +98,7 @@ _HOMES = {
     "RegistryError": "errors",
     "InputError": "errors",
     "PluginError": "errors",
+    "TrainingError": "errors",
     "WeightsError": "errors",
 }
 

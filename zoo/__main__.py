@@ -6,6 +6,8 @@ import gc
 import io
 import os
 import sys
+import warnings
+from typing import TextIO
 
 
 def main() -> None:
@@ -19,6 +21,7 @@ def main() -> None:
     gc.disable()
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     _make_writable()
+    warnings.showwarning = _show_warning
     try:
         from zoo.cli import run
 
@@ -35,6 +38,18 @@ def main() -> None:
         status = 1
     sys.stderr.flush()
     os._exit(status)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning in the words of the zoo's errors, without the line of code that gives it."""
+    sys.stderr.write(f"warning: {message}\n")
 
 
 def _make_writable() -> None:

@@ -14,6 +14,16 @@ from typing import BinaryIO
 
 from zoo.errors import Problem, ZooError
 
+_NO_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
+"""What file systems say that cannot sync folders."""
+TEMPORARY = ".zoo-*.tmp"
+"""The pattern of the names that files and folders have until they are complete."""
+
+
+def temporary_name(target: Path) -> Path:
+    """A name of `TEMPORARY` beside a file, which nobody else chooses."""
+    return target.with_name(TEMPORARY.replace("*", secrets.token_hex(8)))
+
 
 @contextmanager
 def new_file(path: Path) -> Generator[BinaryIO]:
@@ -28,7 +38,7 @@ def new_file(path: Path) -> Generator[BinaryIO]:
         ZooError: the file cannot be written. Every `OSError` of the block becomes one.
     """
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".zoo-{secrets.token_hex(8)}.tmp")
+    temporary = temporary_name(target)
     made: list[Path] = []
     try:
         _refuse_what_is_no_file(target)
@@ -53,8 +63,11 @@ def new_file(path: Path) -> Generator[BinaryIO]:
         raise ZooError(
             Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
         ) from None
-    for folder in {target.parent, *(folder.parent for folder in made)}:
-        sync(folder)
+    try:
+        for folder in {target.parent, *(folder.parent for folder in made)}:
+            sync(folder)
+    except OSError as error:
+        raise _not_settled(path, error) from None
 
 
 def remove_file(path: Path) -> None:
@@ -78,16 +91,14 @@ def new_folder(path: Path) -> Generator[Path]:
             the block becomes one.
     """
     target = path.absolute()
-    temporary = target.with_name(f".zoo-{secrets.token_hex(8)}.tmp")
+    temporary = temporary_name(target)
     try:
         if target.exists() and not (target.is_dir() and not any(target.iterdir())):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         temporary.mkdir()
         yield temporary
-        for file in temporary.rglob("*"):
-            sync(file)
-        sync(temporary)
+        sync_tree(temporary)
         temporary.rename(target)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -97,7 +108,15 @@ def new_folder(path: Path) -> Generator[Path]:
         raise ZooError(
             Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
         ) from None
-    sync(target.parent)
+    try:
+        sync(target.parent)
+    except OSError as error:
+        raise _not_settled(path, error) from None
+
+
+def _not_settled(path: Path, error: OSError) -> ZooError:
+    message = f"{str(path)!r} is written, but the disk says: {error.strerror}"
+    return ZooError(Problem(message, help="it may be gone after a power failure: write it again"))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -114,12 +133,41 @@ def _refuse_what_is_no_file(path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file")
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those around it, each on disk before anything is in it."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync(path.parent)
+
+
+def copy_synced(source: Path, target: Path) -> None:
+    """Copy the bytes of a file, and wait until they are on disk."""
+    with source.open("rb") as read, target.open("xb") as written:
+        shutil.copyfileobj(read, written, 1 << 20)
+        written.flush()
+        os.fsync(written.fileno())
+
+
+def sync_tree(folder: Path) -> None:
+    """Wait until a folder and all that is in it are on disk."""
+    for path in folder.rglob("*"):
+        sync(path)
+    sync(folder)
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on disk, where the file system can do
     that."""
-    descriptor = os.open(path, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:  # a folder that one may write to and not list
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
     finally:
         os.close(descriptor)

@@ -16,7 +16,7 @@ Tensors = tuple[torch.Tensor, ...]
 class Cache:
     """The tokens so far, for every layer of a stack.
 
-    Tokens that a mask hides are not there: they have no position, whatever the stack's
+    Tokens that a mask hides are not there: they have no place and no position, whatever the stack's
     `count_positions` says, so that sequences of different lengths may be padded on the left.
 
     Args:
@@ -28,14 +28,14 @@ class Cache:
         self.length = 0
         self._layers: dict[int, LayerCache] = {}
         self._seen: torch.Tensor | None = None
-        self._positions: torch.Tensor | None = None
-        self._device: torch.device | str = "cpu"
+        self._places, self._positions = Count(capacity), Count(capacity)
 
     def append(
         self,
         n_tokens: int,
         *,
         seen: torch.Tensor | None,
+        there: torch.Tensor | None,
         counted: torch.Tensor | None,
         device: torch.device,
     ) -> torch.Tensor:
@@ -44,7 +44,8 @@ class Cache:
         Args:
             n_tokens: how many.
             seen: (rows, n_tokens), False where a token is hidden from attention; None for nowhere.
-            counted: (rows, n_tokens), False where it has no position; None for nowhere.
+            there: (rows, n_tokens), False where a mask hides it, so that it has no place.
+            counted: (rows, n_tokens), False where it has no position.
             device: of the positions.
 
         Returns:
@@ -58,11 +59,10 @@ class Cache:
                 f"the cache has room for {self.capacity} tokens, not {self.length + n_tokens}"
             )
         start, self.length = self.length, self.length + n_tokens
-        self._device = device
         self._note_seen(start, seen)
-        if self._positions is None and counted is None:
-            return torch.arange(start, self.length, device=device)
-        return self._note_positions(start, counted)
+        self._places.append(n_tokens, there, device)
+        self._positions.append(n_tokens, counted, device)
+        return self.positions[..., start:]
 
     def _note_seen(self, start: int, seen: torch.Tensor | None) -> None:
         if self._seen is None and seen is not None:
@@ -70,25 +70,15 @@ class Cache:
         if self._seen is not None and seen is not None:
             self._seen[:, start : self.length] = seen
 
-    def _note_positions(self, start: int, counted: torch.Tensor | None) -> torch.Tensor:
-        if self._positions is None:
-            assert counted is not None
-            all_of_them = torch.arange(self.capacity, device=self._device)
-            self._positions = all_of_them.repeat(counted.shape[0], 1)
-        before = self._positions[:, :start].amax(1, keepdim=True) if start else -1
-        if counted is None:
-            new = before + torch.arange(1, self.length - start + 1, device=self._device)
-        else:
-            new = ((before + counted.cumsum(1)) + 1) * counted - 1
-        self._positions[:, start : self.length] = new
-        return self._positions[:, start : self.length]
-
     @property
     def positions(self) -> torch.Tensor:
         """The position of each token so far, (length,) or (rows, length)."""
-        if self._positions is None:
-            return torch.arange(self.length, device=self._device)
-        return self._positions[:, : self.length]
+        return self._positions.so_far()
+
+    @property
+    def places(self) -> torch.Tensor:
+        """The place in its row of each token so far, (length,) or (rows, length)."""
+        return self._places.so_far()
 
     @property
     def mask(self) -> torch.Tensor | None:
@@ -107,8 +97,8 @@ class Cache:
         memory, `memory_rows` stay, or all."""
         if self._seen is not None:
             self._seen = self._seen[rows]
-        if self._positions is not None:
-            self._positions = self._positions[rows]
+        self._places.select(rows)
+        self._positions.select(rows)
         for layer in self._layers.values():
             for kept in layer.by_sublayer.values():
                 kept.select(rows, memory_rows)
@@ -118,6 +108,46 @@ class Cache:
         """The memory of the keys and values."""
         layers = self._layers.values()
         return sum(kept.n_bytes for layer in layers for kept in layer.by_sublayer.values())
+
+
+class Count:
+    """How many of the tokens that count come before each; -1 for one that does not.
+
+    Args:
+        capacity: how many tokens there will be at most.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.length = 0
+        self._device: torch.device | str = "cpu"
+        self._of_rows: torch.Tensor | None = None  # while all count, all rows are alike
+
+    def append(self, n_tokens: int, counted: torch.Tensor | None, device: torch.device) -> None:
+        """Count the next tokens: all, or those that `counted`, (rows, n_tokens), says."""
+        start, self.length = self.length, self.length + n_tokens
+        self._device = device
+        if self._of_rows is None:
+            if counted is None:
+                return
+            self._of_rows = torch.arange(self.capacity, device=device).repeat(len(counted), 1)
+        before = self._of_rows[:, :start].amax(1, keepdim=True) if start else -1
+        if counted is None:
+            new = before + torch.arange(1, n_tokens + 1, device=device)
+        else:
+            new = ((before + counted.cumsum(1)) + 1) * counted - 1
+        self._of_rows[:, start : self.length] = new
+
+    def so_far(self) -> torch.Tensor:
+        """Of every token, (length,) or (rows, length)."""
+        if self._of_rows is None:
+            return torch.arange(self.length, device=self._device)
+        return self._of_rows[:, : self.length]
+
+    def select(self, rows: torch.Tensor) -> None:
+        """Keep these rows."""
+        if self._of_rows is not None:
+            self._of_rows = self._of_rows[rows]
 
 
 class LayerCache:
@@ -188,10 +218,10 @@ class AttentionCache:
             self._of_memory = make()
         return self._of_memory
 
-    def positions(self, n_tokens: int) -> torch.Tensor:
-        """The positions of the last so many tokens, (n_tokens,) or (rows, n_tokens)."""
-        positions = self.cache.positions
-        return positions[..., positions.shape[-1] - n_tokens :]
+    def places(self, n_tokens: int) -> torch.Tensor:
+        """The places of the last so many tokens, (n_tokens,) or (rows, n_tokens)."""
+        places = self.cache.places
+        return places[..., places.shape[-1] - n_tokens :]
 
     def select(self, rows: torch.Tensor, memory_rows: torch.Tensor | None) -> None:
         """As `Cache.select`."""

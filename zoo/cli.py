@@ -1,4 +1,5 @@
-"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`, and more."""
+"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`. Further commands are
+in `zoo.plugin_cli`, `zoo.family_cli`, `zoo.bundle_cli` and `zoo.store_cli`."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ from zoo.errors import Place, Problem, ZooError
 from zoo.family_cli import export, families, import_, lint
 from zoo.plugin_cli import init, plugin
 from zoo.run_cli import run as run_command
+from zoo.store_cli import gc as gc_
+from zoo.store_cli import pull, push, rm, store, verify
+from zoo.train_cli import score, train
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -288,6 +292,14 @@ for command in (
     load,
     lock,
     bundle,
+    pull,
+    push,
+    verify,
+    rm,
+    gc_,
+    store,
+    train,
+    score,
     run_command,
     init,
     plugin,

@@ -18,7 +18,7 @@ class LayerContext(NamedTuple):
         places: where the tokens that are no padding are in the flat list of all; None where maps
             of single tokens are computed for all.
         causal: self-attention sees no later position; joined with `mask`.
-        positions: of each token, (length,) or (batch, length).
+        positions: the place in the sequence of each token, (length,) or (batch, length).
         key_positions: of each key of self-attention: with a cache, of all tokens so far.
         scheme: the position scheme inside attention, for attention that reads its tables.
         rotation: what that scheme turns queries and keys with.

@@ -106,6 +106,10 @@ class WeightsError(ZooError):
     """A weights file that is damaged, foreign, or not what its spec says."""
 
 
+class TrainingError(ZooError):
+    """Training that cannot begin or go on: its data, its tokenizer, or the run itself."""
+
+
 class InputError(ZooError):
     """What a model is called with does not fit it."""
 

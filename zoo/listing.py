@@ -1,9 +1,11 @@
-"""What `zoo list` prints, as data and as text. Needs the registries only: no plugin is imported."""
+"""What `zoo list` prints, as data and as text. Needs the registries only: no plugin is imported,
+and of published models only the names are looked at."""
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from zoo.registry import Entry, Registry
@@ -13,16 +15,25 @@ def listing_data(registry: Registry, what: str | None, pattern: str | None) -> d
     """Registered names with where they come from, those that match `pattern`; `what` is `models`,
     `components`, or None for both."""
 
+    is_like = re.compile(fnmatch.translate(pattern or "*")).match
+
     def matching(entries: Mapping[str, Entry], **more: str) -> list[dict[str, str]]:
         return [
             {"name": name, **more, "target": entry.target, "registry": entry.document.name}
             for name, entry in sorted(entries.items())
-            if pattern is None or fnmatchcase(name, pattern)
+            if is_like(name)
         ]
 
     data: dict[str, Any] = {}
     if what in (None, "models"):
-        data["models"] = matching(registry.models)
+        published = [
+            {"name": name, "target": f"{name}.toml", "registry": str(folder)}
+            for name, folder in registry.catalog.names().items()
+            if is_like(name)
+        ]
+        data["models"] = sorted(
+            [*matching(registry.models), *published], key=lambda row: row["name"]
+        )
     if what in (None, "components"):
         slots = registry.plugins.items()
         data["components"] = [

@@ -107,6 +107,10 @@ def _find(path_or_name: str | Path, registry: Registry) -> Path:
     path, name = Path(path_or_name), str(path_or_name)
     if path.exists() or path.suffix == ".safetensors":
         return weights_path(path)
+    if registry.catalog.file(name.partition("@")[0]) is not None:
+        from zoo.store import resolve
+
+        return weights_path(resolve(name, registry))
     if name in registry.models:
         raise RegistryError(
             Problem(
@@ -115,7 +119,7 @@ def _find(path_or_name: str | Path, registry: Registry) -> Path:
                 help=f"`zoo build {name} -o DIR` makes its initial weights",
             )
         )
-    hint = did_you_mean(name, registry.models)
+    hint = did_you_mean(name, [*registry.models, *registry.catalog.known()])
     raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))
 
 

@@ -45,13 +45,15 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
 
 
 def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | None]:
-    """Read the spec of a spec file, a registered model, or a weights file or the folder of one; of
-    a weights file also what its header says.
+    """Read the spec of a spec file, a registered model, a weights file or the folder of one, or a
+    published model in the store; of weights also what their header says.
 
     Raises:
         ZooError: as `read_spec`, and `WeightsError` for a damaged weights file.
     """
     path = Path(source)
+    if source not in registry.models and not _exists(path):
+        path = _stored(source, registry) or path
     if path.suffix != ".safetensors" and not (_exists(path) and path.is_dir()):
         return read_spec(source, registry=registry), None
     from zoo.weights_file import weights_path
@@ -62,6 +64,25 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
         return read_spec(source, registry=registry), None
     header = read_header(path)
     return spec_of(from_data(header.spec, str(path)), registry), header
+
+
+def _stored(name: str, registry: Registry) -> Path | None:
+    """The folder of a published model in the store; None for what is not the name of one.
+
+    Raises:
+        StoreError: it is not in the store.
+    """
+    if registry.catalog.file(name.partition("@")[0]) is None:
+        return None
+    from zoo.store.files import Store, StoreError
+    from zoo.store.resolving import find_ref
+
+    store = Store.default()
+    ref = find_ref(name, registry, store)
+    if ref is None:
+        hint = f"`zoo pull {name}` brings it there"
+        raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
+    return store.snapshot(ref.files)
 
 
 def _document(source: str | Path | Mapping[str, Any], registry: Registry) -> Document:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from zoo.budget import Budget
+from zoo.catalog import MODEL_NAME, Catalog
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import (
     Place,
@@ -27,6 +28,7 @@ from zoo.errors import (
 
 if TYPE_CHECKING:
     from zoo.slots import Plugin
+    from zoo.source import Source
 
 FORMAT = 1
 SLOTS = (
@@ -41,9 +43,10 @@ SLOTS = (
     "init",
 )
 """The names of the slots, which `zoo.slots` describes: a list of what there is needs no more."""
+SOURCE = "source"
+"""The group of the plugins that published models come from."""
 FILE_NAME = "registry.toml"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _TARGET = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[\w./ -]+\.py):[A-Za-z_]\w*")
 
 
@@ -63,18 +66,21 @@ class Entry(NamedTuple):
 
 @dataclass
 class Registry:
-    """All layers merged. `plugins[slot][name]` and `models[name]` hold the entries, `families` the
-    folders of family files; `budget` is what the one who loads it allows."""
+    """All layers merged. `plugins[slot][name]`, `sources[kind]` and `models[name]` hold the
+    entries, `families` the folders of family files, `catalog` the published models; `budget` is
+    what the one who loads it allows."""
 
     plugins: dict[str, dict[str, Entry]] = field(
         default_factory=lambda: {slot: {} for slot in SLOTS}
     )
+    sources: dict[str, Entry] = field(default_factory=dict[str, Entry])
     models: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    catalog: Catalog = field(default_factory=Catalog)
     defaults: dict[str, Entry] = field(default_factory=dict[str, Entry])
     families: list[Path] = field(default_factory=list[Path])
     budget: Budget = field(default_factory=Budget)
-    _loaded: dict[tuple[str, str], type[Plugin]] = field(
-        default_factory=dict["tuple[str, str]", "type[Plugin]"], repr=False
+    _loaded: dict[tuple[str, str], type[Any]] = field(
+        default_factory=dict["tuple[str, str]", "type[Any]"], repr=False
     )
 
     def plugin(self, slot: str, kind: str, at: Callable[[], Place] | None = None) -> type[Plugin]:
@@ -85,18 +91,30 @@ class Registry:
                 name was written.
             PluginError: it cannot be imported, or is no description for that slot.
         """
-        if (slot, kind) not in self._loaded:
-            entry = self.plugins[slot].get(kind)
-            if entry is None:
+        return self._class(slot, kind, self.plugins[slot], at)
+
+    def source(self, kind: str, at: Callable[[], Place] | None = None) -> type[Source]:
+        """The source registered as `kind`. Raises as `plugin`."""
+        return self._class(SOURCE, kind, self.sources, at)
+
+    def _class(
+        self,
+        group: str,
+        name: str,
+        entries: Mapping[str, Entry],
+        at: Callable[[], Place] | None,
+    ) -> type[Any]:
+        if (group, name) not in self._loaded:
+            if name not in entries:
                 raise RegistryError(
                     Problem(
-                        f"unknown {slot} {quoted(kind)}",
+                        f"unknown {group} {quoted(name)}",
                         at() if at else None,
-                        help=did_you_mean(kind, self.plugins[slot]),
+                        help=did_you_mean(name, entries),
                     )
                 )
-            self._loaded[slot, kind] = _load(entry, at)
-        return self._loaded[slot, kind]
+            self._loaded[group, name] = _load(entries[name], at)
+        return self._loaded[group, name]
 
     def model(self, name: str) -> Entry:
         """The named model. Raises `RegistryError` with the nearest name."""
@@ -107,9 +125,8 @@ class Registry:
         return self.models[name]
 
 
-def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Plugin]:
+def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
     from zoo.plugin_loading import PluginEntryPoint, PluginManager
-    from zoo.slots import SLOTS as INTERFACES
 
     def named() -> tuple[tuple[str, Place], ...]:
         return (("named here", at()),) if at else ()
@@ -123,12 +140,22 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Plugin]:
         message = f"{entry.group} {quoted(entry.name)} cannot be loaded: {shown.message}"
         problem = Problem(message, entry.place, shown.help, named())
         raise PluginError(problem) from error.__cause__
-    interface = INTERFACES[entry.group]
+    interface = _interface(entry.group)
     if not (isinstance(plugin, type) and issubclass(plugin, interface)):
         message = f"{quoted(entry.target)} is no description for the slot `{entry.group}`"
-        hint = f"make it a subclass of zoo.slots.{interface.__name__}"
+        hint = f"make it a subclass of {interface.__module__}.{interface.__name__}"
         raise PluginError(Problem(message, entry.place, hint, named()))
     return plugin
+
+
+def _interface(group: str) -> type[Any]:
+    if group == SOURCE:
+        from zoo.source import Source
+
+        return Source
+    from zoo.slots import SLOTS as INTERFACES
+
+    return INTERFACES[group]
 
 
 def shipped_registry() -> Path:
@@ -224,19 +251,20 @@ class _Layers:
         if type(data.get("format")) is not int or data["format"] != FORMAT:
             place = document.place(("format",), value=True)
             self.report(f"a registry states `format = {FORMAT}`", place)
-        known = {"format", "include", "families", "defaults", "models", *SLOTS}
+        known = {"format", "include", "families", "catalog", "defaults", "models", SOURCE, *SLOTS}
         self.refuse_unknown(data, known, document, ())
         # First, so that this registry's own lines go over those that it includes.
         include = data.get("include", [])
         for index, package in enumerate(include if isinstance(include, list) else [include]):
             self.include(document, package, index)
-        if "families" in data:
-            self.add_families(document, path.resolve().parent)
-        for group in (*SLOTS, "models", "defaults"):
+        folder = resolved.parent
+        self.add_folder(document, folder, "families", self.registry.families)
+        self.add_folder(document, folder, "catalog", self.registry.catalog.folders)
+        for group in (*SLOTS, SOURCE, "models", "defaults"):
             table = data.get(group, {})
             if isinstance(table, dict):
                 for name, value in cast("dict[str, Any]", table).items():
-                    self.add_entry(document, resolved.parent, group, name, value)
+                    self.add_entry(document, folder, group, name, value)
             else:
                 message = f"`{group}` maps names to {'specs' if group == 'models' else 'plugins'}"
                 place = document.place((group,), value=True)
@@ -264,7 +292,7 @@ class _Layers:
             place = document.place((group, name))
             self.report(f"there is no slot {quoted(name)}", place, did_you_mean(name, SLOTS))
             return
-        pattern = _MODEL_NAME if group == "models" else NAME
+        pattern = MODEL_NAME if group == "models" else NAME
         if not pattern.fullmatch(name):
             signs = "letters, digits, `_`, `-` and `.`" if group == "models" else NAME_RULE
             place = document.place((group, name))
@@ -295,20 +323,26 @@ class _Layers:
             )
         )
 
-    def add_families(self, document: Document, folder: Path) -> None:
-        """Add the folder of family files that a registry names."""
-        name = document.data["families"]
-        place = document.place(("families",), value=True)
+    def add_folder(self, document: Document, folder: Path, key: str, into: list[Path]) -> None:
+        """Add the folder that a registry names under `key`, if it does."""
+        name = document.data.get(key)
+        if name is None:
+            return
+        wrong = ""
         if not isinstance(name, str) or not _is_inside(Path(name)):
-            self.report("`families` must be the name of a folder beside or below this file", place)
+            wrong = f"`{key}` must be the name of a folder beside or below this file"
         elif not (folder / name).is_dir():
-            self.report(f"there is no folder {quoted(name)}", place)
+            wrong = f"there is no folder {quoted(name)}"
+        if wrong:
+            self.report(wrong, document.place((key,), value=True))
         else:
-            self.registry.families.append(folder / name)
+            into.append(folder / name)
 
     def table(self, group: str) -> dict[str, Entry]:
         if group == "models":
             return self.registry.models
+        if group == SOURCE:
+            return self.registry.sources
         return self.registry.defaults if group == "defaults" else self.registry.plugins[group]
 
     def include(self, document: Document, package: object, index: int) -> None:

@@ -10,25 +10,17 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from zoo.component import FAILED, SHARED, Component, fields_of, given_of
 from zoo.document import KeyPath
-from zoo.errors import MAX_SHOWN, Place, PluginError, Problem, nearest
+from zoo.errors import MAX_SHOWN, Place, PluginError, Problem
 from zoo.plugin_errors import describe_failure, plugin_code
 from zoo.resolve import Node, Resolved, nodes
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
-from zoo.tables import Leaf, described
+from zoo.tables import Leaf
+from zoo.value_errors import nearest_literal, value_message
 
 # Errors that only follow from another problem: a child that failed, a value derived from it.
 _DERIVED = {"default_factory_not_called"}
 _CONSEQUENCES = {"zoo_child_failed", *_DERIVED}
-
-_EXPECTED = {
-    "int_type": "an integer",
-    "float_type": "a number",
-    "bool_type": "`true` or `false`",
-    "string_type": "a string",
-    "tuple_type": "an array",
-    "list_type": "an array",
-}
 
 
 def validate(resolved: Resolved) -> ModelSpec:
@@ -144,7 +136,7 @@ class _Validation:
         elif details["type"] == "assertion_error":
             self.add_assertion(node, context["error"])
         else:
-            self.findings.add(Problem(_message(details), self.place_of(node)))
+            self.findings.add(Problem(value_message(details), self.place_of(node)))
 
     def add_assertion(self, node: Node, error: BaseException) -> None:
         """Note a failed `assert`: not a way to tell a user something, but a fault in a plugin."""
@@ -161,7 +153,8 @@ class _Validation:
             who = f"`{node.kind.value}`" if node.kind else node.cls.__name__
             message = f"{who} needs the dimension `{name}`, which its parent does not give"
             if not missing:
-                message = f"{who} gets the dimension `{name}` from its parent: it {_message(*same)}"
+                wrong = value_message(*same)
+                message = f"{who} gets the dimension `{name}` from its parent: it {wrong}"
             hint = f"the plugin around it has to bind it: `Slot(..., {name}=...)`"
             self.not_given.append(Problem(message, self.place_of(node), hint))
         elif missing:
@@ -174,8 +167,8 @@ class _Validation:
             place = self.place_of(node)
             if isinstance(leaf, Leaf):  # a problem inside an array is shown at the item
                 place = leaf.document.place((*leaf.path, *path), value=True)
-            message = f"`{name}` {_message(*same)}"
-            self.findings.add_unless_told(Problem(message, place, _nearest_literal(same)))
+            message = f"`{name}` {value_message(*same)}"
+            self.findings.add_unless_told(Problem(message, place, nearest_literal(same)))
 
     def finish(self) -> None:
         """Report the missing keys, each with all that need it, and, if nothing else explains the
@@ -272,35 +265,3 @@ def _path_inside(value: object, location: Sequence[str | int]) -> KeyPath:
             value = cast("Sequence[object]", value)[part]
             path.append(part)
     return tuple(path)
-
-
-def _message(*same: ErrorDetails) -> str:
-    """What is wrong with one value; several errors are of the members of a union."""
-    first = same[0]
-    if first["type"] in ("value_error", "contradiction"):
-        return first["msg"].removeprefix("Value error, ")
-    expected = dict.fromkeys(_expected(details) for details in same)
-    return f"must be {' or '.join(expected)}, not {described(first['input'])}"
-
-
-def _expected(details: ErrorDetails) -> str:
-    if details["type"] == "literal_error":
-        names = [f"`{name}`" for name in _literals(details)]
-        return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
-    message = details["msg"].removeprefix("Input should be ")
-    message = message.replace("greater than or equal to", "at least")
-    message = message.replace("less than or equal to", "at most")
-    return _EXPECTED.get(details["type"], message)
-
-
-def _nearest_literal(same: Sequence[ErrorDetails]) -> str | None:
-    errors = (error for error in same if error["type"] == "literal_error")
-    known = [name for error in errors for name in _literals(error)]
-    written = same[0]["input"]
-    near = nearest(written, known) if isinstance(written, str) else None
-    return f"did you mean `{near}`?" if near else None
-
-
-def _literals(details: ErrorDetails) -> list[str]:
-    expected = str(details.get("ctx", {})["expected"])
-    return [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]

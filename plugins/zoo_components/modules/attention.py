@@ -129,7 +129,7 @@ class MultiHeadAttention(nn.Module):
         k, v = self._kept(x, memory, rotation, cache, places)
         seen = mask
         if self.reach is not None:
-            keys = positions if cache is None else cache.positions(k.shape[-2])
+            keys = positions if cache is None else cache.places(k.shape[-2])
             near = self.reach.mask(positions, keys)
             if global_tokens is not None:
                 near = near | global_tokens[..., None, None, :]

@@ -1,0 +1,1 @@
+"""The sources of published models that ship with the zoo."""

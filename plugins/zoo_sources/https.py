@@ -1,0 +1,42 @@
+"""Files below an https address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+from pydantic import AfterValidator, Field
+
+from zoo.source import Access, Source, SourceError, Stream
+from zoo_sources.transport import check_url, download, request
+
+
+class Https(Source):
+    """A web server, or a store of objects that is read as one.
+
+    Args:
+        url: of the folder.
+        names: the files in it; needed only for first use, since a web server does not list them.
+    """
+
+    kind: Literal["https"]
+    url: Annotated[str, AfterValidator(check_url)]
+    names: list[str] = Field(default=[])
+
+    def files(self, access: Access) -> Mapping[str, int]:
+        return {name: self._size(name, access) for name in self.names}
+
+    def read(self, path: str, start: int, access: Access) -> AbstractContextManager[Stream]:
+        return download(self._url(path), start, access.timeout)
+
+    def _url(self, path: str) -> str:
+        return f"{self.url.rstrip('/')}/{quote(path)}"
+
+    def _size(self, path: str, access: Access) -> int:
+        with request(self._url(path), access.timeout, method="HEAD") as answer:
+            length = answer.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise SourceError(f"{self._url(path)} does not say how long it is")
+        return int(length)

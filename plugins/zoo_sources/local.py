@@ -1,0 +1,72 @@
+"""A folder or a file on this machine, or on a disk that it mounts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, ClassVar, Literal, Self
+
+from zoo.atomic import new_folder
+from zoo.errors import Problem
+from zoo.source import Access, Source, SourceError, Stream
+
+_CHUNK = 1 << 20
+
+
+class Local(Source):
+    """The files of a folder; or one file, under its own name.
+
+    Args:
+        path: counted from the folder of the registry's models, unless it is absolute.
+    """
+
+    remote: ClassVar[bool] = False
+
+    kind: Literal["local"]
+    path: str
+
+    def files(self, access: Access) -> Mapping[str, int]:
+        root = self._root(access)
+        if root.is_file():
+            return {root.name: root.stat().st_size}
+        paths = [path for path in root.rglob("*") if path.is_file()]
+        if not root.is_dir():
+            raise SourceError(f"there is no folder {str(root)!r}")
+        return {path.relative_to(root).as_posix(): path.stat().st_size for path in paths}
+
+    @contextmanager
+    def read(self, path: str, start: int, access: Access) -> Generator[Stream]:
+        root = self._root(access)
+        file = root if root.is_file() else root / path
+        if not file.is_file():
+            raise SourceError(f"there is no file {str(file)!r}")
+        with file.open("rb") as opened:
+            opened.seek(start)
+            yield Stream(chunks(opened), start)
+
+    @classmethod
+    def at(cls, address: str) -> Self | None:
+        return None if "://" in address else cls(kind="local", path=str(Path(address).absolute()))
+
+    def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
+        """All at once: a folder is made beside, and gets its name when it is on disk."""
+        target = self._root(access)
+        if target.exists():
+            hint = "a published model never changes: choose another folder"
+            raise SourceError(Problem(f"{str(target)!r} is there already", help=hint))
+        with new_folder(target) as made:
+            for path in paths:
+                (made / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / path, made / path)
+        return self
+
+    def _root(self, access: Access) -> Path:
+        return access.folder / self.path
+
+
+def chunks(file: BinaryIO) -> Iterator[bytes]:
+    """The rest of a file, piece by piece."""
+    while piece := file.read(_CHUNK):
+        yield piece

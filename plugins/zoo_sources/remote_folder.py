@@ -1,0 +1,109 @@
+"""A folder at any address that fsspec knows: `s3://`, `gs://`, `az://`, `sftp://`, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator
+
+from zoo.errors import Problem
+from zoo.source import Access, Source, SourceError, Stream
+from zoo_sources.local import chunks
+
+_REFUSED = {"http", "https", "ftp"}
+
+
+def check_url(url: str) -> str:
+    """`url` itself; `ValueError` unless it is an address of one file system. Those that could be
+    read on the way are refused, and so is one inside another: `https` is a source of its own."""
+    scheme, separator, _ = url.partition("://")
+    if not separator or "::" in url:
+        raise ValueError("an address is of the form `s3://bucket/folder`")
+    if scheme in _REFUSED:
+        raise ValueError(f"`{scheme}` is not for fsspec: the source `https` reads such addresses")
+    return url
+
+
+class RemoteFolder(Source):
+    """A folder that fsspec reads. Credentials come from the environment, as fsspec's file systems
+    look for them; a registry holds none.
+
+    Args:
+        url: of the folder.
+    """
+
+    kind: Literal["fsspec"]
+    url: Annotated[str, AfterValidator(check_url)]
+
+    def files(self, access: Access) -> Mapping[str, int]:
+        system, root = file_system(self.url)
+        found: dict[str, Any] = system.find(root, detail=True)
+        start = f"{root.rstrip('/')}/"
+        return {path.removeprefix(start): int(entry["size"]) for path, entry in found.items()}
+
+    @contextmanager
+    def read(self, path: str, start: int, access: Access) -> Generator[Stream]:
+        system, root = file_system(self.url)
+        try:
+            file = system.open(f"{root.rstrip('/')}/{path}", "rb")
+        except FileNotFoundError:
+            raise SourceError(f"there is no file {self.url.rstrip('/')}/{path}") from None
+        with file:
+            file.seek(start)
+            yield Stream(chunks(file), start)
+
+    @classmethod
+    def at(cls, address: str) -> Self | None:
+        scheme, separator, _ = address.partition("://")
+        if not separator or scheme not in _known_protocols():
+            return None
+        try:
+            return cls(kind="fsspec", url=check_url(address))
+        except ValueError as error:
+            raise SourceError(f"{address!r}: {error}") from None
+
+    def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
+        """Each file in turn. There is no renaming in a store of objects: who reads meanwhile finds
+        files missing, and whoever holds the digests sees it."""
+        system, root = file_system(self.url)
+        if system.exists(root) and system.find(root):
+            raise SourceError(
+                Problem(f"there are files at {self.url}", help="a published model never changes")
+            )
+        for path in paths:
+            target = f"{root.rstrip('/')}/{path}"
+            system.makedirs(target.rpartition("/")[0], exist_ok=True)
+            system.put_file(str(folder / path), target)
+            if (size := system.size(target)) != (folder / path).stat().st_size:
+                raise SourceError(f"{target} has {size} bytes after it was written")
+        return self
+
+
+def _known_protocols() -> frozenset[str]:
+    try:
+        from fsspec.registry import known_implementations  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        return frozenset()
+    return frozenset(known_implementations)
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The file system of an address, and the path in it.
+
+    Raises:
+        SourceError: fsspec, or what it needs for this address, is not installed.
+    """
+    try:
+        import fsspec  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        raise SourceError(
+            Problem("fsspec is not installed", help="pip install 'zoo[remote]'")
+        ) from None
+    try:
+        system, path = fsspec.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise SourceError(f"{url} cannot be reached: {error}") from None
+    return system, str(path)

@@ -1,0 +1,142 @@
+"""Bytes over https and nothing else: no other scheme, no redirect to one, no endless stall."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from zoo.errors import Problem
+from zoo.source import SourceError, Stream
+
+_PIECE = 1 << 16
+_SLOWEST = 1000  # bytes a second, over the time-out; less counts as a stall
+_RANGE_NOT_SATISFIABLE = 416
+_AGAIN = {408, 425, 429}  # with those from 500 on, what may be different the next time
+
+
+def check_url(url: str) -> str:
+    """`url` itself; `ValueError` unless it is an https address without credentials."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname:
+        raise ValueError("an address begins with `https://`")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("an address holds no credentials")
+    return url
+
+
+class _HttpsOnly(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str
+    ) -> Any:
+        try:
+            check_url(newurl)
+        except ValueError:
+            message = f"{req.full_url} redirects to {newurl}, which is not https"
+            raise SourceError(message) from None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Of urllib's handlers, those for https alone: its default opens files and ftp as well."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPSHandler(context=ssl.create_default_context()),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _HttpsOnly(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+@contextmanager
+def request(
+    url: str, timeout: float, *, method: str = "GET", headers: Mapping[str, str] = {}
+) -> Generator[http.client.HTTPResponse]:
+    """The answer to a request.
+
+    Args:
+        url: an https address.
+        timeout: seconds without a byte after which the connection is given up.
+        method: "GET" or "HEAD".
+        headers: sent to the host of `url` only, and not where it redirects to.
+
+    Raises:
+        SourceError: the answer says that it is no use to ask again.
+        OSError: it may be of use.
+    """
+    asked = urllib.request.Request(check_url(url), method=method)
+    asked.add_header("Accept-Encoding", "identity")
+    for name, value in headers.items():
+        asked.add_unredirected_header(name, value)
+    try:
+        response = _opener().open(asked, timeout=timeout)
+    except urllib.error.HTTPError as error:
+        if error.code in _AGAIN or error.code >= 500:
+            raise
+        if error.code == _RANGE_NOT_SATISFIABLE:
+            raise
+        message = f"{url} cannot be had: {error.code} {error.reason}"
+        raise SourceError(Problem(message, help=_HELP.get(error.code))) from None
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            raise SourceError(f"{url} has no valid certificate: {error.reason}") from None
+        raise
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{type(error).__name__}: {error}") from None
+    with cast("http.client.HTTPResponse", response) as answer:
+        yield answer
+
+
+_HELP = {
+    401: "it is for those who are logged in, or does not exist",
+    403: "it is for those who may read it",
+    404: "it does not exist",
+}
+
+
+@contextmanager
+def download(
+    url: str, start: int, timeout: float, headers: Mapping[str, str] = {}
+) -> Generator[Stream]:
+    """A file, from `start` if the server can do that. Raises as `request`."""
+    ranged = {**headers, "Range": f"bytes={start}-"} if start else headers
+    try:
+        with request(url, timeout, headers=ranged) as answer:
+            yield Stream(_pieces(answer, timeout), _start_of(answer, start))
+    except urllib.error.HTTPError as error:
+        if error.code != _RANGE_NOT_SATISFIABLE:
+            raise
+        with request(url, timeout, headers=headers) as answer:
+            yield Stream(_pieces(answer, timeout))
+
+
+def _start_of(answer: http.client.HTTPResponse, asked: int) -> int:
+    sent = answer.headers.get("Content-Range", "")
+    return asked if answer.status == 206 and sent.startswith(f"bytes {asked}-") else 0
+
+
+def _pieces(answer: http.client.HTTPResponse, timeout: float) -> Iterator[bytes]:
+    began, received = time.monotonic(), 0
+    while True:
+        try:
+            piece = answer.read1(_PIECE)
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"{type(error).__name__}: {error}") from None
+        if not piece:
+            return
+        yield piece
+        received += len(piece)
+        elapsed = time.monotonic() - began
+        if elapsed > timeout:
+            if received < _SLOWEST * timeout:
+                raise TimeoutError(f"only {received} bytes came in {elapsed:.0f} seconds")
+            began, received = time.monotonic(), 0

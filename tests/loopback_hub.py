@@ -1,0 +1,124 @@
+"""A web server on this machine, over https, that can be told to behave badly."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import trustme
+
+
+@dataclass
+class Hub:
+    """What is served, and how.
+
+    Args:
+        files: contents by path, as in `/model.safetensors`.
+        truncate: bytes after which a connection is closed.
+        stall: seconds of silence after half of a file.
+        redirect: where every request is sent to.
+        extra: bytes sent after the end of a file, and told of in its length.
+        tell: what is told as the length, in place of the true one.
+        ranges: whether a file can be had from the middle on.
+        status: what every request is answered with.
+        requests: what was asked for: method, path and range.
+    """
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    truncate: int | None = None
+    stall: float = 0.0
+    redirect: str | None = None
+    extra: bytes = b""
+    tell: int | None = None
+    ranges: bool = True
+    status: int | None = None
+    requests: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    authorizations: list[str | None] = field(default_factory=list[str | None])
+
+
+@contextmanager
+def loopback_hub(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, tls: bool = True
+) -> Generator[Hub]:
+    """A hub that runs until the end of the block. Its certificate is trusted as a user would have
+    it trusted: by the variable that OpenSSL reads."""
+    hub = Hub()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.answer(body=True)
+
+        def do_HEAD(self) -> None:
+            self.answer(body=False)
+
+        def answer(self, *, body: bool) -> None:
+            asked = self.headers.get("Range", "")
+            hub.requests.append((self.command, self.path, asked))
+            hub.authorizations.append(self.headers.get("Authorization"))
+            if hub.redirect is not None or hub.status is not None:
+                self.send_response(302 if hub.redirect is not None else hub.status or 500)
+                if hub.redirect is not None:
+                    self.send_header("Location", hub.redirect)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            if self.path not in hub.files:
+                self.send_error(404)
+                return
+            content, start = hub.files[self.path] + hub.extra, 0
+            if hub.ranges and asked:
+                start = int(asked.removeprefix("bytes=").rstrip("-"))
+                self.send_response(206)
+                self.send_header(
+                    "Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}"
+                )
+            else:
+                self.send_response(200)
+            told = len(content) - start if hub.tell is None else hub.tell
+            self.send_header("Content-Length", str(told))
+            self.end_headers()
+            if body:
+                self.send(content[start:])
+
+        def send(self, content: bytes) -> None:
+            self.close_connection = True
+            if hub.truncate is not None:
+                self.wfile.write(content[: hub.truncate])
+                return
+            middle = len(content) // 2
+            self.wfile.write(content[:middle])
+            self.wfile.flush()
+            time.sleep(hub.stall)
+            self.wfile.write(content[middle:])
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    if tls:
+        authority = trustme.CA()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("localhost").configure_cert(context)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        authority.cert_pem.write_to_path(folder / "authority.pem")
+        monkeypatch.setenv("SSL_CERT_FILE", str(folder / "authority.pem"))
+    hub.url = f"http{'s' if tls else ''}://localhost:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()

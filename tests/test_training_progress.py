@@ -1,0 +1,68 @@
+"""What one sees of a run: a bar on a terminal, lines elsewhere, and a clean stdout."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from toy_training import RECIPE, write_toy
+
+from zoo.cli import run
+from zoo.training.plot import plot_losses
+from zoo.training.progress import progress_of
+
+RECORD = {"step": 50.0, "loss": 2.5, "tokens_per_second": 1234.4, "valid_loss": math.log(8)}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "log"])
+def test_throughput_and_losses_are_shown(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", "160")
+    with progress_of("toy", 0, 100, speaks=True) as progress:
+        progress.advance(50)
+        progress.log(RECORD)
+    shown = stream.getvalue()
+    assert "50/100" in shown
+    assert "loss 2.5000  held out 2.0794 (perplexity 8.00)  1,234 tokens/s" in shown
+    assert ("\x1b[" in shown) == stream.isatty()  # a bar is drawn anew, a line is not
+
+
+def test_a_process_that_does_not_speak_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress_of("toy", 0, 100, speaks=False) as progress:
+        progress.advance(50)
+        progress.log(RECORD)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_report_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_toy(project, RECIPE)
+    assert run(["train", "recipe.toml", "--json"]) == 0
+    told = capsys.readouterr()
+    report = json.loads(told.out)
+    assert report["path"] == str(Path("toy") / "model.safetensors")
+    assert report["steps"] == 12
+    assert told.err.count("step ") == 6
+    assert run(["train", "recipe.toml", "--resume"]) == 0
+    assert capsys.readouterr().out.endswith(f"{report['path']}\n{report['content_digest']}\n")
+
+
+def test_the_plot_has_a_line_for_each_loss(tmp_path: Path) -> None:
+    history = [{"step": float(n), "loss": 1.0 / n} for n in range(1, 9)]
+    plot_losses(history, "toy", tmp_path / "without.svg")
+    plot_losses([*history, RECORD], "toy", tmp_path / "with.svg")
+    plot_losses(history, "toy", tmp_path / "again.svg")
+    texts = {name: (tmp_path / f"{name}.svg").read_text() for name in ("without", "with", "again")}
+    assert all(">training<" in text and ">toy<" in text for text in texts.values())
+    assert [">held out<" in texts[name] for name in ("without", "with")] == [False, True]
+    assert texts["again"] == texts["without"]

@@ -1,0 +1,317 @@
+"""Whole runs of a recipe: what they leave, and that neither a crash nor the number of processes
+changes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from tokenizers import Tokenizer
+from toy_training import MODEL, PAIRS, RECIPE, command, in_processes, write_toy
+
+import zoo
+from zoo.training.checkpoints import checkpoints
+from zoo.training.data import read_data
+from zoo.training.tables import Tsv
+
+Toy = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def toy(tmp_path: Path, config: Path) -> Toy:
+    """Trains the toy into the folder `out`; returns what `zoo.train` does."""
+
+    def run(out: str = "out", recipe: str = RECIPE, model: str = MODEL, **options: Any) -> Any:
+        path = write_toy(tmp_path, recipe, model)
+        return zoo.train(path, output=tmp_path / out, **options)
+
+    return run
+
+
+@pytest.fixture
+def digest(toy: Toy) -> str:
+    """The weights of a run that nothing interrupts."""
+    return str(toy("whole")["content_digest"])
+
+
+def test_what_a_run_leaves(toy: Toy, tmp_path: Path) -> None:
+    recipe = RECIPE.replace("warmup = 4", "warmup = 100").replace(
+        "valid = 4", "valid = 4\ntest = 8"
+    )
+    recipe = recipe.replace("steps = 12", "steps = 200").replace("every = 4", "every = 100")
+    recipe = recipe.replace("valid_every = 6", "valid_every = 30")
+    recipe = recipe.replace("log_every = 2", "log_every = 10").replace("label_smoothing = 0.1", "")
+    report = toy(recipe=recipe, model=MODEL.replace("0.1", "0.0").replace("16", "32"))
+    folder = tmp_path / "out"
+    kept = json.loads((folder / "metrics.json").read_text())
+    assert {key: kept[key] for key in report} == report
+    assert kept["examples"] == {"train": 52, "valid": 4, "test": 8}
+    logged, measured = {*range(10, 201, 10)}, {*range(30, 201, 30), 200}
+    assert [record["step"] for record in kept["history"]] == sorted(logged | measured)
+    assert {record["step"] for record in kept["history"] if "valid_loss" in record} == measured
+    assert "<svg" in (folder / "loss.svg").read_text()
+    assert (folder / "recipe.toml").read_text() == recipe
+    model = zoo.load(folder)
+    assert model.spec == zoo.read_spec(tmp_path / "model.toml")
+    # The model and its tokenizer work together, with nothing but what is in the folder.
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = json.loads((folder / "generation_config.json").read_text())
+    sources = [tokenizer.encode(source).ids for source, _ in PAIRS]
+    found = zoo.generate(
+        model,
+        sources,
+        max_new_tokens=30,
+        eos=ids["eos_token_id"],
+        start=ids["decoder_start_token_id"],
+    )
+    right = [tokenizer.decode(one.ids) == pair[1] for one, pair in zip(found, PAIRS, strict=True)]
+    assert sum(right) > 0.9 * len(PAIRS)
+    assert report["bleu"] > 70
+    again = zoo.score(folder, data=tmp_path)
+    assert again == {key: report[key] for key in ("bleu", "signature", "pairs")}
+    assert again["pairs"] == 8
+
+
+def test_a_resumed_run_has_the_same_weights(toy: Toy, digest: str) -> None:
+    toy(recipe=RECIPE.replace("steps = 12", "steps = 7"))
+    assert toy(resume=True)["content_digest"] == digest
+    assert toy(resume=True)["content_digest"] == digest  # nothing is left to do
+
+
+def test_the_seed_decides(toy: Toy, digest: str) -> None:
+    assert toy("again")["content_digest"] == digest
+    other = RECIPE.replace('"model.toml"', '"model.toml"\nseed = 1')
+    assert toy("other", recipe=other)["content_digest"] != digest
+
+
+def test_a_killed_run_goes_on(toy: Toy, digest: str, tmp_path: Path) -> None:
+    """Killed without warning after its first checkpoint, while it may be writing the next."""
+    recipe = tmp_path / "recipe.toml"
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    with subprocess.Popen(
+        command("train", recipe, "-o", tmp_path / "out"),
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("step 8/"):
+                process.send_signal(signal.SIGKILL)
+                break
+    assert process.returncode == -signal.SIGKILL
+    folder = tmp_path / "out" / "checkpoints"
+    assert checkpoints(folder)
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    (folder / ".step-00000099.tmp").mkdir()  # as if it had been killed while it wrote that
+    assert toy(resume=True)["content_digest"] == digest
+    assert not list(folder.glob(".*"))
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(
+    toy: Toy, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy(recipe=RECIPE.replace("steps = 12", "steps = 4"))
+    folder = tmp_path / "out" / "checkpoints"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, hard))
+    try:
+        with pytest.raises(zoo.TrainingError, match="File too large"):
+            toy(resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert toy(resume=True)["content_digest"] == digest
+
+
+def test_a_damaged_checkpoint_is_told(toy: Toy, tmp_path: Path) -> None:
+    toy()
+    (file,) = checkpoints(tmp_path / "out" / "checkpoints")[-1].glob("*.safetensors")
+    os.truncate(file, file.stat().st_size - 1)
+    with pytest.raises(zoo.TrainingError, match=r"step-00000012' cannot be read"):
+        toy(resume=True)
+
+
+def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
+    toy()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "toy.tsv").write_text("".join(f"{a}\t{b}!\n" for a, b in PAIRS))
+    for change in (
+        {"recipe": RECIPE.replace("lr = 1e-2", "lr = 2e-2")},
+        {"model": MODEL.replace("dropout = 0.1", "dropout = 0.2")},
+        {"data": other},
+    ):
+        with pytest.raises(zoo.TrainingError, match="of another recipe, model or data"):
+            toy(resume=True, **change)
+    longer = RECIPE.replace("steps = 12", "steps = 14") + "[evaluation]\nbeam = 1\n"
+    assert toy(resume=True, recipe=longer)["steps"] == 14
+    assert (tmp_path / "out" / "recipe.toml").read_text() == longer
+
+
+def test_parts_of_a_batch_make_the_same_update(toy: Toy, tmp_path: Path) -> None:
+    lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
+    losses = []
+    for accumulate in (1, 3, 1000):
+        recipe = RECIPE.replace("steps = 12", f"steps = 12\naccumulate = {accumulate}")
+        toy(f"parts-{accumulate}", recipe=recipe.replace("1e-2", "1e-3"), model=lean)
+        losses.append(history(tmp_path / f"parts-{accumulate}"))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-5)
+
+
+def history(folder: Path) -> dict[str, float]:
+    """The losses in a folder's log."""
+    records = json.loads((folder / "metrics.json").read_text())["history"]
+    return {
+        f"{key} {record['step']}": record[key]
+        for record in records
+        for key in ("loss", "valid_loss")
+        if key in record
+    }
+
+
+@pytest.mark.parametrize("shard", ["false", "true"])
+def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: str) -> None:
+    lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
+    # With a large eps, gradients that are zero but for rounding move nothing.
+    recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
+    recipe = recipe.replace("steps = 12", f"steps = 12\nshard = {shard}")
+    alone = toy("alone", recipe=recipe, model=lean)
+    said = in_processes(
+        "train", tmp_path / "recipe.toml", "-o", tmp_path / "two", processes=2, timeout=300
+    )
+    assert said.count("step 12/12") == 1  # one of the two speaks
+    assert history(tmp_path / "two") == pytest.approx(history(tmp_path / "alone"), rel=1e-5)
+    one, two = zoo.load(tmp_path / "alone"), zoo.load(tmp_path / "two")
+    for name, tensor in one.state_dict().items():
+        torch.testing.assert_close(two.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
+    assert two.encoder.embed.tokens.weight is two.decoder.embed.tokens.weight
+    assert two.head.out.weight is two.decoder.embed.tokens.weight
+    # Each process has written its own: of shared weights, its half.
+    shapes: dict[str, list[list[int]]] = {}
+    for file in sorted(checkpoints(tmp_path / "two" / "checkpoints")[-1].glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                shapes.setdefault(name, []).append(tensors.get_slice(name).get_shape())
+    table = "decoder.embed.tokens.weight"
+    assert shapes[table] == ([[150, 16]] * 2 if shard == "true" else [[300, 16]])
+    assert "encoder.embed.tokens.weight" not in shapes
+    # And one process goes on with what two have kept.
+    for path in (tmp_path / "two").iterdir():
+        if path.name in ("model.safetensors", "metrics.json"):
+            path.unlink()
+    shutil.rmtree(checkpoints(tmp_path / "two" / "checkpoints")[-1])
+    again = toy("two", recipe=recipe, model=lean, resume=True)
+    assert history(tmp_path / "two") == pytest.approx(history(tmp_path / "alone"), rel=1e-5)
+    assert again["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
+
+
+def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) -> None:
+    """Without dropout and smoothing, over the tokens of the sentences that were held out."""
+    report = toy()
+    model = zoo.load(tmp_path / "out").eval()
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    losses = []
+    for source, target in read_data(Tsv(train="toy.tsv", valid=4), tmp_path, 0).valid:
+        begin, *labels = tokenizer.encode(f"<s>{target}").ids
+        inputs = torch.tensor([[begin, *labels[:-1]]])
+        with torch.no_grad():
+            scores = model(torch.tensor([tokenizer.encode(source).ids]), inputs)[0].log_softmax(-1)
+        losses += [-float(row[label]) for row, label in zip(scores, labels, strict=True)]
+    assert report["valid_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+def test_the_result_is_the_mean_of_the_last_checkpoints(toy: Toy, tmp_path: Path) -> None:
+    toy(recipe=RECIPE.replace("average = 2", "average = 3"))
+    kept = []
+    for path in checkpoints(tmp_path / "out" / "checkpoints"):
+        (file,) = path.glob("*.safetensors")
+        with safe_open(file, "pt") as tensors:
+            kept.append(tensors.get_tensor("encoder.norm.weight").double())
+    assert len(kept) == 3
+    mean = torch.stack(kept).mean(0)
+    found = zoo.load(tmp_path / "out").encoder.norm.weight.double()
+    torch.testing.assert_close(found, mean, rtol=1e-6, atol=0)
+    assert not torch.equal(kept[0], kept[1])
+
+
+def test_training_goes_on_from_a_saved_model(toy: Toy, tmp_path: Path) -> None:
+    toy("first")
+    recipe = RECIPE.replace('"model.toml"', '"first"').replace('kind = "bpe"', 'kind = "of_model"')
+    recipe = recipe.replace("lr = 1e-2", "lr = 1e-9").replace("steps = 12", "steps = 1")
+    toy("second", recipe=recipe)
+    first, second = zoo.load(tmp_path / "first"), zoo.load(tmp_path / "second")
+    for name, tensor in first.state_dict().items():
+        torch.testing.assert_close(second.state_dict()[name], tensor, rtol=0, atol=1e-8)
+    files = [tmp_path / name / "tokenizer.json" for name in ("first", "second")]
+    assert files[0].read_text() == files[1].read_text()
+
+
+def test_a_model_that_continues_text(toy: Toy, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("".join(f"{target}\n" for _, target in PAIRS))
+    recipe = RECIPE.replace('"tsv"', '"text"').replace("toy.tsv", "text.txt")
+    model = (
+        'format = 1\nname = "lm"\nbuilder = "decoder"\nvocab = 290\nn_layers = 1\n'
+        'd_model = 16\nn_heads = 2\nd_ff = 32\nposition = "rotary"\n'
+    )
+    report = toy(recipe=recipe.replace("steps = 12", "steps = 60"), model=model)
+    assert report["valid_loss"] < 2.5 < toy("short", recipe=recipe, model=model)["valid_loss"]
+
+
+def test_the_dtype_of_the_result(toy: Toy, tmp_path: Path) -> None:
+    toy("full")
+    toy("half", recipe=RECIPE.replace("[data]", 'dtype = "float16"\n[data]', 1))
+    full, half = zoo.load(tmp_path / "full").state_dict(), zoo.load(tmp_path / "half").state_dict()
+    assert {tensor.dtype for tensor in half.values()} == {torch.float16}
+    for name, tensor in full.items():
+        assert torch.equal(half[name], tensor.half())
+
+
+def test_arithmetic_in_bfloat16(toy: Toy, tmp_path: Path) -> None:
+    recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-3")
+    toy("full", recipe=recipe)
+    toy("mixed", recipe=recipe.replace("steps", 'precision = "bfloat16"\nsteps'))
+    full, mixed = history(tmp_path / "full"), history(tmp_path / "mixed")
+    assert mixed != full
+    assert mixed == pytest.approx(full, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("every", "told"), [(("log", 1), "the loss is nan"), (("checkpoint", 1), "some weights are no")]
+)
+def test_a_run_that_diverges_ends(
+    toy: Toy, tmp_path: Path, every: tuple[str, int], told: str
+) -> None:
+    """Whichever comes first: a line of the log, or a checkpoint, which is not written."""
+    recipe = RECIPE.replace('"adamw"', '"sgd"').replace("lr = 1e-2", "lr = 1e30")
+    recipe = recipe.replace("clip_norm = 1.0\n", "").replace("valid = 4\n", "")
+    for name, steps in {"log": 50, "checkpoint": 50, **dict([every])}.items():
+        recipe = re.sub(rf"{name}_every = \d+", f"{name}_every = {steps}", recipe)
+    with pytest.raises(zoo.TrainingError, match=rf"(?s){told}.*lower the learning rate"):
+        toy(recipe=recipe)
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    for path in checkpoints(tmp_path / "out" / "checkpoints"):
+        with safe_open(next(path.glob("*.safetensors")), "pt") as tensors:
+            assert all(tensors.get_tensor(name).isfinite().all() for name in tensors.keys())  # noqa: SIM118
+
+
+def test_a_missing_package_is_told(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(zoo.TrainingError, match=r"zoo\[train\]"):
+        toy()

@@ -1,0 +1,95 @@
+"""One step of training, against its formulas: the loss, the learning rate, the update."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from toy_training import MODEL, PAIRS
+
+import zoo
+from zoo.slots import Generation
+from zoo.training.encoding import encode
+from zoo.training.objective import collate, n_labels, summed_loss
+from zoo.training.optimization import make_optimizer, share_of_peak
+from zoo.training.split import Example
+from zoo.training.tables import AdamW, Bpe, Constant, Cosine, InverseSqrt, Linear, Schedule
+from zoo.training.tokens import Tokens, learn_tokens
+
+CPU = torch.device("cpu")
+EXAMPLES = [Example(*pair) for pair in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def tokens() -> Tokens:
+    sides = Generation(target_vocab=300, source_vocab=300, has_source=True)
+    return learn_tokens(Bpe(), EXAMPLES, sides)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("pad_id", ["pad_id = 0", ""], ids=["pad_id", "no pad_id"])
+def test_the_loss_of_a_batch_is_that_of_its_rows(
+    tokens: Tokens, smoothing: float, pad_id: str
+) -> None:
+    """The sum over tokens of -sum(q log p), where q is 1 - s + s / V at the token and s / V
+    elsewhere (Szegedy et al. 2015, section 7); padding has no part in it."""
+    spec = MODEL.replace("pad_id = 0", pad_id)
+    model = zoo.build(spec, dtype=torch.float64).eval()
+    examples = [*EXAMPLES[:3], Example("ein", "a b c d e f"), Example("x y z x y z x y z", "a")]
+    rows = encode(examples, tokens, max_length=99)
+    assert len({len(row.target) for row in rows}) > 1
+    expected = 0.0
+    for row in rows:
+        assert row.source is not None
+        inputs = torch.tensor([[tokens.bos, *row.target]])
+        logits: Any = model(torch.tensor([list(row.source)]), inputs)
+        log_p = logits[0] - logits[0].exp().sum(-1, keepdim=True).log()
+        for place, label in enumerate([*row.target, tokens.eos]):
+            q = torch.full((300,), smoothing / 300, dtype=torch.float64)
+            q[label] += 1 - smoothing
+            expected -= float(q @ log_p[place])
+    batch = collate(rows, tokens, CPU)
+    found = summed_loss(model, batch, label_smoothing=smoothing)
+    assert float(found) == pytest.approx(expected, rel=1e-12)
+    assert n_labels(rows) == sum(len(row.target) + 1 for row in rows)
+
+
+@pytest.mark.parametrize("step", [1, 17, 400, 401, 5000])
+def test_the_schedule_of_the_paper(step: int) -> None:
+    """lrate = d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5) (Vaswani et al. 2017,
+    equation 3)."""
+    d_model, warmup = 512, 400
+    peak = d_model**-0.5 * warmup**-0.5
+    expected = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+    found = peak * share_of_peak(InverseSqrt(warmup=warmup), step, 9999)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+ENDS: dict[str, tuple[Schedule, dict[int, float]]] = {
+    "constant": (Constant(warmup=10), {5: 0.5, 10: 1.0, 60: 1.0, 110: 1.0}),
+    "linear": (Linear(warmup=10), {5: 0.5, 10: 1.0, 60: 0.5, 110: 0.0}),
+    "linear to": (Linear(warmup=10, final=0.2), {10: 1.0, 60: 0.6, 110: 0.2}),
+    "cosine": (Cosine(warmup=10), {5: 0.5, 10: 1.0, 60: 0.5, 110: 0.0, 35: 0.5 + math.sqrt(1 / 8)}),
+    "cosine to": (Cosine(final=0.5), {110: 0.5, 55: 0.75}),
+}
+
+
+@pytest.mark.parametrize(("schedule", "points"), ENDS.values(), ids=ENDS)
+def test_schedules_between_their_ends(schedule: Schedule, points: dict[int, float]) -> None:
+    found = {step: share_of_peak(schedule, step, 110) for step in points}
+    assert found == pytest.approx(points, abs=1e-12)
+
+
+def test_biases_and_norms_do_not_decay() -> None:
+    model = zoo.build(MODEL)
+    table = AdamW(lr=0.1, weight_decay=0.5)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    make_optimizer(table, model).step()
+    for name, parameter in model.named_parameters():
+        factor = 1 - 0.1 * 0.5 if parameter.dim() >= 2 else 1.0
+        torch.testing.assert_close(parameter, before[name] * factor)

@@ -1,0 +1,156 @@
+"""The names of published models: folders with one TOML file each, which a registry names.
+
+The file of `bert-base.uncased` is `bert-base.uncased.toml`: an architecture and a tag, of which the
+part behind the last dot is the tag. Listing reads the folders and no file, so that it is quick for
+many models. `names.toml` in the folder says which tag an architecture alone means, which other
+names there are, and which ones are out of use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from zoo.document import Document, read_document
+from zoo.errors import Place, Problem, RegistryError, did_you_mean, in_order, quoted
+
+FORMAT = 1
+NAMES_FILE = "names.toml"
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_TABLES = ("default", "alias", "deprecated")
+
+
+class Catalog:
+    """The published models of all registries, the folders of later ones over those of earlier ones.
+
+    Every name is looked up on use: no file is read, and no folder listed, before one is asked for.
+    """
+
+    def __init__(self) -> None:
+        self.folders: list[Path] = []
+
+    def file(self, name: str) -> Path | None:
+        """The file of a model, or None if there is no such name. An architecture, an alias and a
+        name out of use lead to the model that they mean.
+
+        Raises:
+            RegistryError: two folders have a model of that name.
+        """
+        return self._own_file(self.full_name(name))
+
+    def full_name(self, name: str) -> str:
+        """The name with its tag that a name means: itself, unless it is a short or other one."""
+        return self._full_names.get(name, name)
+
+    def replacement(self, name: str) -> str | None:
+        """The full name that is to be used in place of a name out of use."""
+        return self._deprecated.get(name)
+
+    def names(self) -> dict[str, Path]:
+        """Every model by its full name, sorted, with the folder of its file."""
+        found = {name: folder for folder in self.folders for name in _listed(folder)}
+        return dict(sorted(found.items()))
+
+    def known(self) -> list[str]:
+        """Every name that a model can be asked for by."""
+        return [*self.names(), *self._full_names]
+
+    def _own_file(self, name: str) -> Path | None:
+        if not MODEL_NAME.fullmatch(name):
+            return None
+        paths = [folder / f"{name}.toml" for folder in self.folders]
+        found = [path for path in paths if path.name != NAMES_FILE and path.is_file()]
+        if len(found) > 1 and read_document(found[-1]).data.get("override") is not True:
+            place = Place(str(found[-1]))
+            hint = "rename one, or write `override = true` into the file that goes over the first"
+            first = (("first registered here", Place(str(found[0]))),)
+            raise RegistryError(
+                Problem(f"model {quoted(name)} is registered twice", place, hint, first)
+            )
+        return found[-1] if found else None
+
+    @cached_property
+    def _deprecated(self) -> Mapping[str, str]:
+        return {name: full for table, name, full in self._entries() if table == "deprecated"}
+
+    @cached_property
+    def _full_names(self) -> Mapping[str, str]:
+        """The full name that each short, other or old name means."""
+        return {name: full for _, name, full in self._entries()}
+
+    def _entries(self) -> Iterator[tuple[str, str, str]]:
+        for folder in self.folders:
+            path = folder / NAMES_FILE
+            if path.is_file():
+                yield from _read_names(read_document(path))
+
+    def check(self) -> None:
+        """Hold every name against the files.
+
+        Raises:
+            RegistryError: names that lead to no model, or that are those of one themselves.
+        """
+        names = self.names()
+        problems: list[Problem] = []
+        for folder in self.folders:
+            if not (folder / NAMES_FILE).is_file():
+                continue
+            document = read_document(folder / NAMES_FILE)
+            for table, name, full in _read_names(document):
+                place = document.place((table, name))
+                if full not in names:
+                    message = f"there is no model {quoted(full)}"
+                    problems.append(Problem(message, place, did_you_mean(full, names)))
+                if name in names:
+                    problems.append(Problem(f"{quoted(name)} is a model itself", place))
+        if problems:
+            raise RegistryError(in_order(problems))
+
+
+def _listed(folder: Path) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        stem, _, suffix = name.rpartition(".")
+        if suffix == "toml" and name != NAMES_FILE and MODEL_NAME.fullmatch(stem):
+            yield stem
+
+
+def _read_names(document: Document) -> Iterator[tuple[str, str, str]]:
+    """The entries of a `names.toml` as table, name and full name."""
+    problems = list(document.problems)
+    entries: list[tuple[str, str, str]] = []
+    if document.data.get("format") != FORMAT:
+        place = document.place(("format",), value=True)
+        problems.append(Problem(f"the names of models state `format = {FORMAT}`", place))
+    for table, values in document.data.items():
+        if table == "format":
+            continue
+        if table not in _TABLES or not isinstance(values, dict):
+            message = f"{quoted(table)} is no table of names"
+            problems.append(
+                Problem(message, document.place((table,)), did_you_mean(table, _TABLES))
+            )
+            continue
+        for name, value in values.items():
+            if message := _wrong(table, name, value):
+                problems.append(Problem(message, document.place((table, name), value=True)))
+            else:
+                entries.append((table, name, f"{name}.{value}" if table == "default" else value))
+    if problems:
+        raise RegistryError(in_order(problems))
+    yield from entries
+
+
+def _wrong(table: str, name: str, value: Any) -> str:
+    if not MODEL_NAME.fullmatch(name):
+        return f"{quoted(name)} is no name for a model"
+    pattern = _TAG if table == "default" else MODEL_NAME
+    if isinstance(value, str) and pattern.fullmatch(value):
+        return ""
+    return f"`{name}` must be {'a tag' if table == 'default' else 'the name of a model'}"

@@ -1,0 +1,66 @@
+"""Whether the models in the store are what they were: `zoo verify`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zoo.errors import WeightsError
+from zoo.pretrained import Fingerprint, find_pretrained
+from zoo.store.collecting import restored
+from zoo.store.files import Store, damaged
+from zoo.store.refs import Ref
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found of one model: the files whose bytes are not the right ones, and how far its
+    outputs are from its fingerprint, if that was asked for and there is one."""
+
+    ref: Ref
+    damaged: tuple[str, ...]
+    difference: float | None = None
+    tolerance: float | None = None
+
+    @property
+    def is_right(self) -> bool:
+        near = self.difference is None or self.difference <= (self.tolerance or 0.0)
+        return not self.damaged and near
+
+
+def verify(ref: Ref, store: Store, registry: Registry, *, fingerprint: bool = False) -> Verdict:
+    """Hold the files of a model against their digests, and its outputs against its fingerprint.
+
+    Raises:
+        ZooError: the model cannot be built or loaded.
+    """
+    wrong = tuple(damaged(restored(store, ref), ref.files))
+    stated = find_pretrained(ref.name, registry) if fingerprint else None
+    if wrong or stated is None or stated.card.fingerprint is None:
+        return Verdict(ref, wrong)
+    expected = stated.card.fingerprint
+    return Verdict(ref, wrong, _difference(ref, store, registry, expected), expected.tolerance)
+
+
+def _difference(ref: Ref, store: Store, registry: Registry, expected: Fingerprint) -> float:
+    """The largest distance between the model's outputs and the stated ones."""
+    import torch
+
+    import zoo
+
+    model = zoo.load(store.snapshot(ref.files), registry=registry).eval()
+    inputs = [torch.tensor(expected.ids)]
+    if expected.target_ids is not None:
+        inputs.append(torch.tensor(expected.target_ids))
+    with torch.inference_mode():
+        output: Any = model(*inputs)
+    try:
+        values = [float(output[tuple(index)]) for index in expected.at]
+    except (IndexError, ValueError):
+        message = f"the fingerprint of {ref.name} is of another shape than {list(output.shape)}"
+        raise WeightsError(message) from None
+    pairs = zip(values, expected.values, strict=True)
+    return max(abs(value - stated) for value, stated in pairs)

@@ -1,0 +1,155 @@
+"""What nothing in the store names any more goes: `zoo gc`. And `zoo rm`.
+
+Others may pull meanwhile, so a snapshot is removed in three steps: it is moved to `trash/`, the
+refs are read again, and if one names it by now it is moved back. Whoever publishes writes the ref
+first and then looks whether the snapshot is still there. Of the two, one sees the other. So that no
+reader comes in between, a snapshot of the last minute is left alone. A collector that dies in
+between leaves the snapshot in `trash/`, from where the next one, or the next reader, moves it back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from zoo.atomic import TEMPORARY, make_folder
+from zoo.store.files import Store, StoreError, subfolders
+from zoo.store.refs import Ref, refs
+
+GRACE = 3600.0
+"""Seconds without a write after which what a pull left behind is nobody's."""
+
+SETTLING = 60.0
+"""Seconds for which a snapshot may be without a ref: less than it takes to publish one."""
+
+
+@dataclass(slots=True)
+class Freed:
+    """What was removed."""
+
+    files: int = 0
+    n_bytes: int = 0
+
+    def add(self, path: Path) -> None:
+        """Count the files at or below a path which have no other name in the store."""
+        with contextlib.suppress(FileNotFoundError):  # somebody else is removing it
+            for file in [path, *path.rglob("*")]:
+                found = file.lstat()
+                if not file.is_dir():
+                    self.files += 1
+                    self.n_bytes += found.st_size if found.st_nlink == 1 else 0
+
+
+def collect(store: Store, *, grace: float = GRACE) -> Freed:
+    """Remove the snapshots and blobs that no ref names, and what broken-off pulls left.
+
+    Args:
+        store: others may use it meanwhile.
+        grace: seconds without a write after which partial files count as left behind. Below
+            `SETTLING`, snapshots that have just been made are removed as well.
+
+    Raises:
+        StoreError: a ref is damaged, so that it is not known what it names; or the store cannot be
+            written.
+    """
+    freed = Freed()
+    try:
+        _empty_trash(store, freed)
+        live = _live(store)
+        for snapshot in list(store.snapshots()):
+            if snapshot.name not in live and _age(snapshot) >= min(grace, SETTLING):
+                trash = store.root / "trash" / snapshot.name
+                make_folder(trash.parent)
+                with contextlib.suppress(OSError):  # another collector was quicker
+                    snapshot.rename(trash)
+        _empty_trash(store, freed)
+        named = {file.sha256 for ref in refs(store) for file in ref.files.values()}
+        for path in _left_behind(store, grace):
+            _remove(path, freed)
+        for blob in list(store.blobs()):
+            if blob.name not in named and not blob.name.startswith("."):
+                _remove(blob, freed)
+    except OSError as error:
+        raise StoreError(f"the store {str(store.root)!r}: {error.strerror or error}") from None
+    return freed
+
+
+def sweep(folder: Path, *, grace: float = GRACE) -> Freed:
+    """Remove the temporary files and folders that killed writers, such as `zoo.save`, have left in
+    a folder outside of the store. Arguments as for `collect`."""
+    freed = Freed()
+    for path in _abandoned(folder.glob(TEMPORARY), grace):
+        _remove(path, freed)
+    return freed
+
+
+def restored(store: Store, ref: Ref) -> Path:
+    """The snapshot of a ref, moved back if a collector was about to remove it."""
+    snapshot = store.snapshot(ref.files)
+    if not snapshot.is_dir():
+        with contextlib.suppress(OSError):
+            (store.root / "trash" / snapshot.name).rename(snapshot)
+    return snapshot
+
+
+def _age(folder: Path) -> float:
+    """Seconds since a folder was made, moved or touched; endless for one that is gone."""
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return math.inf
+    return time.time() - max(found.st_mtime, found.st_ctime)
+
+
+def _live(store: Store) -> set[str]:
+    return {store.snapshot(ref.files).name for ref in refs(store)}
+
+
+def _empty_trash(store: Store, freed: Freed) -> None:
+    """Move what a ref names back, and remove the rest."""
+    trash = subfolders(store.root / "trash")
+    live = _live(store) if trash else set[str]()
+    for folder in trash:
+        if folder.name in live:
+            with contextlib.suppress(OSError):  # it has been made anew
+                folder.rename(store.root / "snapshots" / folder.name)
+        if folder.is_dir():
+            _remove(folder, freed)
+
+
+def _left_behind(store: Store, grace: float) -> Iterator[Path]:
+    """The folders and files of pulls and writes that have ended without an end."""
+    places = [store.root / "work", store.root / "partial"]
+    candidates = [path for place in places if place.is_dir() for path in place.iterdir()]
+    candidates += (store.root / "refs").glob(TEMPORARY)
+    candidates += store.root.glob(f"blobs/*/{TEMPORARY}")
+    candidates += store.root.glob(f"trusted/*/{TEMPORARY}")
+    yield from _abandoned(candidates, grace)
+
+
+def _abandoned(candidates: Iterable[Path], grace: float) -> Iterator[Path]:
+    before = time.time() - grace
+    for path in candidates:
+        with contextlib.suppress(FileNotFoundError):
+            if max(one.lstat().st_mtime for one in [path, *path.rglob("*")]) <= before:
+                yield path
+
+
+def _remove(path: Path, freed: Freed) -> None:
+    if path.is_dir():
+        # A folder keeps its name until it is empty: a reader that restores it meanwhile would get
+        # half of it. So it loses its name first.
+        gone = path.with_name(f".{path.name}.gone") if not path.name.startswith(".") else path
+        with contextlib.suppress(OSError):
+            path.rename(gone)
+        freed.add(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+    else:
+        freed.add(path)
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

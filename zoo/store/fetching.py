@@ -1,0 +1,156 @@
+"""One file from a source to the disk: resumed where it was broken off, never longer than it should
+be, and held against its digest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from zoo.errors import Problem
+from zoo.plugin_errors import plugin_code
+from zoo.pretrained import File
+from zoo.source import Access, Source, SourceError
+from zoo.store.files import Store, digest
+
+ATTEMPTS = 4
+"""How often in a row a source may break off without having sent much."""
+_MUCH = 1 << 20
+_ABANDONED = 60.0  # seconds without a write after which another's partial file is taken over
+_LEFT = "left"
+
+OnBytes = Callable[[int], None]
+
+
+class _BrokenOffError(SourceError):
+    """A connection that ended too early; the next attempt goes on there."""
+
+
+def fetch(
+    source: Source,
+    path: str,
+    target: Path,
+    expected: File | int,
+    store: Store,
+    access: Access,
+    on_bytes: OnBytes,
+) -> File:
+    """Write a file of a source to `target`.
+
+    What a broken-off pull has left of it is taken up, and what this one leaves is kept for the
+    next.
+
+    Args:
+        source: where it comes from.
+        path: its path there.
+        target: a path in a folder of this pull alone.
+        expected: its size and digest, or its size alone on first use.
+        store: where partial files are kept.
+        access: passed to the source.
+        on_bytes: called with the number of bytes that have come since the last call.
+
+    Returns:
+        Its size and digest.
+
+    Raises:
+        SourceError: it cannot be had, or is not what is expected.
+        OSError: it cannot be written.
+    """
+    size = expected if isinstance(expected, int) else expected.size
+    key = hashlib.sha256(f"{source!r}\n{path}\n{expected!r}".encode()).hexdigest()
+    partial = store.root / "partial" / f"{key}.{secrets.token_hex(8)}"
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    resumed = _take_over(partial, key)
+    try:
+        while True:
+            _receive(source, path, partial, size, access, on_bytes)
+            found = digest(partial)
+            if isinstance(expected, int) or found == expected:
+                break
+            partial.unlink()
+            if not resumed:
+                message = f"{path!r} has the SHA-256 {found.sha256}, not {expected.sha256}"
+                raise SourceError(Problem(message, help="the source has been changed or damaged"))
+            resumed = False  # the part that was there may have been wrong: once more, all of it
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.rename(partial.with_suffix(f".{_LEFT}"))
+        raise
+    partial.rename(target)
+    return found
+
+
+def _take_over(partial: Path, key: str) -> bool:
+    """Make the longest part that nobody writes to any more this pull's own."""
+    for path in sorted(partial.parent.glob(f"{key}.*"), key=_size, reverse=True):
+        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+            idle = time.time() - path.stat().st_mtime
+            if path.suffix == f".{_LEFT}" or idle > _ABANDONED:
+                path.rename(partial)
+                return True
+    return False
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _receive(
+    source: Source, path: str, partial: Path, size: int, access: Access, on_bytes: OnBytes
+) -> None:
+    """Go on with a partial file until it has `size` bytes."""
+    on_bytes(_size(partial))
+    failures = 0
+    while True:
+        before = _size(partial)
+        try:
+            _append(source, path, partial, size, access, on_bytes)
+            return
+        except _BrokenOffError as error:
+            failures = 0 if _size(partial) - before > _MUCH else failures + 1
+            if failures == ATTEMPTS or not source.remote:
+                raise SourceError(error.problems) from None
+            time.sleep(0.1 * 2**failures)
+
+
+def _append(
+    source: Source, path: str, partial: Path, size: int, access: Access, on_bytes: OnBytes
+) -> None:
+    what = f"reading {path!r}"
+    with partial.open("ab") as file, contextlib.ExitStack() as stack:
+        with _told(what):
+            stream = stack.enter_context(source.read(path, file.tell(), access))
+        if stream.start != file.tell():
+            on_bytes(stream.start - file.tell())
+            file.truncate(stream.start)
+            file.seek(stream.start)
+        while chunk := _next(stream.chunks, what):
+            if file.tell() + len(chunk) > size:
+                message = f"{path!r} is longer than the {size:,} bytes that it should have"
+                raise SourceError(Problem(message, help="the source has been changed or damaged"))
+            file.write(chunk)
+            on_bytes(len(chunk))
+        if file.tell() < size:
+            message = f"{path!r} ends after {file.tell():,} of {size:,} bytes"
+            raise _BrokenOffError(message)
+
+
+def _next(chunks: Iterator[bytes], what: str) -> bytes:
+    with _told(what):
+        return next(chunks, b"")
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Errors of a source in the zoo's words; a broken connection as one."""
+    with plugin_code(what):
+        try:
+            yield
+        except OSError as error:
+            raise _BrokenOffError(f"{what} failed: {error.strerror or error}") from error

@@ -1,0 +1,241 @@
+"""The store's folder: contents by their SHA-256, and whole models made of links to them.
+
+    blobs/ab/ab12...       a file's bytes, named by their SHA-256
+    snapshots/5c07.../     a model's files under their own names, named by the digest of the list
+    refs/NAME@VERSION.json what a name means; written last (`zoo.store.refs`)
+    trusted/NAME/zoo.lock  what was seen of a model on first use (`zoo.store.first_use`)
+    partial/  work/        downloads and pulls under way
+    trash/                 what `zoo gc` is about to remove
+
+Any number of processes, on any number of machines, may use one folder at once. None waits for
+another, and there are no locks: a file or folder appears under its name by one link or rename,
+whole and on disk, and is never changed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
+from zoo.errors import Problem, ZooError
+from zoo.pretrained import File
+
+_CHUNK = 1 << 20
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+"""What file systems say that have no hard links, or no more of them."""
+
+
+class StoreError(ZooError):
+    """The store cannot be read or written, or does not hold what it should."""
+
+
+class Store:
+    """The folder of a store. Nothing is made before something is stored."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def default(cls) -> Store:
+        """`ZOO_HOME`, or the user's folder for data."""
+        from platformdirs import user_data_path
+
+        home = os.environ.get("ZOO_HOME")
+        return cls(Path(home).expanduser().absolute() if home else user_data_path("zoo"))
+
+    def blob(self, sha256: str) -> Path:
+        """Where the bytes with this digest are, if they are here."""
+        return self.root / "blobs" / sha256[:2] / sha256
+
+    def snapshot(self, files: Mapping[str, File]) -> Path:
+        """Where the folder with these files is, if it is here."""
+        return self.root / "snapshots" / snapshot_id(files)
+
+    def blobs(self) -> Iterator[Path]:
+        for folder in subfolders(self.root / "blobs"):
+            yield from folder.iterdir()
+
+    def snapshots(self) -> Iterator[Path]:
+        yield from subfolders(self.root / "snapshots")
+
+    @contextmanager
+    def work(self) -> Generator[Path]:
+        """A new folder on the store's disk, removed at the end. Every `OSError` of the block
+        becomes a `StoreError`."""
+        folder = self.root / "work" / secrets.token_hex(8)
+        try:
+            folder.mkdir(parents=True)
+            yield folder
+        except OSError as error:
+            where = str(error.filename or self.root)
+            message = f"{where!r}: {error.strerror or error}"
+            hint = "what was in the store is untouched"
+            raise StoreError(Problem(message, help=hint)) from error
+        finally:
+            with contextlib.suppress(OSError):  # what stays is for `zoo gc`
+                shutil.rmtree(folder)
+
+    def take(self, file: File, target: Path) -> bool:
+        """Put the blob of `file` at `target`, if it is here and its bytes are right. A blob that
+        has been damaged is removed."""
+        blob = self.blob(file.sha256)
+        try:
+            link_or_copy(blob, target)
+        except FileNotFoundError:
+            return False
+        if digest(target) == file:
+            return True
+        target.unlink()
+        blob.unlink(missing_ok=True)
+        return False
+
+    def add(self, folder: Path, files: Mapping[str, File], work: Path) -> None:
+        """Publish the files in `folder`, whose bytes have these digests, as blobs and as a
+        snapshot.
+
+        A snapshot that is there already stays if its bytes are right. `folder` keeps its files.
+        """
+        for path, file in files.items():
+            _settle(folder / path)
+            self._add_blob(folder / path, file)
+        self.publish(folder, files, work)
+
+    def publish(self, folder: Path, files: Mapping[str, File], work: Path) -> None:
+        """The part of `add` that makes the snapshot."""
+        target = self.snapshot(files)
+        make_folder(target.parent)
+        while not self._rename_new(folder, files, work, target):
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(target)  # so that no collector takes it before it has a ref
+            if not list(damaged(target, files)):  # somebody else's
+                return
+            discard(target, work)
+        sync(target.parent)
+
+    def _rename_new(
+        self, folder: Path, files: Mapping[str, File], work: Path, target: Path
+    ) -> bool:
+        made = work / secrets.token_hex(8)
+        for path in files:
+            (made / path).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(folder / path, made / path)
+        sync_tree(made)
+        try:
+            made.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False
+        return True
+
+    def _add_blob(self, path: Path, file: File) -> None:
+        blob = self.blob(file.sha256)
+        make_folder(blob.parent)
+        try:
+            if blob.stat().st_size == file.size:
+                return
+            blob.unlink()  # damaged; nothing else has this name
+        except FileNotFoundError:
+            pass
+        temporary = temporary_name(blob)
+        try:
+            link_or_copy(path, temporary)
+            temporary.rename(blob)
+        finally:
+            # A rename onto another link of the same file does nothing, and leaves the old name.
+            temporary.unlink(missing_ok=True)
+        sync(blob.parent)
+
+
+def snapshot_id(files: Mapping[str, File]) -> str:
+    """The SHA-256 of the list of a folder's files and their digests."""
+    lines = (f"{file.sha256} {file.size} {path}\n" for path, file in sorted(files.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def damaged(folder: Path, files: Mapping[str, File]) -> Iterator[str]:
+    """The files that are missing from a folder, have other bytes than they should, or should not be
+    there. All cores read."""
+    try:
+        paths = [path for path in folder.rglob("*") if not path.is_dir()]
+    except OSError:  # it cannot be read, or is removed meanwhile
+        paths = []
+    yield from sorted({path.relative_to(folder).as_posix() for path in paths} - files.keys())
+
+    def right(path: str) -> bool:
+        try:
+            return digest(folder / path) == files[path]
+        except OSError:
+            return False
+
+    largest_first = sorted(files, key=lambda path: files[path].size, reverse=True)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for path, is_right in zip(largest_first, pool.map(right, largest_first), strict=True):
+            if not is_right:
+                yield path
+
+
+def digest(path: Path) -> File:
+    """The size and SHA-256 of a file."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return File(size=file.tell(), sha256=sha256)
+
+
+def digests(folder: Path) -> dict[str, File]:
+    """The digests of all files below a folder, by their paths with `/`.
+
+    Raises:
+        StoreError: something there is no regular file.
+    """
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
+    for path in paths:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise StoreError(f"{str(path)!r} is no regular file")
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        names = (path.relative_to(folder).as_posix() for path in paths)
+        return dict(zip(names, pool.map(digest, paths), strict=True))
+
+
+def discard(path: Path, work: Path) -> None:
+    """Take a folder out of the store, as a whole. It is no error if it is gone already."""
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(work / secrets.token_hex(8))
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name; a synced copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        copy_synced(source, target)
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """The folders in a folder; none if it is missing."""
+    try:
+        return [path for path in folder.iterdir() if path.is_dir()]
+    except FileNotFoundError:
+        return []
+
+
+def _settle(path: Path) -> None:
+    """Write a file to the disk, and forbid changing it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o444)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

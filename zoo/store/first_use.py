@@ -1,0 +1,95 @@
+"""Trust on first use: what was seen of a model whose digests nobody has published.
+
+The store keeps it in `trusted/NAME/zoo.lock`, in the words of a model's own file, so that it can be
+copied into one. It is written once and never changed; only `zoo rm --forget` takes it away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.atomic import make_folder, sync, temporary_name
+from zoo.document import read_document
+from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
+from zoo.pretrained import Pretrained, read_files_table, read_source_table
+from zoo.store.card_text import source_and_files
+from zoo.store.files import Store, StoreError, link_or_copy
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
+
+FILE_NAME = "zoo.lock"
+_HEAD = "# What was seen of this model on first use. From then on it must stay what it was.\n"
+
+
+def path_of(store: Store, name: str) -> Path:
+    return store.root / "trusted" / name / FILE_NAME
+
+
+def with_trusted(model: Pretrained, store: Store, registry: Registry) -> Pretrained:
+    """The model with the source and files that were trusted, if it states none and any were.
+
+    Raises:
+        RegistryError: the lock is damaged.
+    """
+    path = path_of(store, model.name)
+    if model.is_pinned or not path.is_file():
+        return model
+    problems: list[Problem] = []
+    try:
+        document = read_document(path)
+    except SpecError as error:
+        raise RegistryError(error.problems) from None
+    source = read_source_table(document, registry, problems)
+    files = read_files_table(document, problems)
+    if problems or source is None or not files:
+        hint = f"`zoo rm {model.name} --forget` removes it"
+        problems.append(Problem("this lock is damaged", Place(str(path)), hint))
+        raise RegistryError(in_order(problems))
+    return model.with_files(source, files)
+
+
+def record(model: Pretrained, store: Store, registry: Registry) -> None:
+    """Write down what was seen of a model, unless something was before.
+
+    Raises:
+        StoreError: something else was seen before, perhaps a moment ago by somebody else.
+    """
+    path = path_of(store, model.name)
+    make_folder(path.parent)
+    temporary = temporary_name(path)
+    try:
+        with temporary.open("xb") as file:
+            text = _HEAD + source_and_files(model.source, model.card.files)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        # A link never goes over what is there.
+        with contextlib.suppress(FileExistsError):
+            link_or_copy(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync(path.parent)
+    unpinned = model.with_files(model.source, {})
+    trusted = with_trusted(unpinned, store, registry)
+    if trusted.version != model.version:
+        raise StoreError(
+            Problem(
+                f"{model.name} is not what it was on first use",
+                Place(str(path)),
+                help=f"if the new one is meant, `zoo rm {model.name} --forget` comes first",
+            )
+        )
+
+
+def forget(store: Store, name: str) -> bool:
+    """Remove what was seen of a model; whether there was anything."""
+    path = path_of(store, name)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,182 @@
+"""A published model into the store: `zoo pull`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.bundle import lock_of_bundle, read_bundle
+from zoo.errors import Place, Problem, did_you_mean, quoted
+from zoo.plugin_errors import plugin_code
+from zoo.pretrained import CARDS, File, Pretrained, find_pretrained, safe_path, selected
+from zoo.source import Access, SourceError, offline
+from zoo.store.collecting import restored
+from zoo.store.fetching import OnBytes, fetch
+from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
+from zoo.store.first_use import record, with_trusted
+from zoo.store.refs import Ref, read_ref, write_ref
+from zoo.weights_reader import open_weights
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
+
+OnTotal = Callable[[int], None]
+
+
+def pull(
+    name: str,
+    registry: Registry,
+    store: Store,
+    *,
+    trust_first_use: bool = False,
+    on_total: OnTotal = lambda n: None,
+    on_bytes: OnBytes = lambda n: None,
+    timeout: float = 30.0,
+) -> Ref:
+    """Bring a published model into the store, or find it there.
+
+    What is in the store is checked by its digests; then nothing is asked for. Files that are there
+    are not fetched again.
+
+    Args:
+        name: of a published model, or an alias.
+        registry: which states where it comes from and what it is.
+        store: where it goes.
+        trust_first_use: whether a model without published digests is taken as it is found, and
+            held to that from then on.
+        on_total: called with the bytes to fetch.
+        on_bytes: called with the number of bytes that have come since the last call.
+        timeout: seconds without a byte after which a connection is given up.
+
+    Raises:
+        StoreError: there is no such model, it is not trusted, or the store cannot be written.
+        SourceError: it cannot be had, or is not what the registry states.
+        WeightsError: it is not what its family or the zoo reads.
+    """
+    model = with_trusted(published(name, registry), store, registry)
+    if not model.is_pinned and not trust_first_use:
+        raise not_trusted(model)
+    ref = read_ref(store, model.name, model.version) if model.is_pinned else None
+    if ref is not None and not list(damaged(store.snapshot(ref.files), ref.files)):
+        return ref
+    if model.source.remote and (variable := offline()):
+        message = f"{model.name} is not in the store, and {variable} forbids to fetch it"
+        raise SourceError(Problem(message, Place(model.document.name)))
+    with store.work() as work:
+        model, fetched = _fetch_all(model, store, work, on_total, on_bytes, timeout)
+        folder = fetched if model.card.family is None else _imported(model, fetched, work, registry)
+        files = model.card.files if folder == fetched else digests(folder)
+        found = _check_content(model, folder)
+        if not published(name, registry).is_pinned:
+            record(model, store, registry)
+        source = model.source.model_dump(exclude_none=True)
+        ref = Ref(model.name, model.version, files, model.card.files, source, found)
+        store.add(folder, files, work)
+        write_ref(store, ref)
+        # `zoo gc` may have taken the snapshot as long as no ref named it; from here on it does not.
+        if not restored(store, ref).is_dir():
+            store.publish(folder, files, work)
+    return ref
+
+
+def published(name: str, registry: Registry) -> Pretrained:
+    """The model that a name means. Raises `StoreError` with the nearest name if it means none."""
+    model = find_pretrained(name, registry)
+    if model is None:
+        hint = did_you_mean(name, registry.catalog.known())
+        raise StoreError(Problem(f"there is no published model {quoted(name)}", help=hint))
+    return model
+
+
+def not_trusted(model: Pretrained) -> StoreError:
+    """The error for a model whose bytes nobody has stated."""
+    return StoreError(
+        Problem(
+            f"the digests of {model.name} are not known here",
+            Place(model.document.name),
+            help=f"`zoo pull {model.name} --trust-first-use` takes it as it is found, and holds it "
+            "to that from then on",
+        )
+    )
+
+
+def _fetch_all(
+    model: Pretrained,
+    store: Store,
+    work: Path,
+    on_total: OnTotal,
+    on_bytes: OnBytes,
+    timeout: float,
+) -> tuple[Pretrained, Path]:
+    """The files as they were published, in a folder; and the model with their digests."""
+    scratch, folder = work / "scratch", work / "fetched"
+    scratch.mkdir()
+    access = Access(model.folder, scratch, timeout)
+    source, expected = model.source, dict[str, File | int](model.card.files)
+    if not model.is_pinned:
+        with plugin_code(f"looking for the files of {model.name}"):
+            source = source.pinned(access)
+            there = source.files(access)
+        expected = {path: size for path, size in there.items() if selected(path, model.card.select)}
+        if not expected:
+            message = f"{model.name}: nothing there is a file of a model"
+            raise SourceError(Problem(message, Place(model.document.name), _listed(there)))
+    on_total(sum(one if isinstance(one, int) else one.size for one in expected.values()))
+    files: dict[str, File] = {}
+    for path, one in sorted(expected.items()):
+        target = folder / safe_path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(one, File) and store.take(one, target):
+            on_bytes(one.size)
+            files[path] = one
+        else:
+            files[path] = fetch(source, path, target, one, store, access, on_bytes)
+    shutil.rmtree(scratch)
+    return model.with_files(source, files), folder
+
+
+def _listed(there: Mapping[str, int]) -> str:
+    names = sorted(there)
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"there is: {', '.join(names[:8])}{more}" if names else "it is empty"
+
+
+def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) -> Path:
+    """The folder in the zoo's own form, with the card and licence as they were published."""
+    from zoo.families.importing import plan_import, save_import
+
+    folder = work / "imported"
+    plan = plan_import(fetched, name=model.name, registry=registry)
+    if plan.family.name != model.card.family:
+        place = model.document.place(("family",), value=True)
+        raise StoreError(Problem(f"the family that reads it is `{plan.family.name}`", place))
+    save_import(plan, folder)
+    for path in fetched.iterdir():
+        if selected(path.name, CARDS):
+            link_or_copy(path, folder / path.name)
+    return folder
+
+
+def _check_content(model: Pretrained, folder: Path) -> str:
+    """The content digest of the weights, which must be the one that the registry states. A bundle
+    is held against its lock."""
+    found = content_digest(folder)
+    stated = model.card.content_digest
+    if stated is not None and found != stated:
+        place = model.document.place(("content_digest",), value=True)
+        raise StoreError(Problem(f"the weights of {model.name} have the digest {found}", place))
+    return found
+
+
+def content_digest(folder: Path) -> str:
+    """The content digest of the weights in a folder. A bundle is held against its lock first.
+
+    Raises:
+        WeightsError: they are no weights of the zoo, or no bundle.
+    """
+    if lock_of_bundle(folder) is not None:
+        return read_bundle(folder).header.content_digest
+    with open_weights(folder) as weights:
+        return weights.header.content_digest

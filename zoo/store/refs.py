@@ -1,0 +1,110 @@
+"""What the names in a store mean: one file for each name and version, written last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.atomic import sync, write_text
+from zoo.errors import Place, Problem
+from zoo.pretrained import File
+from zoo.store.files import Store, StoreError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A model in the store.
+
+    Args:
+        name: with its tag.
+        version: of what was published, `Pretrained.version`.
+        files: what the store holds, which is what `zoo.load` reads.
+        published: what it was made of, as it was published; the same files for a zoo's own model.
+        source: where that came from, as in `[source]`.
+        content_digest: of the tensors, or None for weights that are not the zoo's.
+    """
+
+    name: str
+    version: str
+    files: Mapping[str, File]
+    published: Mapping[str, File]
+    source: Mapping[str, Any]
+    content_digest: str | None
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(file.size for file in self.files.values())
+
+    def to_json(self) -> str:
+        data = {
+            "format": FORMAT,
+            "name": self.name,
+            "version": self.version,
+            "files": {path: file.model_dump() for path, file in self.files.items()},
+            "published": {path: file.model_dump() for path, file in self.published.items()},
+            "source": dict(self.source),
+            "content_digest": self.content_digest,
+        }
+        return json.dumps(data, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Ref:
+        """Raises `ValueError`, `KeyError` or `TypeError` for what `to_json` did not write."""
+        data = json.loads(text)
+        if data.pop("format") != FORMAT:
+            raise ValueError("a store of another version of the zoo")
+        for key in ("files", "published"):
+            data[key] = {path: File.model_validate(file) for path, file in data[key].items()}
+        return cls(**data)
+
+
+def path_of(store: Store, name: str, version: str) -> Path:
+    return store.root / "refs" / f"{name}@{version}.json"
+
+
+def write_ref(store: Store, ref: Ref) -> None:
+    """Publish a ref. Its snapshot must be there."""
+    write_text(path_of(store, ref.name, ref.version), ref.to_json())
+
+
+def remove_ref(store: Store, ref: Ref) -> None:
+    """Take a ref back. Its files stay until `zoo gc`."""
+    path = path_of(store, ref.name, ref.version)
+    try:
+        path.unlink(missing_ok=True)
+        sync(path.parent)
+    except OSError as error:
+        raise StoreError(f"cannot remove {str(path)!r}: {error.strerror}") from None
+
+
+def read_ref(store: Store, name: str, version: str) -> Ref | None:
+    """The ref of a name and version, or None if there is none.
+
+    Raises:
+        StoreError: its file is damaged.
+    """
+    return _read(path_of(store, name, version))
+
+
+def refs(store: Store, name: str | None = None) -> Iterator[Ref]:
+    """Every ref, or those of one name. Those that are removed meanwhile are left out."""
+    for path in sorted((store.root / "refs").glob(f"{name or '*'}@*.json")):
+        if (ref := _read(path)) is not None:
+            yield ref
+
+
+def _read(path: Path) -> Ref | None:
+    try:
+        return Ref.from_json(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(Problem(f"cannot be read: {error.strerror}", Place(str(path)))) from None
+    except (ValueError, KeyError, TypeError) as error:
+        hint = "remove the file and pull the model again"
+        raise StoreError(Problem(f"is damaged: {error}", Place(str(path)), hint)) from None

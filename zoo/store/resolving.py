@@ -1,0 +1,62 @@
+"""From a name to what the store holds of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zoo.errors import Problem, allowed, quoted
+from zoo.registry import Registry
+from zoo.store.collecting import restored
+from zoo.store.files import Store, StoreError
+from zoo.store.first_use import with_trusted
+from zoo.store.pulling import published, pull
+from zoo.store.refs import Ref, read_ref, refs
+
+
+def resolve(name: str, registry: Registry) -> Path:
+    """The folder with the files of a published model, which is pulled first if it is not in the
+    store. Of a model that is there, nothing is asked for.
+
+    Args:
+        name: of a published model or an alias; `name@version`, or the start of a version, is one
+            that must be in the store.
+        registry: which states what the name means.
+
+    Raises:
+        StoreError: there is no such model or version, or its digests are not known and it was never
+            trusted.
+        SourceError: it is not in the store and cannot be had.
+    """
+    store = Store.default()
+    ref = find_ref(name, registry, store)
+    if ref is None or not restored(store, ref).is_dir():
+        ref = pull(name, registry, store)
+    return store.snapshot(ref.files)
+
+
+def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
+    """The ref that `name`, or `name@version` with the start of a version, means; None if the model
+    that the registry names is not in the store.
+
+    Raises:
+        StoreError: there is no such model, or not that version of it.
+    """
+    name, _, version = name.partition("@")
+    if not version:
+        model = with_trusted(published(name, registry), store, registry)
+        return read_ref(store, model.name, model.version) if model.is_pinned else None
+    found = stored(f"{name}@{version}", registry, store)
+    if len(found) != 1:
+        wrong = "several versions" if found else "no version"
+        known = [ref.version for ref in stored(name, registry, store)]
+        message = f"the store has {wrong} {quoted(version)} of {quoted(name)}"
+        raise StoreError(Problem(message, help=allowed(known)))
+    return found[0]
+
+
+def stored(name: str, registry: Registry, store: Store) -> list[Ref]:
+    """Every version of a model in the store, or those that begin with `version` in
+    `name@version`."""
+    name, _, version = name.partition("@")
+    full = registry.catalog.full_name(name)
+    return [ref for ref in refs(store, full) if ref.version.startswith(version)]

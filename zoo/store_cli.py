@@ -1,0 +1,244 @@
+"""Commands for published models: `zoo pull`, `push`, `verify`, `rm`, `gc`, `store`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
+    from zoo.store.checking import Verdict
+    from zoo.store.refs import Ref
+
+Layers = Callable[[], "Registry"]
+json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option(
+    "--trust-first-use",
+    is_flag=True,
+    help="Take a model whose digests are not known as it is found, and hold it to that later.",
+)
+@click.pass_obj
+def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
+    """Bring the published models NAMES into the store, checked by their digests."""
+    from zoo.store.files import Store
+    from zoo.store.pulling import pull
+
+    registry, store = layers(), Store.default()
+    for name in names:
+        with _progress(name) as (on_total, on_bytes):
+            ref = pull(
+                name,
+                registry,
+                store,
+                trust_first_use=trust_first_use,
+                on_total=on_total,
+                on_bytes=on_bytes,
+            )
+        click.echo(f"{ref.name}@{ref.version}\n{store.snapshot(ref.files)}\n{ref.content_digest}")
+
+
+@click.command()
+@click.argument("model")
+@click.argument("address")
+@click.option("--license", required=True, help="Of the weights, as SPDX names it: Apache-2.0.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the model's file here, to be put where a registry's `catalog` is.",
+)
+@click.pass_obj
+def push(layers: Layers, model: str, address: str, license: str, output: Path | None) -> None:
+    """Publish MODEL, a folder or a model in the store, at ADDRESS: a folder, `hf://owner/name`, or
+    what fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it."""
+    from zoo.atomic import write_text
+    from zoo.store.files import Store
+    from zoo.store.pushing import push
+    from zoo.store.resolving import resolve
+
+    registry = layers()
+    folder = Path(model) if Path(model).is_dir() else resolve(model, registry)
+    text = push(folder, address, registry, Store.default(), license)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_text(output, text)
+        click.echo(output)
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--fingerprint", is_flag=True, help="Run each model, and compare a few outputs.")
+@click.pass_obj
+def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
+    """Hold the models NAMES, or all in the store, against their digests."""
+    from zoo.errors import Problem
+    from zoo.store.checking import verify
+    from zoo.store.files import Store, StoreError
+
+    registry, store = layers(), Store.default()
+    found = _refs(names, registry, store)
+    verdicts = [verify(ref, store, registry, fingerprint=fingerprint) for ref in found]
+    for verdict in verdicts:
+        click.echo(_verdict_text(verdict, fingerprint))
+    wrong = [verdict.ref for verdict in verdicts if not verdict.is_right]
+    if wrong:
+        raise StoreError(
+            Problem(f"{ref.name} is damaged", help=f"`zoo pull {ref.name}` mends it")
+            for ref in wrong
+        )
+
+
+def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
+    ref = verdict.ref
+    if verdict.damaged:
+        return f"{ref.name}@{ref.version}: damaged: {', '.join(verdict.damaged)}"
+    told = f"{ref.name}@{ref.version}: {len(ref.files)} files, {_size(ref.n_bytes)}: right"
+    if verdict.difference is not None:
+        return f"{told}; outputs within {verdict.difference:.1e} (allowed: {verdict.tolerance:.1e})"
+    return f"{told}; no fingerprint is known" if fingerprint else told
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--forget", is_flag=True, help="Also forget what was seen of it on first use.")
+@click.pass_obj
+def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
+    """Remove the models NAMES, or `NAME@VERSION`, from the store; `zoo gc` frees the space."""
+    from zoo.errors import Problem, quoted
+    from zoo.store.files import Store, StoreError
+    from zoo.store.first_use import forget as forget_first_use
+    from zoo.store.refs import remove_ref
+    from zoo.store.resolving import stored
+
+    registry, store = layers(), Store.default()
+    for name in names:
+        found = stored(name, registry, store)
+        forgotten = forget and forget_first_use(store, registry.catalog.full_name(name))
+        if not found and not forgotten:
+            hint = "`zoo store` lists what is there"
+            raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
+        for ref in found:
+            remove_ref(store, ref)
+            click.echo(f"removed {ref.name}@{ref.version}")
+
+
+@click.command()
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also what was written a moment ago, which somebody may still be at.",
+)
+def gc(folders: tuple[Path, ...], everything: bool) -> None:
+    """Free the space of what no model in the store uses any more, and of what killed commands have
+    left in FOLDERS."""
+    from zoo.store.collecting import GRACE, collect, sweep
+    from zoo.store.files import Store
+
+    grace = 0.0 if everything else GRACE
+    freed = [collect(Store.default(), grace=grace), *(sweep(f, grace=grace) for f in folders)]
+    n_files, n_bytes = (sum(getattr(f, key) for f in freed) for key in ("files", "n_bytes"))
+    click.echo(f"{n_files} files removed, {_size(n_bytes)} freed")
+
+
+@click.command()
+@json_option
+def store(as_json: bool) -> None:
+    """List the models in the store, with their sizes."""
+    from zoo.store.files import Store
+    from zoo.store.refs import refs
+
+    found = Store.default()
+    there = list(refs(found))
+    if as_json:
+        import json
+
+        rows = [_row(ref, found.snapshot(ref.files)) for ref in there]
+        click.echo(json.dumps({"folder": str(found.root), "models": rows}, indent=2))
+        return
+    click.echo(found.root)
+    width = max((len(f"{ref.name}@{ref.version}") for ref in there), default=0)
+    for ref in there:
+        click.echo(f"  {f'{ref.name}@{ref.version}':<{width}}  {_size(ref.n_bytes):>9}")
+    once = {file.sha256: file.size for ref in there for file in ref.files.values()}
+    click.echo(f"{len(there)} models, {_size(sum(once.values()))}")
+
+
+def _row(ref: Ref, folder: Path) -> dict[str, Any]:
+    return {
+        "name": ref.name,
+        "version": ref.version,
+        "bytes": ref.n_bytes,
+        "content_digest": ref.content_digest,
+        "source": dict(ref.source),
+        "folder": str(folder),
+    }
+
+
+def _refs(names: tuple[str, ...], registry: Registry, store: Any) -> list[Ref]:
+    from zoo.errors import Problem, quoted
+    from zoo.store.files import StoreError
+    from zoo.store.refs import refs
+    from zoo.store.resolving import stored
+
+    if not names:
+        return list(refs(store))
+    found = {name: stored(name, registry, store) for name in names}
+    if missing := [name for name, refs_of_it in found.items() if not refs_of_it]:
+        hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
+        raise StoreError(Problem(f"{quoted(n)} is not in the store", help=hint) for n in missing)
+    return [ref for refs_of_it in found.values() for ref in refs_of_it]
+
+
+def _size(n_bytes: int) -> str:
+    size = float(n_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+Counters = tuple[Callable[[int], None], Callable[[int], None]]
+
+
+@contextmanager
+def _progress(name: str) -> Generator[Counters]:
+    """A bar on stderr with bytes and rate, when that is a terminal."""
+    if not sys.stderr.isatty():
+        yield (lambda n: None), (lambda n: None)
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(name, total=None)
+        yield (
+            lambda total: progress.update(task, total=total),
+            lambda n: progress.advance(task, n),
+        )

@@ -1,0 +1,101 @@
+"""The command line: `zoo train` and `zoo score`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder for the model and all that belongs to it.  [default: the recipe's name]",
+)
+@click.option(
+    "-d",
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of the data files.  [default: the recipe's]",
+)
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the folder.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_obj
+def train(
+    layers: Callable[[], Registry],
+    recipe: Path,
+    output: Path | None,
+    data: Path | None,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Train a model by RECIPE, a TOML file: its tokenizer, its weights, its scores."""
+    from zoo.training.recipe import read_recipe
+
+    found = read_recipe(recipe)  # a mistake in it is told before torch is imported
+    from zoo.training.train import train as run
+
+    gc.enable()
+    report = run(found, output=output, data=data, resume=resume, registry=layers())
+    if report is not None:
+        _print(report, _text, as_json=as_json)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "-d",
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of the data files.  [default: FOLDER]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_obj
+def score(layers: Callable[[], Registry], folder: Path, data: Path | None, as_json: bool) -> None:
+    """Measure the trained model in FOLDER again, on the test data of its recipe."""
+    from zoo.training.scores import score as measure
+
+    gc.enable()
+    report = measure(folder, data=data, registry=layers())
+    _print(report, _score_text, as_json=as_json)
+
+
+def _score_text(report: dict[str, Any]) -> str:
+    return f"BLEU: {report['bleu']:.2f} on {report['pairs']:,} pairs ({report['signature']})"
+
+
+def _text(report: dict[str, Any]) -> str:
+    losses = [
+        f"{label} {report[key]:.4f}"
+        for key, label in (("loss", "training"), ("valid_loss", "held out"), ("test_loss", "test"))
+        if key in report
+    ]
+    lines = [
+        f"{report['name']}: {report['parameters']:,} parameters, {report['steps']:,} steps",
+        f"loss: {', '.join(losses)}",
+    ]
+    if "bleu" in report:
+        lines.append(_score_text(report))
+    return "\n".join([*lines, report["path"], report["content_digest"]])
+
+
+def _print(report: dict[str, Any], text: Callable[[dict[str, Any]], str], *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        sys.stdout.write(text(report) + "\n")

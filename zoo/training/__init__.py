@@ -1,0 +1,6 @@
+"""From a recipe to a trained model: `zoo train recipe.toml`.
+
+    recipe.py -> data.py -> tokens.py -> encoding.py -> loop.py -> run.py
+
+`train.py` joins them. What reads a recipe imports no torch.
+"""

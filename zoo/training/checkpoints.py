@@ -1,0 +1,181 @@
+"""Checkpoints: everything that the next step depends on, as safetensors, whole or not at all.
+
+A checkpoint is a folder, `step-00000500`, that takes its name when it is on disk. The tensors are
+written by `torch.distributed.checkpoint`, each process its own shards; another number of processes
+can read them. There is no random state in it: that of a step depends on the seed and the step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from zoo.errors import Problem, TrainingError
+from zoo.training.learner import Learner
+
+_NAME = re.compile(r"step-\d{8}")
+_STATE = "state.json"
+_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The whole checkpoints in a folder, the oldest first."""
+    return sorted(path for path in folder.glob("step-*") if _NAME.fullmatch(path.name))
+
+
+def write_checkpoint(
+    folder: Path, step: int, learner: Learner, state: Mapping[str, Any], *, keep: int
+) -> None:
+    """Write a checkpoint, and then remove all but the `keep` last.
+
+    Args:
+        folder: of all checkpoints of a run.
+        step: the updates that were done.
+        learner: what is kept.
+        state: further data, as JSON has it.
+        keep: how many checkpoints stay.
+
+    Raises:
+        TrainingError: it cannot be written; those before it are untouched.
+    """
+    path = folder / f"step-{step:08}"
+    temporary = folder / f".{path.name}.tmp"
+    accelerator = learner.accelerator
+    with _failing(f"the checkpoint {str(path)!r} cannot be written", temporary):
+        if accelerator.is_main_process:
+            for unfinished in folder.glob(".step-*.tmp"):  # of a run that was killed
+                shutil.rmtree(unfinished)
+            temporary.mkdir(parents=True)
+        accelerator.wait_for_everyone()
+        save(
+            {**_weights(learner), **_optimizer_state(learner)},
+            storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True),
+            no_dist=accelerator.num_processes == 1,
+        )
+        if accelerator.is_main_process:
+            (temporary / _STATE).write_text(json.dumps({"step": step, **state}))
+            for file in (*temporary.iterdir(), temporary):
+                _sync(file)
+            temporary.rename(path)
+            _sync(folder)
+            for old in checkpoints(folder)[:-keep]:
+                shutil.rmtree(old)
+    accelerator.wait_for_everyone()
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What a checkpoint says beside its tensors, and its `step`. Raises `TrainingError`."""
+    with _failing(f"the checkpoint {str(path)!r} cannot be read"):
+        state: dict[str, Any] = json.loads((path / _STATE).read_text())
+        return state
+
+
+def read_checkpoint(path: Path, learner: Learner) -> None:
+    """Give a model and its optimiser the values of a checkpoint.
+
+    Raises:
+        TrainingError: it is damaged, or that of another model or optimiser.
+    """
+    values = _optimizer_state(learner)
+    _read_into({**_weights(learner), **values}, path, learner)
+    whole = get_optimizer_state_dict(learner.model, learner.optimizer, options=_FLAT)
+    set_optimizer_state_dict(learner.model, learner.optimizer, {**whole, **values}, options=_FLAT)
+
+
+def read_mean(paths: Sequence[Path], learner: Learner) -> None:
+    """Give a model the mean of the weights of several checkpoints (Vaswani et al. 2017, section
+    6.1). Raises as `read_checkpoint`."""
+    weights = _weights(learner)
+    sums = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    for path in paths:
+        _read_into(weights, path, learner)
+        for name, tensor in weights.items():
+            sums[name] += tensor
+    for name, tensor in weights.items():
+        tensor.copy_(sums[name] / len(paths))
+
+
+def whole_weights(learner: Learner) -> dict[str, torch.Tensor]:
+    """The stored tensors of a model, whole and on the CPU; every process has to call it."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    found: dict[str, Any] = get_model_state_dict(learner.model, options=options)
+    return {name: tensor for name, tensor in found.items() if name in learner.spec.tensors}
+
+
+def _weights(learner: Learner) -> dict[str, Any]:
+    """The very tensors of a model that are stored, by name; of a share of it, the shards."""
+    found: dict[str, Any] = get_model_state_dict(learner.model)
+    return {name: tensor for name, tensor in found.items() if name in learner.spec.tensors}
+
+
+def _optimizer_state(learner: Learner) -> dict[str, Any]:
+    found = get_optimizer_state_dict(learner.model, learner.optimizer, options=_FLAT)
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def _read_into(tensors: dict[str, Any], path: Path, learner: Learner) -> None:
+    with _failing(f"the checkpoint {str(path)!r} cannot be read"):
+        load(
+            tensors,
+            storage_reader=HuggingFaceStorageReader(str(path)),
+            no_dist=learner.accelerator.num_processes == 1,
+        )
+
+
+@contextmanager
+def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
+    """Turns what goes wrong with a file into one error, and removes the unfinished folder."""
+    try:
+        with warnings.catch_warnings():
+            # That one process is no group of processes is no news.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            yield
+    except (OSError, ValueError, RuntimeError, CheckpointException) as error:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise TrainingError(
+            Problem(
+                f"{message}: {_reason(error)}",
+                help="those before it are untouched; `--resume` goes on from the last",
+            )
+        ) from None
+
+
+def _reason(error: BaseException) -> str:
+    """The cause in one line; a `CheckpointException` has one from each process."""
+    if isinstance(error, CheckpointException):
+        causes = [cause for cause, _ in error.failures.values()]
+        return "; ".join(dict.fromkeys(map(_reason, causes)))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).split("\n")[0]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

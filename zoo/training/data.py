@@ -1,0 +1,176 @@
+"""The data of a recipe: examples with a target and, for pairs, a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import singledispatch
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zoo.errors import Place, Problem, TrainingError
+from zoo.training.split import Example, Splits, held_out
+from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv
+
+
+def read_data(data: Data, folder: Path, seed: int) -> Splits:
+    """Read the examples of a recipe's `[data]` in three parts. Of the training data, each counts
+    once; a file of its own that is measured on stays as it is.
+
+    Args:
+        data: the table.
+        folder: what its file names are relative to.
+        seed: decides what is held out, where the table gives a number.
+
+    Raises:
+        TrainingError: a file is missing, empty, not UTF-8, or has a line with one side missing;
+            every such line is told.
+    """
+    read = _reader(data, folder)
+    train = list(dict.fromkeys(read(data.train)))
+    parts = [data.test, data.valid]
+    n_held_out = [part if isinstance(part, int) else 0 for part in parts]
+    rest, *taken = held_out(train, n_held_out, seed)
+    test, valid = (
+        found if isinstance(part, int) else read(part)
+        for part, found in zip(parts, taken, strict=True)
+    )
+    return Splits(train=rest, valid=valid, test=test)
+
+
+Read = Callable[[Any], list[Example]]
+
+
+@singledispatch
+def _reader(data: Any, folder: Path) -> Read:
+    raise TypeError(f"{type(data).__name__} is no table of data")
+
+
+@_reader.register
+def _(data: Tsv, folder: Path) -> Read:
+    return lambda name: _examples(_tsv(folder / name, data), folder / name)
+
+
+@_reader.register
+def _(data: Text, folder: Path) -> Read:
+    def read(name: str) -> list[Example]:
+        lines = (_Line(None, line.text.strip(), line) for line in _lines(folder / name))
+        return _examples(lines, folder / name)
+
+    return read
+
+
+@_reader.register
+def _(data: Parallel, folder: Path) -> Read:
+    def read(files: Files) -> list[Example]:
+        source, target = folder / files.source, folder / files.target
+        return _examples(_parallel(source, target), source)
+
+    return read
+
+
+@_reader.register
+def _(data: Datasets, folder: Path) -> Read:
+    from zoo.training.hub import read_split
+
+    # A folder is relative to the recipe's; another name is one on the Hub.
+    local = folder / data.path
+    path = str(local) if local.exists() else data.path
+    return lambda split: _examples(
+        (
+            _Line(source, target, _Where(Path(f"{path} ({split})"), number, ""))
+            for number, (source, target) in enumerate(read_split(data, path, split), 1)
+        ),
+        Path(path),
+    )
+
+
+class _Where(NamedTuple):
+    """One line of a file, its number from 1."""
+
+    path: Path
+    number: int
+    text: str
+
+    def place(self, column: int = 1) -> Place:
+        return Place(str(self.path), self.number, column, self.text)
+
+
+class _Line(NamedTuple):
+    """The sides of one line; an empty one is missing, a source of None is none that is."""
+
+    source: str | None
+    target: str
+    source_at: _Where
+    target_at: _Where | None = None
+
+
+def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
+    """The examples of these lines."""
+    examples: list[Example] = []
+    problems: list[Problem] = []
+    for line in lines:
+        if not line.source and not line.target:  # an empty line
+            continue
+        if line.source == "":
+            problems.append(Problem("the source is missing", line.source_at.place()))
+        elif not line.target:
+            at = line.target_at or line.source_at
+            problems.append(Problem("the target is missing", at.place(max(1, len(at.text)))))
+        else:
+            examples.append(Example(line.source, line.target))
+    if problems:
+        raise TrainingError(problems)
+    if not examples:
+        raise TrainingError(Problem("there is nothing to learn from: no lines", Place(str(path))))
+    return examples
+
+
+def _tsv(path: Path, data: Tsv) -> Iterator[_Line]:
+    lines = _lines(path)
+    if data.header:
+        next(lines, None)
+    for line in lines:
+        columns = dict(enumerate(map(str.strip, line.text.split("\t")), 1))
+        yield _Line(columns.get(data.source, ""), columns.get(data.target, ""), line)
+
+
+def _parallel(source: Path, target: Path) -> Iterator[_Line]:
+    for one, other in zip_longest(_lines(source), _lines(target)):
+        if one is not None and other is not None:
+            yield _Line(one.text.strip(), other.text.strip(), one, other)
+        elif left := one or other:
+            ended = target if other is None else source
+            raise TrainingError(
+                Problem(
+                    f"this line has no other in {str(ended)!r}, which ends before it",
+                    left.place(),
+                    help="line by line, the two files are translations of each other",
+                )
+            )
+
+
+def _lines(path: Path) -> Iterator[_Where]:
+    """The lines of a UTF-8 text, without what ends them."""
+    try:
+        raw = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TrainingError(
+            Problem(
+                f"the data file {str(path)!r} cannot be read: {reason}",
+                help="its name is relative to the recipe's folder, or to --data",
+            )
+        ) from None
+    if not raw.strip():
+        raise TrainingError(Problem("the file is empty", Place(str(path))))
+    for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        try:
+            text = line.decode("utf-8").rstrip("\r")
+        except UnicodeDecodeError as error:
+            column = len(line[: error.start].decode("utf-8")) + 1
+            shown = line.decode("utf-8", "replace")
+            place = Place(str(path), number, column, shown)
+            message = f"not UTF-8: the byte 0x{line[error.start]:02x}"
+            raise TrainingError(Problem(message, place, "save the file as UTF-8")) from None
+        yield _Where(path, number, text)

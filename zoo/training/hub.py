@@ -1,0 +1,37 @@
+"""Data sets that the `datasets` package loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+from zoo.errors import Problem, TrainingError
+from zoo.training.extras import extra
+from zoo.training.tables import Datasets
+
+
+def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | None, str]]:
+    """The sources, None for text, and targets of one split.
+
+    Raises:
+        TrainingError: `datasets` is not installed or cannot load it, or a field is missing.
+    """
+    datasets = extra("datasets")
+    try:
+        rows: Any = datasets.load_dataset(path, revision=data.revision, split=split)
+    except Exception as error:  # the package has no base class of its own for what users mistake
+        message = f"`datasets` cannot load the split {split!r} of {path!r}: {error}"
+        raise TrainingError(message) from None
+    for row in rows:
+        source = None if data.source is None else _field(row, data.source)
+        yield source, _field(row, data.target)
+
+
+def _field(row: dict[str, Any], name: str) -> str:
+    try:
+        value = reduce(lambda inner, key: inner[key], name.split("."), row)
+    except (KeyError, TypeError):
+        message = f"the data set has no field `{name}`"
+        raise TrainingError(Problem(message, help=f"it has: {', '.join(row)}")) from None
+    return str(value or "").strip()

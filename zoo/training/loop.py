@@ -1,0 +1,213 @@
+"""The training loop: from a model with a step behind it to one with all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from zoo.errors import Problem, TrainingError
+from zoo.training.batches import Row, batches, part
+from zoo.training.learner import Learner
+from zoo.training.objective import collate, n_labels, summed_loss, without_labels
+from zoo.training.optimization import set_learning_rate, share_of_peak
+from zoo.training.progress import Progress
+from zoo.training.recipe import Recipe
+from zoo.training.tokens import Tokens
+
+Record = dict[str, float]
+"""One line of the log: `step`, `loss`, `learning_rate`, `tokens_per_second` of targets; and
+`valid_loss`, where it was measured."""
+
+
+@dataclass
+class Loop:
+    """The updates of one run.
+
+    Args:
+        recipe: how many, and of which kind.
+        learner: what is updated.
+        tokens: the special ids.
+        train, valid: the examples; the same in every process.
+        progress: is told of each step.
+        on_checkpoint: called with the number of steps that are done, where a checkpoint is due.
+        history: the log so far.
+    """
+
+    recipe: Recipe
+    learner: Learner
+    tokens: Tokens
+    train: Sequence[Row]
+    valid: Sequence[Row]
+    progress: Progress
+    on_checkpoint: Callable[[int], None]
+    history: list[Record] = field(default_factory=list[Record])
+
+    def run(self, done: int) -> None:
+        """Do the steps after the first `done`.
+
+        Raises:
+            TrainingError: the loss is no longer a number; or a checkpoint cannot be written.
+        """
+        training = self.recipe.training
+        order: list[list[int]] = []
+        n_batches = len(self.batches(0))
+        loss, n_tokens, since = self.zero(), 0, time.perf_counter()
+        for step in range(done + 1, training.steps + 1):
+            epoch, place = divmod(step - 1, n_batches)
+            if place == 0 or not order:
+                order = self.batches(epoch)
+            batch = [self.train[index] for index in order[place]]
+            loss += self.update(batch, step)
+            n_tokens += n_labels(batch)
+            is_last = step == training.steps
+            measured = bool(self.valid) and (is_last or step % training.valid_every == 0)
+            if is_last or measured or step % training.log_every == 0:
+                record = self.record(step, float(loss), n_tokens, time.perf_counter() - since)
+                if measured:
+                    record["valid_loss"] = self.mean_loss(self.valid)
+                self.history.append(record)
+                self.progress.log(record)
+                loss, n_tokens, since = self.zero(), 0, time.perf_counter()
+            self.progress.advance(step)
+            if is_last or step % training.checkpoint_every == 0:
+                self.check_weights(step)
+                self.on_checkpoint(step)
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """The places of the examples of each batch of an epoch."""
+        return batches(
+            self.train,
+            tokens=self.recipe.training.batch_tokens,
+            seed=self.recipe.head.seed,
+            epoch=epoch,
+        )
+
+    def update(self, batch: Sequence[Row], step: int) -> torch.Tensor:
+        """One update of the weights by one batch of all processes.
+
+        Each process has its rows of the batch, in `accumulate` parts. All losses are over the
+        number of tokens of the whole batch, so that the update does not depend on either.
+
+        Returns:
+            The loss summed over this process' tokens, a scalar.
+        """
+        training, accelerator = self.recipe.training, self.learner.accelerator
+        model, optimizer = self.learner.model, self.learner.optimizer
+        model.train()
+        self.seed(step)
+        set_learning_rate(
+            optimizer,
+            self.recipe.optimizer.lr * share_of_peak(self.recipe.schedule, step, training.steps),
+        )
+        # No more rounds than there are rows: the parts of one more would all be empty.
+        rounds = min(training.accumulate, math.ceil(len(batch) / accelerator.num_processes))
+        n_parts = rounds * accelerator.num_processes
+        # Processes average their gradients, so each counts for its number times its share.
+        scale = accelerator.num_processes / n_labels(batch)
+        total = self.zero()
+        for index in range(rounds):
+            last = index == rounds - 1
+            with nullcontext() if last else accelerator.no_sync(model):
+                loss = self.loss(
+                    batch,
+                    index * accelerator.num_processes,
+                    n_parts,
+                    label_smoothing=training.label_smoothing,
+                )
+                accelerator.backward(loss * scale)
+            total += loss.detach()
+        if training.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        return total
+
+    def loss(
+        self, batch: Sequence[Row], first: int, n_parts: int, *, label_smoothing: float
+    ) -> torch.Tensor:
+        """The summed loss of this process' part of a batch that is cut into `n_parts`; those of the
+        processes are one after the other from part `first` on."""
+        accelerator = self.learner.accelerator
+        mine = part(batch, first + accelerator.process_index, n_parts)
+        # Without rows of its own, a process still has to take part in what all do together.
+        tensors = collate(mine or batch[:1], self.tokens, accelerator.device)
+        with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=self.mixed):
+            return summed_loss(
+                self.learner.model,
+                tensors if mine else without_labels(tensors),
+                label_smoothing=label_smoothing,
+            )
+
+    def seed(self, step: int) -> None:
+        """Dropout depends on the seed, the step and the process alone: a resumed run draws what an
+        uninterrupted one does."""
+        name = f"{self.recipe.head.seed}/{step}/{self.learner.accelerator.process_index}"
+        digest = hashlib.sha256(name.encode()).digest()
+        torch.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+
+    def record(self, step: int, loss: float, n_tokens: int, seconds: float) -> Record:
+        """A line of the log, from this process' loss and all tokens since the last."""
+        mean = self.sum_of(loss) / n_tokens
+        if not math.isfinite(mean):
+            raise self.diverged(f"the loss is {mean} at step {step:,}")
+        return {
+            "step": step,
+            "loss": mean,
+            "learning_rate": self.learner.optimizer.param_groups[0]["lr"],
+            "tokens_per_second": n_tokens / seconds,
+        }
+
+    @torch.no_grad()
+    def check_weights(self, step: int) -> None:
+        """Raises `TrainingError` if a weight is no number, so that no checkpoint keeps it."""
+        shards = (
+            p.to_local() if isinstance(p, DTensor) else p for p in self.learner.model.parameters()
+        )
+        if self.sum_of(sum(float(not shard.isfinite().all()) for shard in shards)):
+            raise self.diverged(f"some weights are no longer numbers at step {step:,}")
+
+    def diverged(self, message: str) -> TrainingError:
+        """The error of a run that leads nowhere."""
+        return TrainingError(
+            Problem(
+                message,
+                self.recipe.document.place(("optimizer", "lr"), value=True),
+                help="lower the learning rate, warm up longer, or state `clip_norm`; the last "
+                "checkpoint is from before",
+            )
+        )
+
+    @torch.no_grad()
+    def mean_loss(self, rows: Sequence[Row]) -> float:
+        """The mean cross-entropy of a token of these rows, in nats, without smoothing."""
+        accelerator = self.learner.accelerator
+        self.learner.model.eval()
+        loss = self.zero()
+        for places in batches(rows, tokens=self.recipe.training.batch_tokens, seed=0, epoch=0):
+            batch = [rows[index] for index in places]
+            loss += self.loss(batch, 0, accelerator.num_processes, label_smoothing=0.0)
+        return self.sum_of(float(loss)) / n_labels(rows)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the arithmetic, where that is safe, is in bfloat16, which needs no scaling."""
+        return self.recipe.training.precision == "bfloat16"
+
+    def zero(self) -> torch.Tensor:
+        """A sum of losses to begin with."""
+        return torch.zeros((), device=self.learner.accelerator.device)
+
+    def sum_of(self, value: float) -> float:
+        """The sum of what all processes have."""
+        accelerator = self.learner.accelerator
+        tensor = torch.tensor(value, dtype=torch.float64, device=accelerator.device)
+        reduced: Any = accelerator.reduce(tensor, "sum")
+        return float(reduced)

@@ -1,0 +1,76 @@
+"""What is minimised: the cross-entropy of each target token, given those before it and the source
+(teacher forcing)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from zoo.training.batches import Row
+from zoo.training.tokens import Tokens
+
+IGNORED = -100
+"""The label of a place that is not learned: padding."""
+
+
+class Batch(NamedTuple):
+    """Examples as tensors.
+
+    Args:
+        source: ids (batch, source length), and which of them are no padding; None for text.
+        inputs: ids (batch, target length): the begin, then the target.
+        labels: ids (batch, target length): the target, then the end; `IGNORED` at padding.
+    """
+
+    source: tuple[torch.Tensor, torch.Tensor] | None
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+
+def collate(rows: Sequence[Row], tokens: Tokens, device: torch.device) -> Batch:
+    """Rows as one batch, each side as long as its longest row."""
+    source = None
+    if rows[0].source is not None:
+        sources = [row.source or () for row in rows]
+        ids = _padded(sources, tokens.source_pad)
+        real = _padded([[1] * len(row) for row in sources], 0).bool()
+        source = ids.to(device), real.to(device)
+    inputs = _padded([[tokens.bos, *row.target] for row in rows], tokens.pad)
+    labels = _padded([[*row.target, tokens.eos] for row in rows], IGNORED)
+    return Batch(source, inputs.to(device), labels.to(device))
+
+
+def without_labels(batch: Batch) -> Batch:
+    """The batch with nothing to learn, for a process that has no rows of its own."""
+    return batch._replace(labels=torch.full_like(batch.labels, IGNORED))
+
+
+def n_labels(rows: Sequence[Row]) -> int:
+    """How many tokens of these rows are learned: the targets and their ends."""
+    return sum(len(row.target) + 1 for row in rows)
+
+
+def summed_loss(model: nn.Module, batch: Batch, *, label_smoothing: float) -> torch.Tensor:
+    """The cross-entropy in nats, summed over the tokens of a batch; a scalar, in float32 at
+    least."""
+    if batch.source is None:
+        logits: Any = model(batch.inputs)
+    else:
+        ids, mask = batch.source
+        logits = model(ids, batch.inputs, source_mask=mask)
+    return F.cross_entropy(
+        logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32)),
+        batch.labels.flatten(),
+        ignore_index=IGNORED,
+        label_smoothing=label_smoothing,
+        reduction="sum",
+    )
+
+
+def _padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])

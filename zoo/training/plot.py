@@ -1,0 +1,32 @@
+"""The losses of a run as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from zoo.atomic import new_file
+from zoo.training.extras import extra
+
+
+def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -> None:
+    """Draw the loss of each log point, and those on the held-out data, into an SVG file.
+
+    Raises:
+        TrainingError: matplotlib is not installed.
+        ZooError: the file cannot be written.
+    """
+    # Not `pyplot`, which keeps state and looks for a display.
+    figure = extra("matplotlib.figure").Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for key, label in (("loss", "training"), ("valid_loss", "held out")):
+        points = [(record["step"], record[key]) for record in history if key in record]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, marker="." * (len(points) < 50))
+    axes.set(title=name, xlabel="step", ylabel="cross-entropy of a token, nats")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    # Text stays text, and the same history gives the same file.
+    style = {"svg.fonttype": "none", "svg.hashsalt": name}
+    with extra("matplotlib").rc_context(style), new_file(path) as file:
+        figure.savefig(file, format="svg", metadata={"Date": None})

@@ -1,0 +1,91 @@
+"""What one sees of a run: a bar with throughput on a terminal, else a line for each log point."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import click
+
+
+class Progress(Protocol):
+    """What the loop tells of itself."""
+
+    def log(self, record: Mapping[str, float]) -> None:
+        """Show one line of the log."""
+
+    def advance(self, step: int) -> None:
+        """Show that this many steps are done."""
+
+
+class Lines:
+    """A line on stderr for each log point."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def log(self, record: Mapping[str, float]) -> None:
+        click.echo(f"step {record['step']:,.0f}/{self.steps:,}  {told(record)}", err=True)
+
+    def advance(self, step: int) -> None:
+        pass
+
+
+class Silent:
+    """Nothing: of several processes, one speaks."""
+
+    def log(self, record: Mapping[str, float]) -> None:
+        pass
+
+    def advance(self, step: int) -> None:
+        pass
+
+
+class Bar:
+    """A bar on a terminal, with the last log point beside it."""
+
+    def __init__(self, bar: Any, task: Any) -> None:
+        self.bar, self.task = bar, task
+
+    def log(self, record: Mapping[str, float]) -> None:
+        self.bar.update(self.task, told=told(record))
+
+    def advance(self, step: int) -> None:
+        self.bar.update(self.task, completed=step)
+
+
+@contextmanager
+def progress_of(name: str, done: int, steps: int, *, speaks: bool) -> Iterator[Progress]:
+    """What shows a run of `steps` steps, of which `done` are done; nothing unless it `speaks`."""
+    if not speaks:
+        yield Silent()
+        return
+    if not sys.stderr.isatty():
+        yield Lines(steps)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn(name),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[told]}"),
+    )
+    with RichProgress(*columns, console=Console(stderr=True)) as bar:
+        yield Bar(bar, bar.add_task(name, total=steps, completed=done, told=""))
+
+
+def told(record: Mapping[str, float]) -> str:
+    """One log point as text: losses in nats for each token."""
+    parts = [f"loss {record['loss']:.4f}"]
+    if "valid_loss" in record:
+        valid = record["valid_loss"]
+        parts.append(f"held out {valid:.4f} (perplexity {math.exp(min(valid, 700.0)):.2f})")
+    parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
+    return "  ".join(parts)

@@ -1,0 +1,175 @@
+"""A recipe: what is trained, on which data, and how. TOML text in, validated tables out.
+
+Each table of a recipe is one pydantic model; where there are several of a kind (`kind = "tsv"`),
+the kind picks it. Problems have their places, all of a file in one pass, as those of specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from zoo.document import Document, KeyPath, read_document
+from zoo.errors import Findings, Problem, did_you_mean, quoted
+from zoo.training.tables import (
+    DATA,
+    OPTIMIZERS,
+    SCHEDULES,
+    TOKENIZERS,
+    Data,
+    Evaluation,
+    Head,
+    Optimizer,
+    Schedule,
+    Table,
+    Tokenizer,
+    Training,
+)
+from zoo.value_errors import nearest_literal, value_message
+
+_KINDS: Mapping[str, Mapping[str, type[Table]]] = {
+    "data": DATA,
+    "tokenizer": TOKENIZERS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+}
+_TABLES: Mapping[str, type[Table]] = {"training": Training, "evaluation": Evaluation}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A validated recipe. `document` is what it was read from, and tells where a key stands."""
+
+    head: Head
+    data: Data
+    tokenizer: Tokenizer
+    optimizer: Optimizer
+    schedule: Schedule
+    training: Training
+    evaluation: Evaluation
+    document: Document
+
+    @property
+    def folder(self) -> Path:
+        """Where the files that the recipe names are, unless said otherwise."""
+        return Path(self.document.name).parent
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read and validate a recipe. Imports no torch.
+
+    Raises:
+        SpecError: every problem found, each with its place.
+    """
+    document = read_document(path)
+    reader = _Reader(document)
+    tables = {
+        **{name: reader.of_kind(name, kinds) for name, kinds in _KINDS.items()},
+        **{name: reader.table(name, cls) for name, cls in _TABLES.items()},
+    }
+    rest = {key: value for key, value in document.data.items() if key not in tables}
+    head = reader.make(Head, rest, (), known=(*Head.model_fields, *tables))
+    if reader.findings:
+        raise reader.findings.error()
+    return Recipe(head=head, document=document, **tables)
+
+
+class _Reader:
+    """Makes the tables of one recipe and collects the problems."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.findings = Findings()
+        self.findings.add(*document.problems)
+
+    def of_kind(self, name: str, kinds: Mapping[str, type[Table]]) -> Any:
+        """The table `name`, whose key `kind` picks its class."""
+        value = self.document.data.get(name)
+        if not isinstance(value, dict):
+            self.not_a_table(name, value, f'kind = "{next(iter(kinds))}"')
+            return None
+        kind = value.get("kind")
+        if not isinstance(kind, str) or kind not in kinds:
+            what = "the key `kind` is missing" if kind is None else f"unknown kind {quoted(kind)}"
+            place = self.document.place((name, "kind"), value=True)
+            self.findings.add(Problem(what, place, did_you_mean(str(kind or ""), kinds)))
+            return None
+        rest = {key: inner for key, inner in value.items() if key != "kind"}
+        return self.make(kinds[kind], rest, (name,))
+
+    def table(self, name: str, cls: type[Table]) -> Any:
+        value = self.document.data.get(name, {})
+        if not isinstance(value, dict):
+            self.not_a_table(name, value, "...")
+            return None
+        return self.make(cls, value, (name,))
+
+    def not_a_table(self, name: str, value: object, line: str) -> None:
+        what = "is missing" if value is None else "must be a table"
+        place = self.document.place((name,))
+        self.findings.add(Problem(f"`[{name}]` {what}", place, f"add `[{name}]` and `{line}`"))
+
+    def make(
+        self,
+        cls: type[Table],
+        value: dict[str, Any],
+        path: tuple[str, ...],
+        known: tuple[str, ...] = (),
+    ) -> Any:
+        """One table; None when something is wrong with it, which is then noted."""
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            fields: dict[str, list[ErrorDetails]] = {}
+            for details in error.errors(include_url=False):
+                fields.setdefault(str(details["loc"][:1]), []).append(details)
+            for same in fields.values():
+                # Of a value that could be several things, the nearest miss counts: the deepest.
+                depth = max(len(_walk(value, details["loc"])) for details in same)
+                deepest = [one for one in same if len(_walk(value, one["loc"])) == depth]
+                self.note(deepest, value, path, known or tuple(cls.model_fields))
+            return None
+
+    def note(
+        self,
+        same: Sequence[ErrorDetails],
+        value: dict[str, Any],
+        path: tuple[str, ...],
+        known: tuple[str, ...],
+    ) -> None:
+        """Note the errors of one key, or of the table as a whole."""
+        details = same[0]
+        inner = _walk(value, details["loc"])
+        where = (*path, *inner)
+        if not details["loc"]:  # keys that contradict each other
+            keys = [key for key in details.get("ctx", {}).get("keys", ()) if key in value]
+            place = self.document.place((*path, *keys[:1]), value=bool(keys))
+            self.findings.add(Problem(value_message(details), place))
+        elif details["type"] == "missing":
+            name, place = details["loc"][-1], self.document.place(where)
+            self.findings.add(Problem(f"the key `{name}` is missing", place, f"add `{name} = ...`"))
+        elif details["type"] == "extra_forbidden":
+            name, place = str(inner[-1]), self.document.place(where)
+            hint = did_you_mean(name, known) if len(inner) == 1 else None
+            self.findings.add(Problem(f"unknown key {quoted(name)}", place, hint))
+        else:
+            place = self.document.place(where, value=True)
+            message = f"`{details['loc'][0]}` {value_message(*same)}"
+            self.findings.add_unless_told(Problem(message, place, nearest_literal(same)))
+
+
+def _walk(value: Any, location: Sequence[str | int]) -> KeyPath:
+    """The part of pydantic's location that is a path in the value; the rest names members of a
+    union, or a key that is missing."""
+    path: list[str | int] = []
+    for part in location:
+        inside = part in value if isinstance(value, dict) else isinstance(part, int)
+        if inside and isinstance(value, dict | list):
+            value = cast("Any", value)[part]
+            path.append(part)
+    return tuple(path)

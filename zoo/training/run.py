@@ -1,0 +1,160 @@
+"""One run in its folder: what it learns, what it keeps meanwhile, and what it leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zoo.atomic import write_text
+from zoo.building import build_on_meta, place
+from zoo.errors import Problem, TrainingError
+from zoo.saving import save
+from zoo.training.batches import Row
+from zoo.training.checkpoints import (
+    checkpoints,
+    read_checkpoint,
+    read_mean,
+    read_state,
+    whole_weights,
+    write_checkpoint,
+)
+from zoo.training.encoding import encode
+from zoo.training.files import CHECKPOINTS, METRICS, PLOT, RECIPE
+from zoo.training.learner import Learner
+from zoo.training.loop import Loop
+from zoo.training.plot import plot_losses
+from zoo.training.progress import Silent, progress_of
+from zoo.training.recipe import Recipe
+from zoo.training.scores import score_translations
+from zoo.training.split import Splits
+from zoo.training.tokens import Tokens
+from zoo.transformer import Transformer
+from zoo.weights_file import FILE_NAME
+
+
+class Run:
+    """One run.
+
+    Args:
+        recipe: what it does.
+        folder: where everything is kept.
+        learner: what learns.
+        tokens: its tokenizers.
+        splits: the data.
+    """
+
+    def __init__(
+        self, recipe: Recipe, folder: Path, learner: Learner, tokens: Tokens, splits: Splits
+    ) -> None:
+        self.recipe, self.folder = recipe, folder
+        self.learner, self.tokens, self.splits = learner, tokens, splits
+        self.train, self.valid, self.test = (
+            encode(part, tokens, max_length=recipe.training.max_length) for part in splits
+        )
+        if not self.train:
+            raise TrainingError(
+                Problem(
+                    "no example is short enough",
+                    recipe.document.place(("training", "max_length"), value=True),
+                )
+            )
+        self.loop = Loop(recipe, learner, tokens, self.train, self.valid, Silent(), self.checkpoint)
+
+    def learn(self, *, resume: bool) -> None:
+        """Do the steps, all or those after the last checkpoint."""
+        training = self.recipe.training
+        done = self.resume() if resume else 0
+        speaks = self.learner.accelerator.is_main_process
+        if speaks:
+            write_text(self.folder / RECIPE, self.recipe.document.text or "")
+        name = self.recipe.head.name
+        with progress_of(name, done, training.steps, speaks=speaks) as progress:
+            self.loop.progress = progress
+            self.loop.run(done)
+
+    def checkpoint(self, step: int) -> None:
+        """Keep what the next step depends on."""
+        write_checkpoint(
+            self.folder / CHECKPOINTS,
+            step,
+            self.learner,
+            {"run": self.identity, "history": self.loop.history},
+            keep=self.recipe.training.average,
+        )
+
+    def resume(self) -> int:
+        """Go back to the last checkpoint; returns the steps that are done.
+
+        Raises:
+            TrainingError: it is damaged, or of another run.
+        """
+        found = checkpoints(self.folder / CHECKPOINTS)
+        if not found:
+            return 0
+        state = read_state(found[-1])
+        if state["run"] != self.identity:
+            raise TrainingError(
+                Problem(
+                    f"the checkpoint {str(found[-1])!r} is of another recipe, model or data",
+                    help="only `steps` and `[evaluation]` may change; begin anew with another `-o`",
+                )
+            )
+        read_checkpoint(found[-1], self.learner)
+        self.loop.history = state["history"]
+        return int(state["step"])
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of all that decides the weights of a step, the machine apart."""
+        document = self.recipe.document.data
+        training = {k: v for k, v in document.get("training", {}).items() if k != "steps"}
+        tables = {k: v for k, v in document.items() if k != "evaluation"}
+        told = json.dumps({**tables, "training": training}, sort_keys=True)
+        digest = hashlib.sha256(f"{told}\0{self.learner.spec.digest}".encode())
+        for row in self.train:
+            digest.update(json.dumps(row).encode())
+        return digest.hexdigest()
+
+    def finish(self) -> dict[str, Any] | None:
+        """Write the model and what was measured of it; the first process returns the latter."""
+        average = checkpoints(self.folder / CHECKPOINTS)[-self.recipe.training.average :]
+        read_mean(average, self.learner)
+        metrics = self.metrics()
+        weights = whole_weights(self.learner)
+        if not self.learner.accelerator.is_main_process:
+            return None
+        model = self.result(weights)
+        metrics["content_digest"] = save(model, self.folder)
+        if self.test and self.test[0].source is not None:
+            on_device = model.float().to(self.learner.accelerator.device)
+            metrics |= score_translations(on_device, self.tokens, self.splits.test, self.recipe)
+        plot_losses(self.loop.history, self.recipe.head.name, self.folder / PLOT)
+        history = {"history": self.loop.history}
+        write_text(self.folder / METRICS, json.dumps(metrics | history, indent=1) + "\n")
+        return metrics
+
+    def metrics(self) -> dict[str, Any]:
+        parts: dict[str, list[Row]] = {"valid": self.valid, "test": self.test}
+        return {
+            "name": self.recipe.head.name,
+            "path": str(self.folder / FILE_NAME),
+            "parameters": self.learner.spec.n_parameters,
+            "steps": self.recipe.training.steps,
+            "examples": {"train": len(self.train), **{k: len(v) for k, v in parts.items()}},
+            "loss": self.loop.history[-1]["loss"],
+            **{f"{name}_loss": self.loop.mean_loss(rows) for name, rows in parts.items() if rows},
+        }
+
+    def result(self, weights: dict[str, torch.Tensor]) -> Transformer:
+        """The trained model by itself, on the CPU, in the dtype of the recipe."""
+        dtype: torch.dtype = getattr(torch, self.recipe.head.dtype)
+        cast = {
+            name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in weights.items()
+        }
+        return place(build_on_meta(self.learner.spec, dtype), cast, device="cpu").eval()

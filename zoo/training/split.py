@@ -1,0 +1,65 @@
+"""Which examples are learned from, and which are held out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from zoo.errors import TrainingError
+
+
+class Example(NamedTuple):
+    """One example; text has no source."""
+
+    source: str | None
+    target: str
+
+
+class Splits(NamedTuple):
+    """The three parts of the data."""
+
+    train: list[Example]
+    valid: list[Example]
+    test: list[Example]
+
+
+def held_out(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[list[Example]]:
+    """Part examples by their source sentences, so that none is in two parts.
+
+    Which sentences go where depends on the sentences and the seed, not on their order.
+
+    Args:
+        examples: what is parted; text counts as its own source.
+        counts: the source sentences of each part that is held out.
+        seed: decides which those are.
+
+    Returns:
+        The rest, then a part for each count; each in the order of `examples`.
+
+    Raises:
+        TrainingError: nothing would be left.
+    """
+
+    def source_of(example: Example) -> str:
+        return example.target if example.source is None else example.source
+
+    sources = {source_of(example) for example in examples}
+    if sum(counts) >= len(sources):
+        raise TrainingError(
+            f"{sum(counts):,} source sentences cannot be held out of {len(sources):,}"
+        )
+    shuffled = sorted(sources, key=lambda source: _key(source, seed)) if any(counts) else []
+    part_of: dict[str, int] = {}
+    start = 0
+    for part, count in enumerate(counts, 1):
+        part_of.update(dict.fromkeys(shuffled[start : start + count], part))
+        start += count
+    parts: list[list[Example]] = [[] for _ in (None, *counts)]
+    for example in examples:
+        parts[part_of.get(source_of(example), 0)].append(example)
+    return parts
+
+
+def _key(source: str, seed: int) -> bytes:
+    return hashlib.sha256(f"{seed}\0{source}".encode()).digest()

@@ -1,0 +1,231 @@
+"""Text to ids: tokenizers that are learned from the training data, or read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.atomic import write_text
+from zoo.errors import Place, Problem, TrainingError, did_you_mean
+from zoo.slots import Generation
+from zoo.training.extras import extra
+from zoo.training.files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
+from zoo.training.split import Example
+from zoo.training.tables import Bpe, Specials, TokenizerFiles
+from zoo.training.tables import Tokenizer as Table
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokenizers of a model, which are one if it has one vocabulary, and the special ids."""
+
+    source: Any
+    target: Any
+    source_pad: int
+    pad: int
+    bos: int
+    eos: int
+
+    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of sources, with what their tokenizer adds."""
+        return [encoding.ids for encoding in self.source.encode_batch(list(texts))]
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of targets, without those of their begin and end."""
+        found = self.target.encode_batch(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in found]
+
+    def decode_targets(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of rows of ids, special tokens left out."""
+        decoded: list[str] = self.target.decode_batch([list(row) for row in rows])
+        return decoded
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizers, and last the special ids: where they are, all is. Raises `ZooError`
+        as `write_text`."""
+        write_text(folder / TOKENIZER, self.source.to_str(pretty=True))
+        if self.target is not self.source:
+            write_text(folder / TARGET_TOKENIZER, self.target.to_str(pretty=True))
+        ids = {
+            "bos_token_id": self.bos,
+            "decoder_start_token_id": self.bos,
+            "eos_token_id": self.eos,
+            "pad_token_id": self.pad,
+        }
+        write_text(folder / SPECIAL_IDS, json.dumps(ids, indent=2) + "\n")
+
+
+def learn_tokens(table: Bpe, examples: Sequence[Example], model: Generation) -> Tokens:
+    """Learn byte-pair encodings of the sizes of a model's vocabularies.
+
+    Raises:
+        TrainingError: a model of one size is to have a shared vocabulary and has two, or the data
+            does not yield as many tokens as the model has.
+    """
+    targets = [example.target for example in examples]
+    sources = [example.source for example in examples if example.source is not None]
+    if model.source_vocab is None:
+        one = _learn(table, targets, model.target_vocab, begins=True)
+        return with_specials(one, one, table, model)
+    if table.shared:
+        if model.source_vocab != model.target_vocab:
+            raise TrainingError(
+                Problem(
+                    f"one vocabulary cannot serve {model.source_vocab:,} source and "
+                    f"{model.target_vocab:,} target tokens",
+                    help="give the spec one size, or the recipe's tokenizer `shared = false`",
+                )
+            )
+        one = _learn(table, [*sources, *targets], model.target_vocab)
+        return with_specials(one, one, table, model)
+    source = _learn(table, sources, model.source_vocab)
+    return with_specials(source, _learn(table, targets, model.target_vocab), table, model)
+
+
+def read_tokens(folder: Path, table: Table, model: Generation) -> Tokens:
+    """The tokenizers in a folder where `Tokens.save` wrote them. Raises as `read_token_files`."""
+    there = (folder / TARGET_TOKENIZER).is_file()
+    return read_token_files(
+        folder / TOKENIZER, folder / TARGET_TOKENIZER if there else None, table, model
+    )
+
+
+def read_token_files(source: Path, target: Path | None, table: Table, model: Generation) -> Tokens:
+    """Read tokenizers.
+
+    Raises:
+        TrainingError: a file is missing or no tokenizer, or does not agree with the model.
+    """
+    first = _read(source)
+    return with_specials(first, first if target is None else _read(target), table, model)
+
+
+def tokens_of(
+    table: Table, examples: Sequence[Example], model: Generation, folder: Path, start: Path | None
+) -> Tokens:
+    """The tokenizers that a recipe asks for.
+
+    Args:
+        table: the recipe's `[tokenizer]`.
+        examples: what a new one is learned from.
+        model: its vocabularies.
+        folder: what file names are relative to.
+        start: the saved model that training starts from, if it does.
+
+    Raises:
+        TrainingError: as `learn_tokens` and `read_token_files`; or there is no saved model.
+    """
+    if isinstance(table, Bpe):
+        return learn_tokens(table, examples, model)
+    if isinstance(table, TokenizerFiles):
+        target = None if table.target is None else folder / table.target
+        return read_token_files(folder / table.source, target, table, model)
+    if start is None:
+        raise TrainingError(
+            Problem(
+                "the recipe wants the tokenizer of the model that training starts from, and "
+                "starts from a spec",
+                help='name a saved model, or a tokenizer: `kind = "bpe"`',
+            )
+        )
+    return read_tokens(start if start.is_dir() else start.parent, table, model)
+
+
+def with_specials(source: Any, target: Any, table: Specials, model: Generation) -> Tokens:
+    """The tokenizers with their special ids, held against the model.
+
+    Raises:
+        TrainingError: a tokenizer lacks a special token, has more tokens than the model, or other
+            padding.
+    """
+    problems: list[Problem] = []
+
+    def id_of(tokenizer: Any, token: str) -> int:
+        found: int | None = tokenizer.token_to_id(token)
+        if found is None:
+            hint = did_you_mean(token, _added(tokenizer))
+            problems.append(Problem(f"the tokenizer has no token `{token}`", help=hint))
+        return found or 0
+
+    source_pad, pad = id_of(source, table.pad), id_of(target, table.pad)
+    bos, eos = id_of(target, table.bos), id_of(target, table.eos)
+    if not problems:
+        if model.source_vocab is not None:
+            problems += _disagreements(
+                "source", source, source_pad, model.source_vocab, model.source_pad_id
+            )
+        problems += _disagreements("target", target, pad, model.target_vocab, model.pad_id)
+    if problems:
+        raise TrainingError(dict.fromkeys(problems))
+    return Tokens(source, target, source_pad, pad, bos, eos)
+
+
+def _disagreements(
+    name: str, tokenizer: Any, pad: int, vocab: int, pad_id: int | None
+) -> Iterable[Problem]:
+    size = tokenizer.get_vocab_size()
+    if size > vocab:
+        yield Problem(
+            f"the tokenizer and the model disagree: {size:,} {name} tokens, and a vocabulary of "
+            f"{vocab:,}",
+            help=f"state the vocabulary's size in the spec: {size}",
+        )
+    if pad_id is not None and pad_id != pad:
+        yield Problem(
+            f"the tokenizer and the model disagree: padding is {pad} for the {name} tokenizer, and "
+            f"{pad_id} for the model",
+            help=f"state `pad_id = {pad}` in the spec",
+        )
+
+
+def _added(tokenizer: Any) -> list[str]:
+    return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+
+
+def _read(path: Path) -> Any:
+    tokenizers = extra("tokenizers")
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"the tokenizer {str(path)!r} cannot be read: {error}"
+        raise TrainingError(message) from None
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the package raises nothing narrower
+        message = f"this is no tokenizer: {error}"
+        raise TrainingError(Problem(message, Place(str(path)))) from None
+
+
+def _learn(table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False) -> Any:
+    """A byte-level encoding with `size` tokens. What it encodes ends with `eos`, as a source does;
+    with `begins`, it starts with `bos`, as text to be continued does."""
+    tokenizers = extra("tokenizers")
+    tokenizer: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.normalizer = tokenizers.normalizers.NFC()
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = tokenizers.decoders.Sequence(
+        [tokenizers.decoders.ByteLevel(), tokenizers.decoders.Strip(" ", 1, 0)]
+    )
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[table.pad, table.bos, table.eos],
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if (learned := tokenizer.get_vocab_size()) != size:
+        raise TrainingError(
+            Problem(
+                f"the data yields {learned:,} tokens, and the model's vocabulary is {size:,}",
+                help=f"state the vocabulary's size in the spec: {learned}",
+            )
+        )
+    edge = table.bos if begins else table.eos
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{edge} $A" if begins else f"$A {edge}",
+        special_tokens=[(edge, tokenizer.token_to_id(edge))],
+    )
+    return tokenizer
