@@ -96,6 +96,37 @@ def test_shards(source: Path) -> None:
     assert import_folder(source, source.parent / "sharded", name="m") == whole
 
 
+PEAK = """
+import sys
+from pathlib import Path
+from zoo.families import import_folder
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+import_folder(Path(sys.argv[1]), Path("first"))  # what is imported and allocated once
+before = peak()
+import_folder(Path(sys.argv[2]), Path("second"))
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_memory_is_bounded_by_a_shard(source: Path) -> None:
+    """However many shards there are, no more than one is in memory, and the model never is."""
+    big = {**LLAMA, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 16}
+    folder = source.parent / "big"
+    LlamaForCausalLM(LlamaConfig(**big)).save_pretrained(folder, max_shard_size="32MB")
+    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
+    assert sum(sizes) > 6 * max(sizes)
+    command = [sys.executable, "-c", PEAK, str(source), str(folder)]
+    done = subprocess.run(
+        command, cwd=source.parent, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert int(done.stdout) < 1.3 * max(sizes)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_dtypes_are_kept(source: Path, dtype: torch.dtype) -> None:
     LlamaForCausalLM.from_pretrained(source).to(dtype).save_pretrained(source)

@@ -51,7 +51,7 @@ class Source:
         """A source written as `NAME@REVISION`. Raises `ZooError` for what is not."""
         name, at, revision = text.rpartition("@")
         if not at or not _TEXT.fullmatch(name) or not _TEXT.fullmatch(revision):
-            help_ = "for example `openai-community/gpt2@607a30d783dfa663caf39e06633721c8d4cfcd7e`"
+            help_ = "for example `owner/model@607a30d783dfa663caf39e06633721c8d4cfcd7e`"
             raise ZooError(Problem(f"{quoted(text)} is no NAME@REVISION", help=help_))
         return cls(name, revision)
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
+import statistics
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from families.cases import Case, all_cases
+from families.checkpoints import make_config
 from families.conformance import check, make_truth, registry
 from zoo.families.catalogue import Catalogue
+from zoo.families.lint import lint
 
 ROOT = Path(__file__).parents[2]
-FAMILIES = Catalogue(registry()).by_model_type
+CATALOGUE = Catalogue(registry())
+FAMILIES = CATALOGUE.by_model_type
+COMMON_WORDS = {"beam", "opt", "flint", "mpt", "phi"}
+"""Names of families that are also words, of beam search and the like."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +52,60 @@ def test_family(case: Case, tmp_path: Path) -> None:
 @BEING_WRITTEN
 def test_every_model_type_has_a_family_and_a_case() -> None:
     assert set(FAMILIES) == {case.model_type for case in all_cases().values()}
+
+
+@pytest.mark.parametrize("model_type", sorted({case.model_type for case in READ.values()}))
+def test_family_lints(model_type: str, tmp_path: Path) -> None:
+    """Every tensor is made by exactly one rule, however a checkpoint is saved."""
+    cases = [case for case in READ.values() if case.model_type == model_type]
+    case = max(cases, key=lambda case: "Classification" in case.model_class)
+    make_config(case).save_pretrained(tmp_path)
+    linted = lint(CATALOGUE.family(FAMILIES[model_type]), registry(), tmp_path / "config.json")
+    assert linted.forms > 0
+
+
+def test_many_model_types_are_read() -> None:
+    assert len(FAMILIES.keys() & CONFIG_MAPPING_NAMES.keys()) >= 110
+
+
+def test_families_are_short() -> None:
+    """A family that states no rule of its own differs by knobs from the one that it extends."""
+    texts = {name: path.read_text() for name, path in CATALOGUE.paths.items()}
+    lines = {name: CATALOGUE.family(name).n_lines for name in texts}
+    assert statistics.median(lines.values()) <= 45
+    knobs = [n for n, text in texts.items() if "\nextends = " in text and "[weights" not in text]
+    assert len(knobs) > 20
+    assert {name: lines[name] for name in knobs if lines[name] > 15} == {}
+
+
+def test_python_names_no_family() -> None:
+    """Nothing but data tells one family from another: no name or string in the code is, or holds
+    as a word, that of a family or a model type. Texts that explain may cite models."""
+    names = {*CATALOGUE.paths, *FAMILIES} - COMMON_WORDS
+    words = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, sorted(names)))})(?![\w-])")
+    files = chain((ROOT / "zoo").rglob("*.py"), (ROOT / "plugins").glob("*/*.py"))
+    found = {
+        f"{path.relative_to(ROOT)}:{line}: {match[1]}"
+        for path in files
+        for line, text in code_words(ast.parse(path.read_text()))
+        if (match := words.search(text))
+    }
+    assert found == set()
+
+
+def code_words(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every name and string of a module with its line, but for strings that stand alone, which are
+    docstrings."""
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.Constant) and id(node) not in alone:
+            yield node.lineno, str(node.value)
 
 
 def test_defaults_are_those_of_transformers() -> None:

@@ -55,8 +55,8 @@ class BackgroundWriter:
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Write a tensor once the one before it is written. Raises the `OSError` of either."""
-        self._wait()
         data = bytes_of(tensor.contiguous())
+        self._wait()
         self._under_way = [
             self._pool.submit(self._digest, name, data),
             self._pool.submit(self._write, self._starts[name], data),

@@ -1,16 +1,18 @@
 """Whether a family file is sound, without a checkpoint: `zoo lint`.
 
 For the default configuration of each model type, and for every way in which a checkpoint may be
-saved, each tensor of the model must be made by exactly one rule, and each rule must be invertible:
-the names are worked out backwards, from the model's to the checkpoint's, and planned forwards
-again; the shapes go through every relayout on the meta device.
+saved (by which class, with which of the tensors that expressions ask for), each tensor of the model
+must be made by exactly one rule, and each rule must be invertible: the names are worked out
+backwards, from the model's to the checkpoint's, and planned forwards again; the shapes go through
+every relayout on the meta device.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -26,7 +28,9 @@ from zoo.families.spec import family_spec
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 
-_PRESENT = re.compile(r"present\(\s*(['\"])(.*?)\1")
+_PRESENT = re.compile(r"present\(\s*'(.*?)'")
+_CLASS = re.compile(r"\barchitectures?\b")
+_WORD = re.compile(r"'(\w+)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,13 @@ def lint(family: Family, registry: Registry, config: Path | None = None) -> Lint
     configs = [read_json(config)] if config else list(_default_configs(family, catalogue))
     forms = 0
     problems: dict[Problem, None] = {}
-    for file in configs:
-        for assumed in _forms(family):
-            try:
-                forms += _check(family, catalogue, registry, file, assumed)
-            except ZooError as error:
-                problems.update(dict.fromkeys(error.problems))
+    classes, assumptions = _classes(family), _forms(family)
+    for file, name, assumed in product(configs, classes, assumptions):
+        file = replace(file, data={**file.data, "architectures": [name]})
+        try:
+            forms += _check(family, catalogue, registry, file, assumed)
+        except ZooError as error:
+            problems.update(dict.fromkeys(error.problems))
     if configs and not problems and forms == 0:  # no model type: a family for others to extend
         message = "no form of a checkpoint agrees with what the rules say is present"
         problems[Problem(message, Place(str(family.path)))] = None
@@ -82,13 +87,25 @@ def _default_configs(family: Family, catalogue: Catalogue) -> Iterator[JsonFile]
         yield JsonFile(Path(CONFIG), {"model_type": model_type}, "")
 
 
-def _forms(family: Family) -> list[frozenset[str]]:
-    """Which of the tensors that expressions ask for a checkpoint may have: none, one, or all."""
+def _expressions(family: Family) -> list[str]:
+    """The texts of what is evaluated, with `'` around their strings."""
     texts = [repr(value) for value, _ in family.let.values()]
     texts += [repr(rule.when) for rule, _ in family.rules.values()]
-    texts.append(repr([leaf for table in family.spec.written() for leaf in table.entries.values()]))
-    names = {match[2] for text in texts for match in _PRESENT.finditer(text.replace("\\'", "'"))}
-    asked = sorted(names)
+    texts += [repr(leaf) for table in family.spec.written() for leaf in table.entries.values()]
+    return [text.replace("\\'", "'") for text in texts]
+
+
+def _classes(family: Family) -> list[str]:
+    """By which classes a checkpoint may have been saved: every word that expressions compare the
+    class with, and one that they know nothing of."""
+    asked = [text for text in _expressions(family) if _CLASS.search(text)]
+    words = {word for text in asked for word in _WORD.findall(text)} - {"architectures"}
+    return ["", *sorted(words)]
+
+
+def _forms(family: Family) -> list[frozenset[str]]:
+    """Which of the tensors that expressions ask for a checkpoint may have: none, one, or all."""
+    asked = sorted({name for text in _expressions(family) for name in _PRESENT.findall(text)})
     forms = [frozenset[str](), *(frozenset([name]) for name in asked), frozenset(asked)]
     return list(dict.fromkeys(forms))
 

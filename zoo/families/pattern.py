@@ -73,10 +73,17 @@ class Pattern:
 
         def written(match: re.Match[str]) -> str:
             word = bindings[match[1]]
-            spelled = {zoo: own for own, zoo in self._written(match[1]).items()}
-            return spelled.get(word, word)
+            return self._spelled[match[1]].get(word, word)
 
         return PLACEHOLDER.sub(written, self.text)
+
+    @cached_property
+    def _spelled(self) -> Words:
+        """For each placeholder the zoo's words, as they are written on this side."""
+        return {
+            name: {zoo: own for own, zoo in self._written(name).items()}
+            for name in self.placeholders
+        }
 
 
 def declared_words(*patterns: str) -> dict[str, dict[str, str]]:

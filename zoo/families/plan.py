@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from zoo.errors import Place, Problem, SpecError, WeightsError
 from zoo.families.family import Family, Rule
@@ -65,14 +66,14 @@ class ActiveRule:
     computed: Pattern | None
     relayout: Relayout
 
-    @property
+    @cached_property
     def counted(self) -> str | None:
         """The placeholder that counts the tensors that are stacked, if there is one."""
         own = self._own()
         numbers = [name for name in own if name not in self.hf.words]
         return numbers[0] if numbers else None
 
-    @property
+    @cached_property
     def spelled(self) -> frozenset[str]:
         """The placeholders whose words are only other spellings."""
         return frozenset(name for name in self._own() if name in self.hf.words)

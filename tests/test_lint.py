@@ -1,0 +1,110 @@
+"""`zoo lint` finds what is wrong with a family, and where, without a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import zoo
+from zoo.cli import run
+from zoo.families.family import read_family
+from zoo.families.lint import Linted, lint
+from zoo.registry import load_registry
+
+PAGE = Path(__file__).parent.parent / "docs/write-a-family.md"
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """The family of the docs, which is sound."""
+    text = re.search(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert text is not None
+    path = tmp_path / "toy.toml"
+    path.write_text(text[1])
+    return path
+
+
+def change(toy: Path, old: str, new: str) -> int:
+    """Write a family otherwise; return the line of the change."""
+    text = toy.read_text()
+    assert text.count(old) == 1
+    toy.write_text(text.replace(old, new))
+    return text[: text.index(old)].count("\n") + 1
+
+
+def told(toy: Path) -> str:
+    with pytest.raises(zoo.SpecError) as error:
+        lint(read_family(toy), load_registry())
+    return str(error.value)
+
+
+def test_sound(toy: Path) -> None:
+    assert lint(read_family(toy), load_registry()) == Linted("toy", 1, 6, 1)
+
+
+def test_missing_rule(toy: Path) -> None:
+    change(toy, "norm = { hf", "# norm = { hf")
+    message = told(toy)
+    assert f"{toy}: error: the checkpoint has no tensor that becomes `decoder.norm.bias`" in message
+    assert "`decoder.norm.weight`" in message
+
+
+def test_missing_part_of_a_rule(toy: Path) -> None:
+    change(toy, "{p:q|k|v|out=o}", "{p:q|k|v}")
+    assert "no tensor that becomes `decoder.layers.0.self_attn.o_proj.bias`" in told(toy)
+
+
+def test_doubled_rule(toy: Path) -> None:
+    line = change(
+        toy, "head = { hf", 'again = { hf = "n.{w}", zoo = "decoder.norm.{w}" }\nhead = { hf'
+    )
+    message = told(toy)
+    assert f"{toy}:{line}:1: error: two rules make the tensor `decoder.norm.bias`" in message
+    assert f"{toy}:{line - 1}:1: note: the other rule" in message
+
+
+def test_two_rules_of_one_name(toy: Path) -> None:
+    line = change(toy, "head = { hf", 'more = { hf = "{@}norm.{w}", drop = true }\nhead = { hf')
+    message = told(toy)
+    assert f"{toy}:{line}:1: error: two rules speak of the tensor `model.norm." in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{@}norm.{w}", "{@}norm.weight", "`w` is not in the name in the checkpoint"),
+        ("{p:up|down}", "{p:up|down=up}", "two words of `p` mean the same"),
+        ("{@}norm.{w}", "{@}norm.{a}.{b}.{w}", "only one number can be stacked, not a, b"),
+    ],
+)
+def test_rule_that_cannot_be_undone(toy: Path, old: str, new: str, message: str) -> None:
+    line = change(toy, old, new)
+    assert f"{toy}:{line}:1: error: {message}" in told(toy)
+
+
+def test_layout_that_cannot_be_undone(toy: Path) -> None:
+    axes = 'axes = "(a b) -> a b", sizes = { a = 5 } }'
+    line = change(toy, 'zoo = "decoder.norm.{w}" }', f'zoo = "decoder.norm.{{w}}", {axes}')
+    assert f"{toy}:{line}:1: error: " in told(toy)
+
+
+def test_class_that_a_checkpoint_is_saved_by(toy: Path) -> None:
+    """Both of the two forms are checked: the one that the rules forget is found."""
+    change(
+        toy,
+        'head = { kind = "linear", tied = "= tie_word_embeddings" }',
+        "head = \"= 'none' if get('architectures', [''])[0] == 'ToyModel' else 'linear'\"",
+    )
+    assert lint(read_family(toy), load_registry()).forms > 1
+    change(toy, 'zoo = "head.out.{w}" }', 'zoo = "head.out.{w}", when = "false" }')
+    assert "no tensor that becomes `head.out.weight`" in told(toy)
+
+
+def test_on_the_command_line(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lint", str(toy)]) == 0
+    assert "toy: 6 rules hold for 1 forms of checkpoints" in capsys.readouterr().out
+    line = change(toy, "{p:up|down}", "{p:up|down=up}")
+    assert run(["lint", str(toy)]) == 2
+    assert f"{toy}:{line}:1: error: two words of `p` mean the same" in capsys.readouterr().err
