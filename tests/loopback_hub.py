@@ -75,10 +75,11 @@ def loopback_hub(
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            if self.path not in hub.files:
+            path = self.path.partition("?")[0]
+            if path not in hub.files:
                 self.send_error(404)
                 return
-            content, start = hub.files[self.path] + hub.extra, 0
+            content, start = hub.files[path] + hub.extra, 0
             if hub.ranges and asked:
                 start = int(asked.removeprefix("bytes=").rstrip("-"))
                 self.send_response(206)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -71,7 +75,6 @@ def test_offline_means_no_request_at_all(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     import socket
-    import subprocess
 
     def forbidden(*_: Any, **__: Any) -> Any:
         raise AssertionError("a request is made")
@@ -237,6 +240,29 @@ def test_files_of_a_web_server_can_be_trusted_on_first_use(
     register(project, "small.v1", entry(source, None))
     assert run(["pull", "small.v1", "--trust-first-use"]) == 0
     assert zoo.load("small.v1").spec.name == "small"
+
+
+def test_a_hub_is_pinned_to_the_commit_that_was_seen_first(
+    project: Path, store: Store, hub: Hub
+) -> None:
+    """As huggingface_hub asks for it, in a process of its own: it reads HF_ENDPOINT once."""
+    pytest.importorskip("huggingface_hub")
+    commit = "0123456789" * 4
+    siblings = [{"rfilename": path, "size": len(content)} for path, content in bundle().items()]
+    info = {"id": "owner/name", "sha": commit, "siblings": siblings}
+    hub.files = {
+        f"/owner/name/resolve/{commit}/{path}": content for path, content in bundle().items()
+    }
+    for path in ("", f"/revision/{commit}"):
+        hub.files[f"/api/models/owner/name{path}"] = json.dumps(info).encode()
+    register(project, "small.v1", entry({"kind": "hf", "repo": "owner/name"}, None))
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_secret"}
+    command = [sys.executable, "-m", "zoo", "pull", "small.v1", "--trust-first-use"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f'revision = "{commit}"' in (store.root / "trusted/small.v1/zoo.lock").read_text()
+    assert zoo.load("small.v1").spec.name == "small"
+    assert "Bearer hf_secret" in hub.authorizations
 
 
 @pytest.fixture

@@ -62,14 +62,9 @@ class Source(BaseModel):
 
     kind: str
 
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the same files are always meant, as with a commit. Where that cannot be said,
-        the digests of the files alone hold a source to what it was."""
-        return True
-
     def pinned(self, access: Access) -> Self:
-        """This source at the revision that it is at now."""
+        """This source at the revision that it is at now. One that has no revisions is held to what
+        it was by the digests of its files."""
         return self
 
     def files(self, access: Access) -> Mapping[str, int]:

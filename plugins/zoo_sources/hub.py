@@ -28,12 +28,8 @@ class HuggingFace(Source):
     repo: str = Field(pattern=_REPO)
     revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
 
-    @property
-    def is_pinned(self) -> bool:
-        return self.revision is not None
-
     def pinned(self, access: Access) -> Self:
-        if self.is_pinned:
+        if self.revision is not None:
             return self
         return self.model_copy(update={"revision": self._info(access).sha})
 

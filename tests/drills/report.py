@@ -31,7 +31,7 @@ Each operation is run once for each of its system calls that touch files, with a
 the process is killed (SIGKILL), the call fails (EIO), or the disk is full from there on (ENOSPC).
 *Lost* is a model that was there and is not any more; *torn* one whose files do not belong together
 or are not whole; *left* what is still there after `zoo gc`. A run that was refused has told an
-error and changed nothing that was there. The last row is what people write without a zoo: a spec
+error. The last row is what people write without a zoo: a spec
 file, and beside it weights by safetensors' `save_file`.
 
 | operation | runs | killed | refused | done all the same | lost | torn | left |

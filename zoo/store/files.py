@@ -30,7 +30,6 @@ from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
 from zoo.errors import Problem, ZooError
 from zoo.pretrained import File
 
-_CHUNK = 1 << 20
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 """What file systems say that have no hard links, or no more of them."""
 
