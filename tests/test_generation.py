@@ -14,7 +14,9 @@ from transformers import GenerationConfig
 
 import zoo
 from benchmarks import peers
+from zoo.generation.beam import Hypotheses
 from zoo.generation.sampling import probabilities
+from zoo.generation.search import Ends
 from zoo.transformer import Transformer
 
 VOCAB, EOS, START, NEW = 61, 2, 60, 14
@@ -175,6 +177,17 @@ def test_a_wide_beam_finds_the_best_of_all(
     (found,) = zoo.generate(four_tokens, prompt, max_new_tokens=LENGTH, eos=eos, method=method)
     assert found.ids == best
     assert found.score == pytest.approx(judged(best), abs=1e-5)
+
+
+def test_what_ends_beyond_the_beam_neither_counts_nor_runs_on() -> None:
+    row = Hypotheses(0, [(1,), (2,)])
+    ends = Ends(10, frozenset({9}), ())
+    picked = row.extend(
+        [-1.0, -2.0, -3.0, -4.0], [0, 1, 0, 1], [9, 5, 9, 6], method=zoo.Beam(size=2), ends=ends
+    )
+    assert picked == [1, 3]
+    assert row.running == [(2, 5), (2, 6)]
+    assert [one.ids for one in row.ended] == [(1, 9)]
 
 
 def test_scores_are_log_probabilities(four_tokens: Transformer) -> None:
