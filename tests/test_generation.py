@@ -14,7 +14,9 @@ from transformers import GenerationConfig
 
 import zoo
 from benchmarks import peers
+from zoo.generation.beam import Hypotheses
 from zoo.generation.sampling import probabilities
+from zoo.generation.search import Ends
 from zoo.transformer import Transformer
 
 VOCAB, EOS, START, NEW = 61, 2, 60, 14
@@ -46,11 +48,13 @@ def translators() -> peers.Pair:
     )
 
 
-def expected(theirs: nn.Module, row: list[int], **options: Any) -> list[int]:
+def expected(
+    theirs: nn.Module, row: list[int], *, eos: Sequence[int] = (EOS,), **options: Any
+) -> list[int]:
     """What `transformers` generates of one row, up to the end that it is given."""
     config = GenerationConfig(
         max_new_tokens=NEW,
-        eos_token_id=EOS,
+        eos_token_id=list(eos),
         pad_token_id=START,
         do_sample=False,
         decoder_start_token_id=START,
@@ -61,7 +65,8 @@ def expected(theirs: nn.Module, row: list[int], **options: Any) -> list[int]:
     found = given.generate(ids, generation_config=config, attention_mask=torch.ones_like(ids))
     first = 1 if theirs.config.is_encoder_decoder else len(row)
     new: list[int] = found[0, first:].tolist()
-    return new[: new.index(EOS) + 1] if EOS in new else new
+    ends = [place for place, id_ in enumerate(new) if id_ in eos]
+    return new[: ends[0] + 1] if ends else new
 
 
 def generated(ours: Transformer, method: Any = GREEDY, **options: Any) -> list[list[int]]:
@@ -84,6 +89,16 @@ def test_beam_search_of_decoders(decoders: peers.Pair, alpha: float) -> None:
     theirs, ours = decoders
     wanted = [expected(theirs, row, num_beams=4, length_penalty=alpha) for row in PROMPTS]
     assert generated(ours, zoo.Beam(size=4, length_penalty=alpha)) == wanted
+
+
+@pytest.mark.parametrize("eos", [[3], [49], [3, 12, 25, 42], [5, 11, 16, 48], range(20)])
+def test_beam_search_that_meets_ends(decoders: peers.Pair, eos: Sequence[int]) -> None:
+    """Tokens that are likely, so that sequences end early, and some in places beyond the beam."""
+    theirs, ours = decoders
+    wanted = [expected(theirs, row, eos=eos, num_beams=4, length_penalty=0.8) for row in PROMPTS]
+    method = zoo.Beam(size=4, length_penalty=0.8)
+    found = zoo.generate(ours, PROMPTS, max_new_tokens=NEW, eos=eos, method=method)
+    assert [list(one.ids) for one in found] == wanted
 
 
 @pytest.mark.parametrize("penalty", [1.5, 3.0])
@@ -162,6 +177,17 @@ def test_a_wide_beam_finds_the_best_of_all(
     (found,) = zoo.generate(four_tokens, prompt, max_new_tokens=LENGTH, eos=eos, method=method)
     assert found.ids == best
     assert found.score == pytest.approx(judged(best), abs=1e-5)
+
+
+def test_what_ends_beyond_the_beam_neither_counts_nor_runs_on() -> None:
+    row = Hypotheses(0, [(1,), (2,)])
+    ends = Ends(10, frozenset({9}), ())
+    picked = row.extend(
+        [-1.0, -2.0, -3.0, -4.0], [0, 1, 0, 1], [9, 5, 9, 6], method=zoo.Beam(size=2), ends=ends
+    )
+    assert picked == [1, 3]
+    assert row.running == [(2, 5), (2, 6)]
+    assert [one.ids for one in row.ended] == [(1, 9)]
 
 
 def test_scores_are_log_probabilities(four_tokens: Transformer) -> None:

@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 @click.option("--top-p", type=float, help="Draw from the likeliest, with this share in sum.")
 @click.option("--min-p", type=float, help="Draw from those with this share of the likeliest.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of drawing.")
-@click.option("--repetition-penalty", type=float, default=1.0, show_default=True)
+@click.option(
+    "--repetition-penalty",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Above 1, tokens that are there already become less likely.",
+)
 @click.option("--eos", type=int, help="The id that ends text, over what the folder says.")
 @click.option("--start", type=int, help="The id that a target begins with, likewise.")
 @click.option("--mask-id", type=int, help="The id of a masked token, where text is ids.")
