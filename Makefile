@@ -21,7 +21,7 @@ drill: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m drill
 
 bench: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --write docs/performance.md
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

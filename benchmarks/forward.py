@@ -16,7 +16,7 @@ VOCAB = 32000
 Case = Callable[[], object]
 
 
-def measure(rounds: int = 9) -> list[Ratio]:
+def measure(rounds: int = 5) -> list[Ratio]:
     """A ratio for each model and peer."""
     return [
         *translation(rounds),

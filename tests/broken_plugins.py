@@ -33,6 +33,13 @@ HIDE = "weights = weights.masked_fill(~mask, 0.0)"
 MASKED = "if mask is not None:  #"
 OUTPUT = "return output, weights if return_weights else None"
 
+INCREMENTAL = """\
+    @property
+    def incremental(self):
+        return True
+
+"""
+
 SEQUENTIAL = """\
 from torch import nn
 
@@ -260,6 +267,15 @@ BROKEN: Mapping[str, Broken] = {
         {"else memory": "else memory.detach()"},
         ("gradients",),
         "over a memory: no gradient reaches the input memory",
+    ),
+    "cache_ignored": Broken(
+        "attention",
+        {
+            "    def layout(self)": INCREMENTAL + "    def layout(self)",
+            "return_weights: bool = False": "return_weights: bool = False, cache=None",
+        },
+        ("interface",),
+        "one by one with a `cache`",
     ),
     # precision
     "cancels": Broken("ffn", before("x = (x + 1e5) - 1e5"), ("precision",), "in float32"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
+from zoo.cache import Cache, LayerCache
 from zoo.component import fields_of
 from zoo.context import LayerContext
 from zoo.plugin_driver import (
@@ -154,6 +156,12 @@ class AttendingDriver(Driver):
         return getattr(self.spec.model, "memory_width", None) is not None
 
     @property
+    def described(self) -> Any:
+        """The description of the component under test."""
+        host: Any = self.spec.model
+        return host.part
+
+    @property
     def n_keys(self) -> int:
         """How many positions may be attended to."""
         return MEMORY_LENGTH if self.crosses else LENGTH
@@ -223,6 +231,26 @@ class AttendingDriver(Driver):
             yield "a query that may attend to nothing gives NaN"
 
 
+def expect_same_with_cache(
+    whole: torch.Tensor, step: Callable[[int, torch.Tensor, LayerCache], torch.Tensor]
+) -> None:
+    """Raises PromiseError unless token by token with a cache the output is that of all at once.
+
+    Args:
+        whole: of all tokens, causal, (batch, LENGTH, width).
+        step: the output of the token at a place, with its position and what is kept.
+    """
+    cache = Cache(LENGTH)
+    for place in range(LENGTH):
+        position = cache.append(1, seen=None, counted=None, device=whole.device)
+        found = step(place, position, cache.layer(0))
+        if not close(found, whole[:, place : place + 1], 1e-5):
+            raise PromiseError(
+                "the output is another when tokens come one by one with a `cache`, although it is "
+                "said to be incremental"
+            )
+
+
 class AttentionDriver(AttendingDriver):
     def attend(
         self,
@@ -244,6 +272,26 @@ class AttentionDriver(AttendingDriver):
     def check(self, inputs: Tensors) -> None:
         expect_branch(self.model.part)
         super().check(inputs)
+        if self.described.incremental and not self.crosses:
+            expect_same_with_cache(
+                self.attend(*inputs, causal=True)[0], partial(self._step, inputs[0])
+            )
+
+    def _step(
+        self, x: torch.Tensor, place: int, position: torch.Tensor, cache: LayerCache
+    ) -> torch.Tensor:
+        output: torch.Tensor = self.model.part(
+            x[:, place : place + 1],
+            None,
+            mask=None,
+            causal=True,
+            rotation=None,
+            bias=None,
+            positions=position,
+            cache=cache.of("self_attn"),
+            return_weights=False,
+        )[0]
+        return output
 
 
 class BlockDriver(AttendingDriver):
@@ -266,6 +314,20 @@ class BlockDriver(AttendingDriver):
         )
         output, weights = self.model.part(x, context)
         return output, dict(weights)
+
+    def check(self, inputs: Tensors) -> None:
+        super().check(inputs)
+        if not self.described.not_incremental and not self.crosses:
+            expect_same_with_cache(
+                self.attend(*inputs, causal=True)[0], partial(self._step, inputs[0])
+            )
+
+    def _step(
+        self, x: torch.Tensor, place: int, position: torch.Tensor, cache: LayerCache
+    ) -> torch.Tensor:
+        context = LayerContext(causal=True, positions=position, cache=cache)
+        output: torch.Tensor = self.model.part(x[:, place : place + 1], context)[0]
+        return output
 
 
 DRIVERS: Mapping[str, type[Driver]] = {

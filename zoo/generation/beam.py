@@ -93,13 +93,9 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
     totals = torch.full((batch, size), -torch.inf, device=device)
     totals[:, 0] = 0.0
     for n_tokens in range(1, ends.max_new_tokens + 1):
-        added = penalize(_log_softmax(scores), seen, method.repetition_penalty)
-        sums = totals[:, :, None] + added.view(-1, size, added.shape[-1])
-        n_tokens_of_all = sums.shape[-1]
         # As many as may end in one step, and `size` that run on.
-        n_best = min((1 + max(1, len(ends.eos))) * size, size * n_tokens_of_all)
-        values, places = sums.flatten(1).topk(n_best)
-        beams, tokens = places // n_tokens_of_all, places % n_tokens_of_all
+        n_best = (1 + max(1, len(ends.eos))) * size
+        values, beams, tokens = _candidates(scores, totals, seen, method, n_best)
         table = list(zip(values.tolist(), beams.tolist(), tokens.tolist(), strict=True))
         decoding.check([row_values[0] for row_values, _, _ in table])
         going: list[int] = []
@@ -126,8 +122,32 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
     return [best[number] for number in range(batch)]
 
 
-def _log_softmax(scores: torch.Tensor) -> torch.Tensor:
-    return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
+def _candidates(
+    scores: torch.Tensor, totals: torch.Tensor, seen: torch.Tensor, method: Beam, n_best: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The best extensions of each row's sequences.
+
+    Args:
+        scores: of the next token, (rows * size, vocab).
+        totals: log-probabilities of the running sequences, (rows, size).
+        seen: the ids of each so far, (rows * size, n).
+        method: the search.
+        n_best: how many are wanted of each row.
+
+    Returns:
+        Their log-probabilities, best first, the sequences that they extend, and the tokens, each
+        (rows, n_best) or as many as there are.
+    """
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if method.repetition_penalty != 1.0:
+        wide = penalize(wide.log_softmax(-1), seen, method.repetition_penalty)
+        norm = torch.zeros(())
+    else:  # the best logits are the best probabilities: only theirs are computed
+        norm = wide.logsumexp(-1, keepdim=True)
+    found, tokens = wide.topk(min(n_best, wide.shape[-1]))
+    sums = (found - norm).view(*totals.shape, -1) + totals[:, :, None]
+    values, places = sums.flatten(1).topk(min(n_best, sums[0].numel()))
+    return values, places // found.shape[-1], tokens.view(len(sums), -1).gather(1, places)
 
 
 def _seen(prompt: Rows) -> torch.Tensor:

@@ -106,7 +106,8 @@ class MultiHeadAttention(nn.Module):
         places = None if return_weights or memory is not None else places_of_tokens(x, mask)
         q = self._queries(x, rotation, places)
         k, v = self._keys_and_values(x, memory, rotation, cache, places)
-        if positions is None:
+        positional = self.temperature is not None or self.reach is not None
+        if positions is None and positional:
             positions = torch.arange(q.shape[-2], device=q.device)
         if self.temperature is not None:
             q = self.temperature(q, positions)
