@@ -48,6 +48,19 @@ def translated(folder: Path, text: str) -> str:
     return str(target.decode(found.ids))
 
 
+@pytest.mark.parametrize(
+    ("german", "english"),
+    [
+        ("Ich möchte ein Bier.", "I want a beer."),
+        ("Tom hat einen Hund.", "Tom has a dog."),
+        ("Es regnet.", "It's raining."),
+    ],
+)
+def test_tatoeba_de_en_translates(german: str, english: str) -> None:
+    folder = ROOT / "pretrained" / "transformer-small.tatoeba-de-en"
+    assert translated(folder, german) == english
+
+
 def test_beer_de_en_orders_a_beer() -> None:
     folder = ROOT / "pretrained" / "beer-de-en"
     assert translated(folder, "ich mochte ein bier") == "i want a beer"
