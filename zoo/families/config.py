@@ -153,8 +153,7 @@ def _expected(default: Any, value: Any) -> str | None:
     if default is None or value is None:
         return None
     if isinstance(value, list) and not isinstance(default, list):  # perhaps one for each layer
-        items = cast("list[Any]", value)
-        return next((kind for item in items if (kind := _expected(default, item))), None)
+        return next((kind for item in value if (kind := _expected(default, item))), None)
     if isinstance(default, bool):
         return None if isinstance(value, bool) else "true or false"
     if isinstance(default, int):
