@@ -24,7 +24,7 @@ from pathlib import Path
 
 from zoo.atomic import new_file, new_folder, write_text
 from zoo.card import CARD_NAME, CardFields, card_text, read_card
-from zoo.document import from_data, read_document
+from zoo.document import from_weights, read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
 from zoo.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
 from zoo.reading import spec_of
@@ -236,7 +236,7 @@ def write_bundle(
 
     with new_folder(folder) as new, open_weights(saved) as weights:
         header = weights.header
-        spec = spec_of(from_data(header.spec, f"{saved} (its spec)"), registry)
+        spec = spec_of(from_weights(header.spec, f"{saved} (its spec)"), registry)
         with destination(new, max_shard_bytes=max_shard_bytes) as write:
             write(header, lambda name: _checked(weights, name))
         weights.check_unchanged()

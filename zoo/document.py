@@ -49,7 +49,7 @@ class Document:
 
     `problems` are those that do not keep the rest from being read: keys that are written twice, of
     which the first counts. What reads a document reports them. `max_depth` is how deep its keys
-    may nest.
+    may nest. `stored` says that the zoo wrote it, perhaps an earlier one.
     """
 
     def __init__(
@@ -58,8 +58,11 @@ class Document:
         data: dict[str, Any],
         text: str | None = None,
         max_depth: int = DEFAULT.key_depth,
+        *,
+        stored: bool = False,
     ) -> None:
         self.name = name
+        self.stored = stored
         self.data = data
         self.text = text
         self.max_depth = max_depth
@@ -190,3 +193,9 @@ def _too_deep(document: Document) -> Problem | None:
 def from_data(data: dict[str, Any], name: str, *, budget: Budget = DEFAULT) -> Document:
     """A document made of data that was not read from text."""
     return Document(name, data, max_depth=budget.key_depth)
+
+
+def from_weights(data: dict[str, Any], name: str) -> Document:
+    """The full form of a spec that was stored with weights. Earlier ones state values where they
+    change nothing, which is let pass."""
+    return Document(name, data, stored=True)

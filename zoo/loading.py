@@ -14,7 +14,7 @@ import torch
 
 from zoo.building import build_on_meta, empty, fill_initial, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
-from zoo.document import from_data
+from zoo.document import from_weights
 from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
 from zoo.layout import Tensor
 from zoo.load_report import LoadReport, TensorReport
@@ -81,7 +81,7 @@ def load(
         header = weights.header
         if lock is not None:
             check_weights(path.parent, lock, weights)
-        spec = spec_of(from_data(header.spec, f"{path} (its spec)"), registry)
+        spec = spec_of(from_weights(header.spec, f"{path} (its spec)"), registry)
         if locked:
             check_locked(spec, path.parent)
         _check_against_spec(header, spec, where)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.budget import check_budget
-from zoo.document import Document, from_data, parse, read_document
+from zoo.document import Document, from_data, from_weights, parse, read_document
 from zoo.errors import Place, Problem, SpecError, nearest, quoted
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
@@ -63,7 +63,7 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
     if path != folder and not _exists(path):
         return read_spec(source, registry=registry), None
     header = read_header(path)
-    return spec_of(from_data(header.spec, str(path)), registry), header
+    return spec_of(from_weights(header.spec, str(path)), registry), header
 
 
 def _stored(name: str, registry: Registry) -> Path | None:

@@ -186,8 +186,9 @@ class _Validation:
 
     def add_idle(self) -> None:
         """Report the values that change nothing wherever they are read, one for each field. Those
-        of the specs that this one extends are let pass: it cannot take them out of their files."""
-        if not self.idle:
+        of the specs that this one extends are let pass: it cannot take them out of their files.
+        So are those of a spec that was stored."""
+        if not self.idle or self.root.table.document.stored:
             return
         counted: set[Leaf] = set()
         idle: dict[str, list[Leaf]] = {}
