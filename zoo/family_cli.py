@@ -49,7 +49,7 @@ def import_(
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path), metavar="NAME")
+@click.argument("model", metavar="NAME")
 @click.option("--to", type=click.Choice(["hf"]), required=True, help="What is written.")
 @click.option(
     "-o",
@@ -60,7 +60,7 @@ def import_(
     help="The new folder.",
 )
 @click.pass_obj
-def export(layers: Layers, model: Path, to: str, output: Path) -> None:
+def export(layers: Layers, model: str, to: str, output: Path) -> None:
     """Write NAME, a model that was imported, as the kind of folder that it was imported from."""
     registry = layers()
     from zoo.families import export_folder

@@ -70,7 +70,7 @@ def load(
         SpecError, PluginError: its spec cannot be built with the plugins at hand.
     """
     registry = load_registry() if registry is None else registry
-    path = _find(path_or_name, registry)
+    path = find_weights(path_or_name, registry)
     where = Place(str(path))
     patterns = [only] if isinstance(only, str) else only
     lock = lock_of_bundle(path.parent)
@@ -103,7 +103,9 @@ def load(
     return place(model, tensors, device=device)
 
 
-def _find(path_or_name: str | Path, registry: Registry) -> Path:
+def find_weights(path_or_name: str | Path, registry: Registry) -> Path:
+    """The weights file, or the index of shards, that a path or the name of a model means; a
+    published model is pulled first if it is not in the store. Raises as `load`."""
     path, name = Path(path_or_name), str(path_or_name)
     if path.exists() or path.suffix == ".safetensors":
         return weights_path(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -73,14 +72,14 @@ def run(
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
     if sample and beams is not None:
         raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
-    from zoo.loading import load
+    from zoo.loading import find_weights, load
     from zoo.running.tasks import Options, as_text, run_task
     from zoo.running.text import read_special_ids, read_text
 
     method = _method(given, beams, seed if sample else None, repetition_penalty)
-    found = load(model, registry=layers())
-    path = Path(model)
-    folder = path.parent if path.is_file() else path
+    registry = layers()
+    path = find_weights(model, registry)
+    found, folder = load(path, registry=registry), path.parent
     report = run_task(
         found,
         text,

@@ -22,19 +22,20 @@ from zoo.families.origin import Origin, check_companions, read_companions, write
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
-from zoo.loading import load
+from zoo.loading import find_weights, load
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, weights_path
+from zoo.weights_file import Header
 from zoo.weights_reader import read_header
 
 
-def export_folder(source: Path, output: Path, *, registry: Registry | None = None) -> None:
+def export_folder(source: str | Path, output: Path, *, registry: Registry | None = None) -> None:
     """Write an imported model as a folder that `transformers` loads.
 
     Args:
-        source: the folder or weights file of a model that was imported, trained further or not.
+        source: the folder, the weights file or the name of a model that was imported, trained
+            further or not.
         output: the new folder, which appears at the end, whole.
         registry: where families and components are looked up.
 
@@ -45,7 +46,7 @@ def export_folder(source: Path, output: Path, *, registry: Registry | None = Non
         ZooError: `output` is there already, or cannot be written.
     """
     registry = load_registry() if registry is None else registry
-    path = weights_path(source)
+    path = find_weights(source, registry)
     origin = _origin(read_header(path), Place(str(path)))
     model = load(path, registry=registry)
     plan = _plan(model, origin, registry, Place(str(path)))
