@@ -13,6 +13,7 @@ import torch
 
 import zoo
 from zoo.cli import run
+from zoo.weights_reader import read_header
 
 TINY = {
     "format": 1,
@@ -286,3 +287,15 @@ def test_the_peak_is_at_most_a_tenth_over_the_weights(dtype: str, read: str, pro
     command = [sys.executable, "-c", PEAK, dtype, read]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 1.1 * Path("wide.safetensors").stat().st_size
+
+
+def test_a_spec_of_earlier_days_is_read() -> None:
+    """Full forms once stated values that change nothing. Those in specs that people write are
+    refused; those that were stored with weights keep loading."""
+    path = Path(__file__).parent.parent / "pretrained/beer-de-en/model.safetensors"
+    stored = read_header(path).spec
+    assert stored["encoder"]["block"]["self_attn"]["window_sides"] == "past"
+    model = zoo.load(path)
+    assert "window_sides" not in model.spec.to_dict()["encoder"]["block"]["self_attn"]
+    with pytest.raises(zoo.SpecError, match="`window_sides` of"):
+        zoo.read_spec(stored)

@@ -81,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["show", "more.toml", "--json"],
         ["show", "tiny.toml", "--tensors"],
         ["show", "weights"],
-        ["lock", "tiny.toml", "-o", "lock"],
+        ["lock", "tiny.toml", "--output", "lock"],
         ["bundle", "verify", "bundle"],
     ],
     ids=" ".join,
