@@ -155,7 +155,7 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     assert "--top-k goes with --sample" in refused("run", decoder, "3", "--top-k", "3")
     assert "take one" in refused("run", decoder, "3", "--sample", "--beams", "2")
     assert "--top-p: Input should be" in refused("run", decoder, "3", "--sample", "--top-p", "2")
-    assert "registered with a spec and without weights" in refused("run", "gpt2", "3")
+    assert "registered with a spec and without weights" in refused("run", "vaswani-base", "3")
     folder = Path(with_words("decoder"))
     (folder / "generation_config.json").write_text('{"eos_token_id": "end"}')
     assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")

@@ -98,11 +98,11 @@ def temperature(a: Any, position: int) -> float:
     return scale
 
 
-def sees(a: Any, i: int, j: int) -> bool:
-    """Whether the window or chunk lets position i attend to position j."""
+def sees(a: Any, i: int, j: int, at: int, key_at: int) -> bool:
+    """Whether the window lets place i attend to place j, or the chunk position `at` to `key_at`."""
     if a.window != "none":
         return abs(i - j) <= a.window if a.window_sides == "both" else i - j < a.window
-    return a.chunk == "none" or i // a.chunk == j // a.chunk
+    return a.chunk == "none" or at // a.chunk == key_at // a.chunk
 
 
 def gate(a: Any, w: Weights, x: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def multi_head(
                     if (
                         not allowed[b, h, i, j]
                         or (causal and j > i)
-                        or not sees(a, at[i], key_at[j])
+                        or not sees(a, i, j, at[i], key_at[j])
                     ):
                         continue
                     s = (q[h] @ k[j][group]) * a.scale
