@@ -8,6 +8,7 @@
     ignores = ["..."]                 # keys of config.json that change nothing here
 
     [defaults]                        # what config.json may omit and the generated data lacks
+    [example]                         # what `zoo lint` takes instead of some defaults
     [let]                             # named values
     [spec]                            # the spec
     [legacy]                          # other spellings in old checkpoints, of parts of names
@@ -97,6 +98,7 @@ class _Head(BaseModel):
     without: list[str] = Field(default_factory=list[str])
     ignores: list[str] = Field(default_factory=list[str])
     defaults: Any = None
+    example: dict[str, Any] = Field(default_factory=dict[str, Any])
     let: Any = None
     spec: Any = None
     legacy: Mapping[str, str] = Field(default_factory=dict[str, str])
@@ -114,6 +116,7 @@ class Family:
     prefixes: tuple[str, ...]
     ignores: frozenset[str]
     defaults: Mapping[str, Any]
+    example: Mapping[str, Any]
     let: Mapping[str, tuple[Any, Document]]
     spec: Table
     legacy: Mapping[str, str]
@@ -155,6 +158,7 @@ def _read(path: Path, chain: tuple[Path, ...]) -> Family:
             key: None if value == "none" else value
             for key, value in _table(document, "defaults").items()
         },
+        example=head.example,
         let={name: (value, document) for name, value in _table(document, "let").items()},
         spec=spec,
         legacy=head.legacy,
@@ -219,6 +223,7 @@ def _over(parent: Family, own: Family, head: _Head, document: Document) -> Famil
         prefixes=own.prefixes if head.prefix is not None else parent.prefixes,
         ignores=parent.ignores | own.ignores,
         defaults={**parent.defaults, **own.defaults},
+        example=own.example,
         let={**parent.let, **own.let},
         spec=_merge(parent.spec, own.spec),
         legacy={**parent.legacy, **own.legacy},

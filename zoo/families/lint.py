@@ -76,15 +76,16 @@ def lint(family: Family, registry: Registry, config: Path | None = None) -> Lint
 
 def _default_configs(family: Family, catalogue: Catalogue) -> Iterator[JsonFile]:
     for model_type in family.model_types:
-        if not catalogue.defaults(model_type).values and not family.defaults:
+        if not (catalogue.defaults(model_type).values or family.defaults or family.example):
             raise SpecError(
                 Problem(
                     f"there is no default configuration for `{model_type}`",
                     Place(str(family.path)),
-                    help="check it with a config.json: `zoo lint FAMILY --config FILE`",
+                    help="write one as `[example]`, or check the family with a config.json: "
+                    "`zoo lint FAMILY --config FILE`",
                 )
             )
-        yield JsonFile(Path(CONFIG), {"model_type": model_type}, "")
+        yield JsonFile(Path(CONFIG), {"model_type": model_type, **family.example}, "")
 
 
 def _expressions(family: Family) -> list[str]:
