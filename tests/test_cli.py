@@ -203,7 +203,7 @@ def test_a_place_that_cannot_be_written_to_is_told_before_the_work(command: Zoo)
 
 def test_ctrl_c_ends_a_build_and_leaves_nothing(project: Path) -> None:
     running = subprocess.Popen(
-        [sys.executable, "-m", "zoo", "build", "vaswani-base", "-o", "out"],
+        [sys.executable, "-m", "zoo", "build", "vaswani-big", "-o", "out"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

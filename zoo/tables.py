@@ -18,6 +18,9 @@ class _Refused:
 
 REFUSED = _Refused()
 
+MAX_FINDINGS = 1_000
+"""Beyond so many problems, the items of arrays are not looked at any more."""
+
 
 @dataclass(eq=False, slots=True)
 class Leaf:
@@ -83,6 +86,8 @@ def _check_value(value: Any, document: Document, path: KeyPath, findings: Findin
         return True
     if isinstance(value, list) and len(path) <= document.max_depth:
         for index, item in enumerate(value):
+            if len(findings) >= MAX_FINDINGS:
+                break
             _check_value(item, document, (*path, index), findings)
         return True
     message = None
