@@ -207,6 +207,8 @@ def test_ctrl_c_ends_a_build_and_leaves_nothing(project: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A job in the background, as these tests may be, is started with interrupts ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while running.poll() is None and not [*project.glob("out/.zoo-*")]:
         time.sleep(0.01)
