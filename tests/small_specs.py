@@ -26,6 +26,21 @@ SIZES = {
     "target_vocab": VOCAB,
     "max_length": 12,
 }
+TINY = {
+    "format": 1,
+    "name": "tiny",
+    "builder": "encoder_decoder",
+    "source_vocab": 11,
+    "target_vocab": 11,
+    "share_embeddings": True,
+    "n_layers": 1,
+    "d_model": 8,
+    "n_heads": 2,
+    "d_ff": 12,
+    "norm": "batch_norm",
+    "head": {"kind": "linear", "tied": True},
+}
+"""A model with tied tensors, buffers and an integer among them, as small as can be."""
 
 
 def small(path: Path) -> dict[str, Any]:

@@ -10,25 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_specs import TINY
 
 import zoo
 from zoo.cli import run
 from zoo.weights_reader import read_header
 
-TINY = {
-    "format": 1,
-    "name": "tiny",
-    "builder": "encoder_decoder",
-    "source_vocab": 11,
-    "target_vocab": 11,
-    "share_embeddings": True,
-    "n_layers": 1,
-    "d_model": 8,
-    "n_heads": 2,
-    "d_ff": 12,
-    "norm": "batch_norm",
-    "head": {"kind": "linear", "tied": True},
-}
 TABLE = "decoder.embed.tokens.weight"
 
 

@@ -11,23 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_specs import TINY
 
 import zoo
 
-TINY = {
-    "format": 1,
-    "name": "tiny",
-    "builder": "encoder_decoder",
-    "source_vocab": 11,
-    "target_vocab": 11,
-    "share_embeddings": True,
-    "n_layers": 1,
-    "d_model": 8,
-    "n_heads": 2,
-    "d_ff": 12,
-    "norm": "batch_norm",
-    "head": {"kind": "linear", "tied": True},
-}
 INDEX = "model.safetensors.index.json"
 MOST = 600
 

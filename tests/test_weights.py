@@ -15,25 +15,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from small_specs import EXAMPLES, small
+from small_specs import EXAMPLES, TINY, small
 from torch import nn
 
 import zoo
 
-TINY = {
-    "format": 1,
-    "name": "tiny",
-    "builder": "encoder_decoder",
-    "source_vocab": 11,
-    "target_vocab": 11,
-    "share_embeddings": True,
-    "n_layers": 1,
-    "d_model": 8,
-    "n_heads": 2,
-    "d_ff": 12,
-    "norm": "batch_norm",
-    "head": {"kind": "linear", "tied": True},
-}
 TABLE = "decoder.embed.tokens.weight"
 ALIASES = ("encoder.embed.tokens.weight", "head.out.weight")
 NORM = "encoder.norm.weight"

@@ -27,6 +27,7 @@ from zoo.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.document import from_weights, read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
 from zoo.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
+from zoo.model_files import COMPANIONS
 from zoo.reading import spec_of
 from zoo.registry import Registry
 from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, changed_tensor
@@ -35,26 +36,7 @@ from zoo.weights_writer import destination
 
 SPEC_NAME = "spec.toml"
 SIGNATURE_NAME = "model.sig"
-COMPANIONS = (
-    "LICENSE",
-    "NOTICE",
-    "added_tokens.json",
-    "bpe.codes",
-    "chat_template.jinja",
-    "generation_config.json",
-    "merges.txt",
-    "preprocessor_config.json",
-    "sentencepiece.bpe.model",
-    "source.spm",
-    "special_tokens_map.json",
-    "spiece.model",
-    "target.spm",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-    "vocab.txt",
-)
+_BESIDES = ("LICENSE", "NOTICE", *COMPANIONS)
 """The files that a bundle may have besides: of the tokenizer, and the terms of use."""
 
 _SHARD = re.compile(r"model-[0-9a-f]{12}-\d{5}-of-\d{5}\.safetensors")
@@ -154,7 +136,7 @@ def _file_problems(path: Path, lock: Lock) -> Iterator[Problem]:
 
 
 def _belongs(name: str) -> bool:
-    known = (SPEC_NAME, CARD_NAME, FILE_NAME, INDEX_NAME, *COMPANIONS)
+    known = (SPEC_NAME, CARD_NAME, FILE_NAME, INDEX_NAME, *_BESIDES)
     return name in known or _SHARD.fullmatch(name) is not None
 
 
@@ -242,7 +224,7 @@ def write_bundle(
         weights.check_unchanged()
         write_text(new / SPEC_NAME, data_to_toml(header.spec))
         beside = companions if companions is not None else weights.path.parent
-        for name in COMPANIONS:
+        for name in _BESIDES:
             if (beside / name).is_file():
                 _copy(beside / name, new / name)
         lock = Lock(

@@ -13,6 +13,7 @@ import click
 
 import zoo
 from zoo.bundle_cli import bundle, load, lock
+from zoo.cli_output import print_report
 from zoo.errors import Place, Problem, ZooError
 from zoo.family_cli import export, families, import_, lint
 from zoo.plugin_cli import init, plugin
@@ -138,7 +139,7 @@ def build(
     report = build_and_save(
         found, output, seed=seed, dtype=dtype, device=device, max_shard_bytes=max_shard_bytes
     )
-    _print(as_json, report, _build_text)
+    print_report(as_json, report, _build_text)
 
 
 def _build_text(report: dict[str, Any]) -> str:
@@ -163,7 +164,7 @@ def validate(layers: Layers, specs: tuple[str, ...], as_json: bool) -> None:
         report.append({"spec": spec, "valid": found is not None, **_told_of(found, wrong)})
     lines = [f"{one['spec']}: {one['name']} {one['digest']}" for one in report if one["valid"]]
     if as_json or lines:
-        _print(as_json, report, lambda _: "\n".join(lines))
+        print_report(as_json, report, lambda _: "\n".join(lines))
     if problems:
         raise ZooError(problems)
 
@@ -225,13 +226,15 @@ def show(
 
         write_text(svg, to_svg(found))
     if resolved:
-        _print(as_json, found.to_dict(), lambda _: views.resolved_text(found))
+        print_report(as_json, found.to_dict(), lambda _: views.resolved_text(found))
     elif tensors:
-        _print(as_json, views.tensors_data(found), views.tensors_text)
+        print_report(as_json, views.tensors_data(found), views.tensors_text)
     elif backends:
-        _print(as_json, views.backends_data(found), views.backends_text)
+        print_report(as_json, views.backends_data(found), views.backends_text)
     elif svg is None or as_json:
-        _print(as_json, views.summary_data(found), lambda data: views.summary_text(found, data))
+        print_report(
+            as_json, views.summary_data(found), lambda data: views.summary_text(found, data)
+        )
 
 
 @cli.command()
@@ -246,7 +249,7 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
 
     registry = layers()
     data = diff_data(Side.read(a, registry), Side.read(b, registry))
-    _print(as_json, data, diff_text)
+    print_report(as_json, data, diff_text)
     return 0 if data["equal"] else 1
 
 
@@ -281,7 +284,7 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
         if pattern is not None:
             raise click.UsageError(f"{what!r} is neither 'models' nor 'components'")
         what, pattern = None, what
-    _print(as_json, listing_data(layers(), what, pattern), listing_text)
+    print_report(as_json, listing_data(layers(), what, pattern), listing_text)
 
 
 for command in (
@@ -305,12 +308,3 @@ for command in (
     plugin,
 ):
     cli.add_command(command)
-
-
-def _print(as_json: bool, data: Any, text: Callable[[Any], str]) -> None:
-    if as_json:
-        import json
-
-        sys.stdout.write(json.dumps(data, indent=2) + "\n")
-    else:
-        sys.stdout.write(text(data) + "\n")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from zoo.cli_output import print_report
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -38,7 +39,7 @@ def import_(
 
     gc.enable()
     report = import_and_save(source, output, name=name, registry=registry)
-    _print(
+    print_report(
         as_json,
         report,
         lambda r: (
@@ -78,7 +79,7 @@ def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
     """List the families whose name or model type matches PATTERN (`qwen*`), or all."""
     from zoo.families.table import families_data, families_text
 
-    _print(as_json, families_data(layers(), pattern), families_text)
+    print_report(as_json, families_data(layers(), pattern), families_text)
 
 
 @click.command()
@@ -112,7 +113,7 @@ def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: b
             report.append(asdict(check(family, registry, config)))
         except ZooError as error:
             problems += error.problems
-    _print(
+    print_report(
         as_json,
         report,
         lambda told: "\n".join(
@@ -122,9 +123,3 @@ def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: b
     )
     if problems:
         raise SpecError(problems)
-
-
-def _print(as_json: bool, data: Any, text: Callable[[Any], str]) -> None:
-    import json
-
-    sys.stdout.write((json.dumps(data, indent=2) if as_json else text(data)) + "\n")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from zoo.cli_output import print_report
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -50,7 +51,7 @@ def train(
     gc.enable()
     report = run(found, output=output, data=data, resume=resume, registry=layers())
     if report is not None:
-        _print(report, _text, as_json=as_json)
+        print_report(as_json, report, _text)
 
 
 @click.command()
@@ -70,7 +71,7 @@ def score(layers: Callable[[], Registry], folder: Path, data: Path | None, as_js
 
     gc.enable()
     report = measure(folder, data=data, registry=layers())
-    _print(report, _score_text, as_json=as_json)
+    print_report(as_json, report, _score_text)
 
 
 def _score_text(report: dict[str, Any]) -> str:
@@ -90,12 +91,3 @@ def _text(report: dict[str, Any]) -> str:
     if "bleu" in report:
         lines.append(_score_text(report))
     return "\n".join([*lines, report["path"], report["content_digest"]])
-
-
-def _print(report: dict[str, Any], text: Callable[[dict[str, Any]], str], *, as_json: bool) -> None:
-    if as_json:
-        import json
-
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    else:
-        sys.stdout.write(text(report) + "\n")

@@ -10,26 +10,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from zoo import model_files
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import FILE_NAME as CONFIG
 
 COMPANIONS = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "bpe.codes",
-    "spiece.model",
-    "tokenizer.model",
-    "sentencepiece.bpe.model",
-    "source.spm",
-    "target.spm",
-    "chat_template.jinja",
-    "generation_config.json",
-    "preprocessor_config.json",
+    *model_files.COMPANIONS,
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
 )

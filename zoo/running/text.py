@@ -11,10 +11,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
-
-TOKENIZER = "tokenizer.json"
-TARGET_TOKENIZER = "tokenizer_target.json"
-SPECIAL_IDS = "generation_config.json"
+from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
 
 Id = Annotated[int, Field(ge=0)]
 

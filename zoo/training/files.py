@@ -1,12 +1,6 @@
-"""What a run leaves in its folder, beside `model.safetensors`."""
+"""What a run leaves in its folder, beside the model."""
 
 CHECKPOINTS = "checkpoints"
 RECIPE = "recipe.toml"
 METRICS = "metrics.json"
 PLOT = "loss.svg"
-TOKENIZER = "tokenizer.json"
-"""The tokenizer of the model's input."""
-TARGET_TOKENIZER = "tokenizer_target.json"
-"""That of its output, where it is another one."""
-SPECIAL_IDS = "generation_config.json"
-"""The ids of special tokens, under the names that `transformers` gives them."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from zoo.atomic import write_text
 from zoo.errors import Place, Problem, TrainingError, did_you_mean
+from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
 from zoo.slots import Generation
 from zoo.training.extras import extra
-from zoo.training.files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
 from zoo.training.split import Example
 from zoo.training.tables import Bpe, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table

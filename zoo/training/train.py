@@ -8,12 +8,12 @@ from typing import Any
 from zoo.building import build
 from zoo.errors import Problem, TrainingError, ZooError
 from zoo.loading import load
+from zoo.model_files import SPECIAL_IDS
 from zoo.reading import read_source
 from zoo.registry import Registry, load_registry
 from zoo.slots import Generation
 from zoo.spec import ModelSpec
 from zoo.training.data import read_data
-from zoo.training.files import SPECIAL_IDS
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
 from zoo.training.processes import make_accelerator, spread
