@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zoo.cli_output import print_report
+
 if TYPE_CHECKING:
     from zoo.plugin_report import Report
     from zoo.registry import Registry
@@ -66,12 +68,7 @@ def check(layers: Callable[[], Registry], names: tuple[str, ...], as_json: bool)
     with _progress(len(wanted)) as on_done, contextlib.redirect_stdout(sys.stderr):
         reports = check_plugins(wanted, registry, on_done=on_done)
     data = [report.data() for report in reports]
-    if as_json:
-        import json
-
-        sys.stdout.write(json.dumps(data, indent=2) + "\n")
-    else:
-        sys.stdout.write(summary(reports) + "\n")
+    print_report(as_json, data, lambda _: summary(reports))
     return 0 if all(report.ok for report in reports) else 2
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
+from zoo.cli_output import print_report
 from zoo.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,12 +89,7 @@ def run(
             max_new_tokens=max_new_tokens, method=method, eos=eos, start=start, mask_id=mask_id
         ),
     )
-    if as_json:
-        import json
-
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    else:
-        sys.stdout.write(as_text(report) + "\n")
+    print_report(as_json, report, as_text)
 
 
 def _method(
