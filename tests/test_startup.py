@@ -38,6 +38,10 @@ OTHERS = (
     "difflib",
     "zoo.fill",
     "zoo.distribution",
+    "zoo.cli.bundles",
+    "zoo.cli.families",
+    "zoo.cli.plugins",
+    "zoo.cli.store",
 )
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from zoo.cli_output import print_report
-
-if TYPE_CHECKING:
-    from zoo.plugin_report import Report
-    from zoo.registry import Registry
+from zoo.cli.options import Layers, json_option
+from zoo.cli.output import print_report
+from zoo.cli.progress import count_bar
 
 
 @click.command()
@@ -51,36 +47,27 @@ def new(context: click.Context, slot: str, name: str) -> None:
 
 @plugin.command()
 @click.argument("names", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@json_option
 @click.pass_obj
-def check(layers: Callable[[], Registry], names: tuple[str, ...], as_json: bool) -> int:
+def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
     """Check the plugins NAMES, as in `ffn.mlp`, or all that are registered.
 
     Each is built on its own into a small model, which must keep what docs/plugins.md lists.
     """
     registry = layers()
     from zoo.plugin_check import check_plugins, every_plugin
-    from zoo.plugin_report import summary
+    from zoo.plugin_report import Report, summary
 
     wanted = names or every_plugin(registry)
     gc.enable()
     # A plugin that prints must not spoil the output.
-    with _progress(len(wanted)) as on_done, contextlib.redirect_stdout(sys.stderr):
+    with count_bar("checking", len(wanted)) as bar, contextlib.redirect_stdout(sys.stderr):
+
+        def on_done(report: Report) -> None:
+            bar.advance()
+            bar.describe(report.plugin)
+
         reports = check_plugins(wanted, registry, on_done=on_done)
     data = [report.data() for report in reports]
     print_report(as_json, data, lambda _: summary(reports))
     return 0 if all(report.ok for report in reports) else 2
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[Report], None] | None]:
-    """A progress bar on stderr, shown only when that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("checking", total=total)
-        yield lambda report: progress.update(task, advance=1, description=report.plugin)
