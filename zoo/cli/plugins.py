@@ -18,7 +18,7 @@ from zoo.cli.progress import count_bar
 @click.argument("folder", type=click.Path(path_type=Path), default=Path(), metavar="[DIR]")
 def init(folder: Path) -> None:
     """Make a project in DIR, by default here: a registry, a component with its test, a spec."""
-    from zoo.project import new_project
+    from zoo.plugin_kit.project import new_project
 
     for path in new_project(folder):
         click.echo(path)
@@ -36,7 +36,7 @@ def plugin() -> None:
 def new(context: click.Context, slot: str, name: str) -> None:
     """Write plugins/NAME.py, a component for SLOT that works and waits to be changed, and its test,
     and register it in the nearest registry.toml, or that of --registry."""
-    from zoo.project import nearest_registry, new_plugin
+    from zoo.plugin_kit.project import nearest_registry, new_plugin
 
     registry: Path | None = context.find_root().params["registry"]
     registry = nearest_registry() if registry is None else registry
@@ -55,8 +55,8 @@ def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
     Each is built on its own into a small model, which must keep what docs/plugins.md lists.
     """
     registry = layers()
-    from zoo.plugin_check import check_plugins, every_plugin
-    from zoo.plugin_report import Report, summary
+    from zoo.plugin_kit.check import check_plugins, every_plugin
+    from zoo.plugin_kit.report import Report, summary
 
     wanted = names or every_plugin(registry)
     gc.enable()
