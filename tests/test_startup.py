@@ -38,10 +38,6 @@ OTHERS = (
     "difflib",
     "zoo.fill",
     "zoo.distribution",
-    "zoo.cli.bundles",
-    "zoo.cli.families",
-    "zoo.cli.plugins",
-    "zoo.cli.store",
 )
 
 
@@ -108,6 +104,11 @@ def test_neither_do_those_that_print_more(arguments: list[str], folder: Path) ->
 def test_a_list_needs_the_registries_only(folder: Path) -> None:
     among = ("pydantic", "stevedore", "zoo_components", "zoo.slots", "hashlib", "json")
     assert imported(folder, "list", among=among) == set()
+
+
+def test_a_command_does_not_pay_for_the_others(folder: Path) -> None:
+    among = ("zoo.cli.bundles", "zoo.cli.families", "zoo.cli.specs", "zoo.cli.store")
+    assert imported(folder, "list", among=among) == {"zoo.cli.specs"}
 
 
 def test_what_the_check_looks_for_is_there_to_be_found(folder: Path) -> None:
