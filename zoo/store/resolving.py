@@ -1,4 +1,4 @@
-"""From a name to what the store holds of it. What only a pull needs is imported when there is one."""
+"""From a name to what the store holds of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def resolve(name: str, registry: Registry) -> Path:
     store = Store.default()
     ref = find_ref(name, registry, store)
     if ref is None or not restored(store, ref).is_dir():
-        from zoo.store.pulling import pull
+        from zoo.store.pulling import pull  # which imports what fetches and writes
 
         ref = pull(name, registry, store)
     return store.snapshot(ref.files)
