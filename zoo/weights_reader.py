@@ -23,8 +23,8 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.shards import parse_index
 from zoo.weights_file import MAX_JSON_BYTES, Header, not_whole, parse_file, weights_path
 
-STEP = 1 << 22
-"""Bytes that are read at a time: what was read is hashed while it is in a cache."""
+STEP = 1 << 20
+"""Bytes that are read at a time: few enough to be in a core's cache while they are hashed."""
 
 
 @dataclass(frozen=True)
