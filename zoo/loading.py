@@ -23,7 +23,7 @@ from zoo.load_report import LoadReport, TensorReport
 from zoo.lock import check_locked
 from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
-from zoo.saving import DTYPES, bytes_of
+from zoo.saving import DTYPES, TORCH_DTYPES, bytes_of
 from zoo.spec import ModelSpec
 from zoo.store import resolve
 from zoo.transformer import Transformer
@@ -32,8 +32,7 @@ from zoo.weights_reader import Weights, open_weights
 
 Read = Literal["bytes", "mmap"]
 
-_TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-_FLOATS = {name for name, dtype in _TORCH_DTYPES.items() if dtype.is_floating_point}
+_FLOATS = {name for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point}
 
 
 @contextmanager
@@ -196,7 +195,7 @@ def _is_mapped(weights: Weights, read: str | None, where: Place) -> bool:
 def _dtype_of(header: Header) -> torch.dtype:
     """The dtype of the first floating-point tensor: that of the tables that are not stored."""
     floats = (r.dtype for _, r in sorted(header.records.items()) if r.dtype in _FLOATS)
-    return _TORCH_DTYPES[next(floats, "F32")]
+    return TORCH_DTYPES[next(floats, "F32")]
 
 
 def _name_of(dtype: torch.dtype) -> str:
@@ -237,7 +236,7 @@ class _Reader:
     def _read(self, name: str) -> torch.Tensor | None:
         """One tensor; None if its bytes are not those of its record."""
         record = self.weights.header.records[name]
-        stored, wanted = _TORCH_DTYPES[record.dtype], self._dtype_of(record)
+        stored, wanted = TORCH_DTYPES[record.dtype], self._dtype_of(record)
         if self.mapped and stored == wanted and self.device.type == "cpu":
             # Not hashed in the mapping, so that no load is ended by a SIGBUS.
             sha256 = self.weights.sha256(name) if self.verify else None
@@ -250,7 +249,7 @@ class _Reader:
         return tensor.to(self.device, wanted)
 
     def _map(self, name: str, record: Record) -> torch.Tensor:
-        dtype = _TORCH_DTYPES[record.dtype]
+        dtype = TORCH_DTYPES[record.dtype]
         if record.n_bytes == 0:
             return empty(record.shape, dtype, self.spec)
         mapping, offset = self.weights.mapped(name)
@@ -259,7 +258,7 @@ class _Reader:
 
     def _dtype_of(self, record: Record) -> torch.dtype:
         """The dtype of a tensor in the model."""
-        stored = _TORCH_DTYPES[record.dtype]
+        stored = TORCH_DTYPES[record.dtype]
         return self.dtype if self.dtype is not None and stored.is_floating_point else stored
 
     def initial(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
