@@ -1,5 +1,11 @@
 """What named models cost: listing many, and loading one from the store, checked, against Hugging
-Face's `from_pretrained` of the same checkpoint, unchecked."""
+Face's `from_pretrained` of the same checkpoint, unchecked.
+
+Each load is the first of its process, in which the libraries are imported. The import of
+`GPT2LMHeadModel` brings the code of that model; the zoo imports its components when a spec names
+them, within the call. A row tells what is left where they are imported as well. Both sides map the
+file and may have read none of it when they return; so other rows go on to the first logits.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import zoo
@@ -21,17 +27,43 @@ from zoo.store.pulling import pull
 N_MODELS = 100_000
 LISTING = 1.5  # seconds that listing them may take
 
-TIMED = """
-import time
-{imports}
+HUGGING_FACE = "from_pretrained"
+VERIFIED = "zoo.load"
+UNVERIFIED = "zoo.load, verify=False"
+WARM = "zoo.load, verify=False, its plugins imported before,"
+LOGITS = ", until it has given its first logits"
+
+LOAD = """
+import time, torch, zoo, zoo.loading
+{before}
 start = time.perf_counter()
 model = {what}
+{then}
+print(time.perf_counter() - start)
+"""
+FORWARD = """
+with torch.inference_mode():
+    model.eval()(torch.tensor([[464, 3290, 318]]))
+"""
+
+# The least that a check of every byte can take.
+HASHING = """
+import hashlib, mmap, os, time
+from concurrent.futures import ThreadPoolExecutor
+
+n = os.cpu_count()
+with open({path!r}, "rb") as file, ThreadPoolExecutor(n) as pool:
+    data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    parts = [data[len(data) * i // n : len(data) * (i + 1) // n] for i in range(n)]
+    hashlib.sha256(data)  # every page is mapped
+    start = time.perf_counter()
+    list(pool.map(hashlib.sha256, parts))
 print(time.perf_counter() - start)
 """
 
 
 def measure(rounds: int = 7) -> list[Ratio]:
-    """The listing against its bar in seconds, and a ratio for loading with and without digests. All
+    """The listing against its bar in seconds, and ratios for loading with and without digests. All
     files are in the page cache."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         return [_listing(Path(folder), rounds), *_loading(Path(folder), rounds)]
@@ -55,26 +87,38 @@ def _loading(folder: Path, rounds: int) -> Iterator[Ratio]:
     GPT2LMHeadModel(GPT2Config()).save_pretrained(folder / "published")
     registry, store = _publish(folder), Store(folder / "home")
     os.environ["ZOO_HOME"] = str(store.root)
-    pull("gpt2.random", registry, store)
-    hugging = "from transformers import GPT2LMHeadModel"
-    name = "'gpt2.random'"
-    codes = {
-        "from_pretrained": (hugging, "GPT2LMHeadModel.from_pretrained('published')"),
-        "zoo.load": ("import torch, zoo, zoo.loading", f"zoo.load({name})"),
-        "zoo.load, verify=False": (
-            "import torch, zoo, zoo.loading",
-            f"zoo.load({name}, verify=False)",
-        ),
+    ref = pull("gpt2.random", registry, store)
+    times = in_turn(_cases(store.snapshot(ref.files) / "model.safetensors"), rounds)
+    for what, bar in ((VERIFIED, 1.1), (UNVERIFIED, 0.4), (WARM, None)):
+        for until in ("", LOGITS):
+            name = f"{what} of GPT-2 small, from the store{until}"
+            peer = times[f"{HUGGING_FACE}{until}"]
+            against = f"{HUGGING_FACE}{until}"
+            yield Ratio(name, against, times[f"{what}{until}"], peer, None if until else bar)
+    against = "hashing its bytes on all cores"
+    name = f"{VERIFIED} of GPT-2 small, from the store"
+    yield Ratio(name, against, times[VERIFIED], times["hashing"])
+
+
+def _cases(weights: Path) -> dict[str, Callable[[], float]]:
+    """What is timed, each in a process of its own."""
+    hugging_face = "from transformers import GPT2LMHeadModel"
+    plugins = "zoo.build('gpt2', device='meta')"
+    calls = {
+        HUGGING_FACE: (hugging_face, "GPT2LMHeadModel.from_pretrained('published')"),
+        VERIFIED: ("", "zoo.load('gpt2.random')"),
+        UNVERIFIED: ("", "zoo.load('gpt2.random', verify=False)"),
+        WARM: (plugins, "zoo.load('gpt2.random', verify=False)"),
     }
 
-    def timed(imports: str, what: str) -> float:
-        (seconds,) = printed(TIMED.format(imports=imports, what=what))
-        return seconds
+    def timed(code: str) -> Callable[[], float]:
+        return lambda: printed(code)[0]
 
-    times = in_turn({key: lambda code=code: timed(*code) for key, code in codes.items()}, rounds)
-    for key, bar in (("zoo.load", 1.1), ("zoo.load, verify=False", 0.4)):
-        what = f"{key} of GPT-2 small, from the store"
-        yield Ratio(what, "from_pretrained", times[key], times["from_pretrained"], bar)
+    cases = {"hashing": timed(HASHING.format(path=str(weights)))}
+    for name, (before, what) in calls.items():
+        cases[name] = timed(LOAD.format(before=before, what=what, then=""))
+        cases[f"{name}{LOGITS}"] = timed(LOAD.format(before=before, what=what, then=FORWARD))
+    return cases
 
 
 def _publish(folder: Path) -> zoo.Registry:

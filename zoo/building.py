@@ -214,8 +214,8 @@ def place(
         tensor = tensors[name]
         if isinstance(meta, nn.Parameter):
             tensor = nn.Parameter(tensor, requires_grad=meta.requires_grad)
-        for module, attribute in owners[id(meta)]:
-            setattr(module, attribute, tensor)
+        for table, attribute in owners[id(meta)]:
+            table[attribute] = tensor
     if torch.device(device).type == "meta":
         return model
     for module in model.modules():
@@ -232,13 +232,14 @@ def place(
     return model
 
 
-def _owners(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
-    """Every place that holds each tensor, by its id: modules and their attributes."""
-    owners: dict[int, list[tuple[nn.Module, str]]] = {}
+def _owners(model: nn.Module) -> dict[int, list[tuple[dict[str, Any], str]]]:
+    """Every place that holds each tensor, by its id: a module's table of parameters or of buffers,
+    and the name in it."""
+    # The tables themselves, since to go through a module's attributes takes longer than to map the
+    # file of a model.
+    owners: dict[int, list[tuple[dict[str, Any], str]]] = {}
     for module in model.modules():
-        for attribute, tensor in (
-            *module.named_parameters(recurse=False, remove_duplicate=False),
-            *module.named_buffers(recurse=False, remove_duplicate=False),
-        ):
-            owners.setdefault(id(tensor), []).append((module, attribute))
+        for table in (module._parameters, module._buffers):
+            for attribute, tensor in table.items():
+                owners.setdefault(id(tensor), []).append((table, attribute))
     return owners

@@ -28,10 +28,11 @@ from zoo.document import from_weights, read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
 from zoo.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
 from zoo.model_files import COMPANIONS
+from zoo.open_file import cannot_read
 from zoo.reading import spec_of
 from zoo.registry import Registry
 from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, changed_tensor
-from zoo.weights_reader import Weights, cannot_read, open_weights
+from zoo.weights_reader import Weights, open_weights
 from zoo.weights_writer import destination
 
 SPEC_NAME = "spec.toml"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class TensorReport:
+class TensorReport(NamedTuple):
     """One stored tensor.
 
-    Args:
+    Attributes:
         name: the name it is stored under.
         aliases: the other names of a tied tensor.
         values: `loaded`, or `initial` for one that `only` left out.
@@ -59,7 +58,7 @@ class LoadReport:
 
     def data(self) -> dict[str, Any]:
         """The report as plain data."""
-        rows = [{**asdict(row), "cast": row.cast} for row in self.tensors]
+        rows = [{**row._asdict(), "cast": row.cast} for row in self.tensors]
         return {**asdict(self), **self._counts(), "tensors": rows}
 
     def summary(self) -> str:

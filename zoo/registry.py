@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from platformdirs import user_config_path
+
 from zoo.budget import Budget
 from zoo.catalog import MODEL_NAME, Catalog
 from zoo.document import Document, KeyPath, read_document
@@ -169,8 +171,6 @@ def find_registries(extra: Path | None = None) -> list[Path]:
     """The layers, first to last: shipped, the user's, the nearest one at or above the working
     directory, and `extra`. A nearest one that another copy of the zoo ships is no layer: it holds
     the names that this one has from its own."""
-    from platformdirs import user_config_path
-
     try:
         here = Path.cwd()
     except OSError as error:

@@ -28,6 +28,7 @@ DTYPES = {
     torch.int64: "I64",
 }
 """torch's dtypes that a model may store, with their names in a header."""
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = None) -> str:

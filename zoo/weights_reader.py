@@ -1,101 +1,22 @@
 """Saved weights, open for reading: one file or shards, their header, and the bytes of each tensor.
 
-Everything is read through descriptors that are opened once, so that no other version of a file can
-come in between, and read by `pread`, so that a file which is shortened meanwhile gives an error and
-no signal. Needs no torch.
+Needs no torch.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
-from mmap import ACCESS_COPY, mmap
+from mmap import mmap
 from pathlib import Path
-from typing import BinaryIO
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place
+from zoo.open_file import STEP, OpenFile, cannot_read
 from zoo.shards import parse_index
 from zoo.weights_file import MAX_JSON_BYTES, Header, not_whole, parse_file, weights_path
-
-STEP = 1 << 22
-"""Bytes that are read at a time: what was read is hashed while it is in a cache."""
-
-
-@dataclass(frozen=True)
-class _File:
-    """One open file; `state` is what changes when it is written to."""
-
-    file: BinaryIO
-    place: Place
-    state: tuple[int, int]
-
-    @classmethod
-    def open(cls, path: Path, stack: ExitStack) -> _File:
-        if not path.is_file():
-            raise WeightsError(Problem("there is no such weights file", Place(str(path))))
-        # Not blocking, should the file have become a pipe meanwhile.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        file = stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
-        return cls(file, Place(str(path)), _state(file))
-
-    @property
-    def size(self) -> int:
-        return self.state[0]
-
-    @property
-    def read_only(self) -> bool:
-        return not os.fstat(self.file.fileno()).st_mode & 0o222
-
-    @cached_property
-    def mapping(self) -> mmap:
-        try:
-            return mmap(self.file.fileno(), self.size, access=ACCESS_COPY)
-        except ValueError:  # longer than the file is by now
-            raise self.changed("it has become shorter while it was read") from None
-        except OSError as error:
-            raise cannot_read(error, self.place) from None
-
-    def read(self, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` with the bytes from `offset` on."""
-        done = 0
-        while done < len(buffer):
-            try:
-                count = os.preadv(self.file.fileno(), [buffer[done:]], offset + done)
-            except OSError as error:
-                raise cannot_read(error, self.place) from None
-            if count == 0:
-                raise self.changed("it has become shorter while it was read")
-            done += count
-
-    def head(self, length: int) -> bytes:
-        buffer = bytearray(length)
-        self.read(memoryview(buffer), 0)
-        return bytes(buffer)
-
-    def check_unchanged(self) -> None:
-        if _state(self.file) != self.state:
-            raise self.changed("it was written to while it was read")
-
-    def changed(self, message: str) -> WeightsError:
-        return WeightsError(Problem(message, self.place, "load it again when it is whole"))
-
-
-def _state(file: BinaryIO) -> tuple[int, int]:
-    found = os.fstat(file.fileno())
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(0, "not a regular file")
-    return found.st_size, found.st_mtime_ns
-
-
-def cannot_read(error: OSError, place: Place) -> WeightsError:
-    """The error for a file that the system does not let be read."""
-    return WeightsError(Problem(f"cannot be read: {error.strerror}", place))
 
 
 @dataclass(frozen=True)
@@ -104,8 +25,8 @@ class Weights:
 
     path: Path
     header: Header
-    files: tuple[_File, ...]
-    spans: Mapping[str, tuple[_File, int]]
+    files: tuple[OpenFile, ...]
+    spans: Mapping[str, tuple[OpenFile, int]]
 
     @property
     def paths(self) -> list[Path]:
@@ -135,13 +56,7 @@ class Weights:
     def steps(self, name: str) -> Iterator[memoryview]:
         """The bytes of a tensor, a step at a time, all in one buffer. Raises as `read`."""
         file, offset = self.spans[name]
-        left = self.header.records[name].n_bytes
-        buffer = memoryview(bytearray(min(STEP, left)))
-        while left:
-            part = buffer[: min(STEP, left)]
-            file.read(part, offset)
-            yield part
-            offset, left = offset + len(part), left - len(part)
+        return file.steps(offset, self.header.records[name].n_bytes)
 
     def sha256(self, name: str) -> str:
         """The hexadecimal SHA-256 of a tensor's bytes. Raises as `read`."""
@@ -184,7 +99,7 @@ def read_header(path: Path) -> Header:
 
 
 def _open(path: Path, stack: ExitStack) -> Weights:
-    first = _File.open(path, stack)
+    first = OpenFile.open(path, stack)
     if path.suffix != ".json":
         raw = _head_of(first)
         header = parse_file(raw, first.place)
@@ -196,7 +111,7 @@ def _open(path: Path, stack: ExitStack) -> Weights:
     files = [first]
     spans = {}
     for name, names in shards.items():
-        file = _File.open(path.parent / name, stack)
+        file = OpenFile.open(path.parent / name, stack)
         raw = header.shard_bytes(names)
         if file.size < len(raw) or file.head(len(raw)) != raw:
             raise not_whole(f"it is not the shard that {path.name} tells of", file.place)
@@ -205,7 +120,7 @@ def _open(path: Path, stack: ExitStack) -> Weights:
     return Weights(path, header, tuple(files), spans)
 
 
-def _head_of(file: _File) -> bytes:
+def _head_of(file: OpenFile) -> bytes:
     """What stands in a safetensors file before its tensors."""
     if file.size < 8:
         raise not_whole(f"it is {file.size} bytes long", file.place)
@@ -216,8 +131,8 @@ def _head_of(file: _File) -> bytes:
 
 
 def _spans(
-    file: _File, raw: bytes, header: Header, names: Sequence[str]
-) -> dict[str, tuple[_File, int]]:
+    file: OpenFile, raw: bytes, header: Header, names: Sequence[str]
+) -> dict[str, tuple[OpenFile, int]]:
     sizes = (header.records[name].n_bytes for name in names)
     *starts, end = accumulate(sizes, initial=len(raw))
     if file.size != end:

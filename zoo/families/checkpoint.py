@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path, PurePosixPath
+from threading import Lock
 from types import TracebackType
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
 from zoo.families.config import read_json
+from zoo.open_file import OpenFile, cannot_read
+from zoo.saving import TORCH_DTYPES, bytes_of
 from zoo.weights_file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
 
 FILE_NAME = "model.safetensors"
@@ -26,11 +29,16 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 @dataclass(frozen=True, slots=True)
 class Stored:
     """One tensor of a checkpoint: in which file it is, its dtype as safetensors names it, its
-    shape."""
+    shape, and where in the file its bytes begin."""
 
     path: Path
     dtype: str
     shape: tuple[int, ...]
+    start: int
+
+    @property
+    def n_bytes(self) -> int:
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 def find_tensors(folder: Path) -> dict[str, Stored]:
@@ -120,19 +128,30 @@ def _entries(path: Path) -> dict[str, Stored]:
         entries: dict[str, Any] = json.loads(file.read(length).decode("utf-8"))
         size = file.seek(0, os.SEEK_END)
     entries.pop("__metadata__", None)
-    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    found: dict[str, Stored] = {}
+    end = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+        shape = tuple(entry["shape"])
+        start, next_end = entry["data_offsets"]
+        if any(type(number) is not int or number < 0 for number in (*shape, start, next_end)):
+            raise TypeError(f"a size or an offset of `{name}` is no number")
+        found[name] = Stored(path, entry["dtype"], shape, 8 + length + start)
+        n_bytes = found[name].n_bytes if entry["dtype"] in ITEM_BYTES else next_end - start
+        if start != end or next_end != end + n_bytes:
+            raise ValueError(f"`{name}` is not where its bytes can be")
+        end = next_end
     if size != 8 + length + end:
         raise ValueError(f"{size:,} bytes long, while its header tells of {8 + length + end:,}")
-    return {name: Stored(path, e["dtype"], tuple(e["shape"])) for name, e in entries.items()}
+    return {name: found[name] for name in entries}
 
 
 class Reader:
-    """Reads the tensors of a checkpoint one by one, each when it is asked for."""
+    """Reads the tensors of a checkpoint one by one, each when it is asked for, from any thread."""
 
-    def __init__(self, tensors: Mapping[str, Stored]) -> None:
-        self._tensors = tensors
-        self._files: dict[Path, Any] = {}
+    def __init__(self) -> None:
+        self._files: dict[Path, OpenFile] = {}
         self._stack = ExitStack()
+        self._opening = Lock()
 
     def __enter__(self) -> Reader:
         return self
@@ -145,16 +164,30 @@ class Reader:
     ) -> None:
         self._stack.close()
 
-    def read(self, name: str) -> torch.Tensor:
-        """The tensor of that name. Raises `WeightsError` if its file is not whole."""
-        path = self._tensors[name].path
-        own_name = name.rpartition("/")[2]  # without the folder of the file
+    def read(self, tensor: Stored) -> torch.Tensor:
+        """A tensor in memory. Raises `WeightsError` if its file cannot be read or has changed."""
         try:
-            if path not in self._files:
-                # Read, not mapped: of a file that shrinks meanwhile comes an error, not a SIGBUS.
-                opened = cast("Any", safe_open)(str(path), framework="pt", backend="pread")
-                self._files[path] = self._stack.enter_context(opened)
-            tensor: torch.Tensor = self._files[path].get_tensor(own_name)
-        except (SafetensorError, OSError) as error:
-            raise not_whole(str(error), Place(str(path))) from None
-        return tensor
+            made = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype])
+        except RuntimeError:
+            message = f"a tensor of {tensor.n_bytes:,} bytes does not fit into memory"
+            raise WeightsError(Problem(message, Place(str(tensor.path)))) from None
+        self._file(tensor).read(bytes_of(made), tensor.start)
+        return made
+
+    def steps(self, tensor: Stored) -> Iterator[memoryview]:
+        """The bytes of a tensor, a step at a time, all in one buffer. Raises as `read`."""
+        return self._file(tensor).steps(tensor.start, tensor.n_bytes)
+
+    def check_unchanged(self) -> None:
+        """Raises `WeightsError` if a file was written to since it was first read from."""
+        for file in self._files.values():
+            file.check_unchanged()
+
+    def _file(self, tensor: Stored) -> OpenFile:
+        with self._opening:
+            if tensor.path not in self._files:
+                try:
+                    self._files[tensor.path] = OpenFile.open(tensor.path, self._stack)
+                except OSError as error:
+                    raise cannot_read(error, Place(str(tensor.path))) from None
+            return self._files[tensor.path]

@@ -13,11 +13,11 @@ import zoo
 from zoo.atomic import new_folder
 from zoo.building import build_on_meta
 from zoo.errors import Place, Problem, WeightsError
-from zoo.families.background import BackgroundWriter
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import read_json
+from zoo.families.conversion import Conversion, steps_of
 from zoo.families.family import Family, with_rules
 from zoo.families.origin import (
     COMPANIONS,
@@ -26,17 +26,17 @@ from zoo.families.origin import (
     read_companions,
     write_companions,
 )
-from zoo.families.plan import Plan, Step, active_rules, make_plan
+from zoo.families.plan import Plan, active_rules, make_plan
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
+from zoo.families.tensor_writer import TensorWriter
 from zoo.provenance import plugin_versions
 from zoo.registry import Registry, load_registry
-from zoo.saving import DTYPES
+from zoo.saving import TORCH_DTYPES
 from zoo.spec import ModelSpec
 from zoo.weights_file import FILE_NAME, Header, Record
 
 _UNKNOWN = "0" * 64  # stands in the header until a tensor's digest is known
-_NAMES = {name: dtype for dtype, name in DTYPES.items()}
 _TOLERANCE = 1e-5
 
 
@@ -118,8 +118,8 @@ def import_folder(
     """Turn a published checkpoint into a folder with the zoo's `model.safetensors`, which
     `zoo.load` reads, and the checkpoint's tokenizer.
 
-    Tensors are read, laid out and written one after the other, each while the one before it is
-    digested and written; `output` appears at the end, whole.
+    Tensors are read, laid out, digested and written on all cores, each once; `output` appears at
+    the end, whole.
 
     Args:
         source: a folder with `config.json` and safetensors.
@@ -170,15 +170,16 @@ def write_import(
     for name in header.names_in_file():
         starts[name] = end
         end += records[name].n_bytes
-    with Reader(_by_stored_name(found)) as reader:
-        with BackgroundWriter(file, starts, on_bytes) as writer:
-            for step in found.plan.steps:
-                _carry_out(found, step, reader, writer)
+    conversion = Conversion(found.plan, found.tensors, found.spec, found.family, found.where)
+    with Reader() as reader:
+        with TensorWriter(file, starts, on_bytes) as writer:
+            conversion.run(reader, writer)
             for name in found.plan.zeros:
                 shape = found.spec.tensors[name].shape
-                writer.write(name, torch.zeros(shape, dtype=_NAMES[records[name].dtype]))
-        _check_copies(found, reader)
+                zeros = torch.zeros(shape, dtype=TORCH_DTYPES[records[name].dtype])
+                writer.write(name, steps_of(zeros))
         _check_computed(found, reader)
+        reader.check_unchanged()
     digests = writer.digests
     whole = {name: replace(record, sha256=digests[name]) for name, record in records.items()}
     header = replace(header, records=whole)
@@ -191,10 +192,6 @@ def _modern(key: str, legacy: Mapping[str, str]) -> str:
     for old, new in legacy.items():
         key = key.replace(old, new)
     return key
-
-
-def _by_stored_name(found: Import) -> dict[str, Stored]:
-    return {found.origin.renamed.get(key, key): tensor for key, tensor in found.tensors.items()}
 
 
 def _records(found: Import) -> dict[str, Record]:
@@ -229,53 +226,6 @@ def _check_dtypes(found: Import) -> None:
         raise WeightsError(problems)
 
 
-def _carry_out(found: Import, step: Step, reader: Reader, writer: BackgroundWriter) -> None:
-    """Make the tensors of the zoo that a step leads to, and have them written."""
-    parts = [_parts(found, step, key, reader) for key in step.sources]
-    for number, target in enumerate(step.targets):
-        pieces = [part[number] for part in parts]
-        tensor = torch.stack(pieces) if step.stacked else pieces[0]
-        expected = found.spec.tensors[target].shape
-        if tensor.shape != expected:
-            raise WeightsError(
-                Problem(
-                    f"the tensor `{step.sources[0]}` makes `{target}` {list(tensor.shape)}; "
-                    f"the spec says {list(expected)}",
-                    found.where,
-                    related=(("by this rule", found.family.place(step.rule)),),
-                )
-            )
-        writer.write(target, tensor)
-
-
-def _parts(found: Import, step: Step, key: str, reader: Reader) -> list[torch.Tensor]:
-    tensor = reader.read(found.origin.renamed.get(key, key))
-    try:
-        return step.relayout.apply(tensor)
-    except ValueError as error:
-        message = f"the tensor `{key}` is {list(tensor.shape)}: {error}"
-        related = (("by this rule", found.family.place(step.rule)),)
-        raise WeightsError(Problem(message, found.where, related=related)) from None
-
-
-def _check_copies(found: Import, reader: Reader) -> None:
-    """Raises `WeightsError` unless copies are what they are copies of."""
-    renamed = found.origin.renamed
-    problems = [
-        Problem(
-            f"`{copy}` must be the same as `{original}`, and is not",
-            found.where,
-            help="the configuration says that the two are tied",
-        )
-        for copy, original in found.plan.copies.items()
-        if not torch.equal(
-            reader.read(renamed.get(copy, copy)), reader.read(renamed.get(original, original))
-        )
-    ]
-    if problems:
-        raise WeightsError(problems)
-
-
 def _check_computed(found: Import, reader: Reader) -> None:
     """Raises `WeightsError` unless the tables that the checkpoint has stored are those that the
     model computes."""
@@ -287,7 +237,7 @@ def _check_computed(found: Import, reader: Reader) -> None:
         path, _, attribute = table.rpartition(".")
         module = model.get_submodule(path)
         module.reset_buffers(device="cpu")  # type: ignore[operator]
-        own, stored = getattr(module, attribute), reader.read(found.origin.renamed.get(key, key))
+        own, stored = getattr(module, attribute), reader.read(found.tensors[key])
         if own.shape != stored.shape or not torch.allclose(
             own, stored.float(), rtol=0.0, atol=_TOLERANCE
         ):

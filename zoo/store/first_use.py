@@ -15,7 +15,6 @@ from zoo.atomic import make_folder, sync, temporary_name
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
 from zoo.pretrained import Pretrained, read_files_table, read_source_table
-from zoo.store.card_text import source_and_files
 from zoo.store.files import Store, StoreError, link_or_copy
 
 if TYPE_CHECKING:
@@ -58,6 +57,9 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
     Raises:
         StoreError: something else was seen before, perhaps a moment ago by somebody else.
     """
+    # Only here, since it imports what writes TOML.
+    from zoo.store.card_text import source_and_files
+
     path = path_of(store, model.name)
     make_folder(path.parent)
     temporary = temporary_name(path)

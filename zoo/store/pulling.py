@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.bundle import lock_of_bundle, read_bundle
-from zoo.errors import Place, Problem, did_you_mean, quoted
+from zoo.errors import Place, Problem
 from zoo.plugin_errors import plugin_code
-from zoo.pretrained import CARDS, File, Pretrained, find_pretrained, safe_path, selected
+from zoo.pretrained import CARDS, File, Pretrained, safe_path, selected
 from zoo.source import Access, SourceError, offline
 from zoo.store.collecting import restored
 from zoo.store.fetching import OnBytes, fetch
 from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.refs import Ref, read_ref, write_ref
+from zoo.store.resolving import published
 from zoo.weights_reader import open_weights
 
 if TYPE_CHECKING:
@@ -79,15 +80,6 @@ def pull(
         if not restored(store, ref).is_dir():
             store.publish(folder, files, work)
     return ref
-
-
-def published(name: str, registry: Registry) -> Pretrained:
-    """The model that a name means. Raises `StoreError` with the nearest name if it means none."""
-    model = find_pretrained(name, registry)
-    if model is None:
-        hint = did_you_mean(name, registry.catalog.known())
-        raise StoreError(Problem(f"there is no published model {quoted(name)}", help=hint))
-    return model
 
 
 def not_trusted(model: Pretrained) -> StoreError:

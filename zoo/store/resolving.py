@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zoo.errors import Problem, allowed, quoted
+from zoo.errors import Problem, allowed, did_you_mean, quoted
+from zoo.pretrained import Pretrained, find_pretrained
 from zoo.registry import Registry
 from zoo.store.collecting import restored
 from zoo.store.files import Store, StoreError
 from zoo.store.first_use import with_trusted
-from zoo.store.pulling import published, pull
 from zoo.store.refs import Ref, read_ref, refs
 
 
@@ -30,8 +30,19 @@ def resolve(name: str, registry: Registry) -> Path:
     store = Store.default()
     ref = find_ref(name, registry, store)
     if ref is None or not restored(store, ref).is_dir():
+        from zoo.store.pulling import pull  # which imports what fetches and writes
+
         ref = pull(name, registry, store)
     return store.snapshot(ref.files)
+
+
+def published(name: str, registry: Registry) -> Pretrained:
+    """The model that a name means. Raises `StoreError` with the nearest name if it means none."""
+    model = find_pretrained(name, registry)
+    if model is None:
+        hint = did_you_mean(name, registry.catalog.known())
+        raise StoreError(Problem(f"there is no published model {quoted(name)}", help=hint))
+    return model
 
 
 def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 
-@dataclass(frozen=True, kw_only=True)
-class Logits:
+class Logits(NamedTuple):
     """What is made of the values of the map to the vocabulary.
 
     Args:

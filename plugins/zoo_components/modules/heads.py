@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,8 +40,7 @@ class PerHeadNorm(nn.Module):
         return functional_call(self.norm[0], tensors, (x,))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Temperature:
+class Temperature(NamedTuple):
     """What queries are multiplied with by their positions, so that long contexts do not blur
     attention: `log` 1 + scale * log(1 + floor((p + shift) / floor)), `power`
     (1 + (p + shift) / floor)**scale."""
@@ -65,8 +63,7 @@ class Temperature:
         return q * factor.to(q.dtype)[..., None, :, None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gate:
+class Gate(NamedTuple):
     """The form of the output gate: one for each element of a head's output or one `per_head`, and
     whether the bias is that of the `projection` or one for all gates of a `head`."""
 

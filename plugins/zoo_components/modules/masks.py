@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reach:
+class Reach(NamedTuple):
     """How far a query sees.
 
     Args:

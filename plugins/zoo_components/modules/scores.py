@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +12,7 @@ from zoo.backends import cannot, choose
 from zoo_components.modules.masks import causal_mask, join, last_keys
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scoring:
+class Scoring(NamedTuple):
     """How scores become weights.
 
     Args:

@@ -1,0 +1,186 @@
+"""The tensors of a checkpoint, each read once and made into those of the zoo, on all cores."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from threading import Condition
+from typing import NamedTuple
+
+import torch
+
+from zoo.errors import Place, Problem, WeightsError
+from zoo.families.checkpoint import Reader, Stored
+from zoo.families.family import Family
+from zoo.families.plan import Plan, Step
+from zoo.families.tensor_writer import TensorWriter
+from zoo.open_file import STEP
+from zoo.saving import bytes_of
+from zoo.spec import ModelSpec
+
+
+class Conversion(NamedTuple):
+    """What is to be made of which tensors.
+
+    Args:
+        plan: the steps.
+        tensors: of the checkpoint, by the names that the plan has for them.
+        spec: of the model.
+        family: whose rules are named in messages.
+        where: the checkpoint, for messages.
+    """
+
+    plan: Plan
+    tensors: Mapping[str, Stored]
+    spec: ModelSpec
+    family: Family
+    where: Place
+
+    def run(self, reader: Reader, writer: TensorWriter) -> None:
+        """Write each tensor of the zoo that a step leads to, and hold copies against what they are
+        copies of. Tensors under way take no more memory than the largest file, or than one step.
+
+        Raises:
+            WeightsError: a tensor makes one of another shape than the spec says, a copy is none,
+                or a file cannot be read or has changed.
+            OSError: a tensor cannot be written.
+        """
+        _Run(self, reader, writer).run()
+
+
+class _Job(NamedTuple):
+    n_bytes: int
+    memory: int
+    run: Callable[[], None]
+
+
+class _Run:
+    """One conversion. `digests` holds the SHA-256 of tensors as they are stored: of copies, and of
+    what they are copies of."""
+
+    def __init__(self, conversion: Conversion, reader: Reader, writer: TensorWriter) -> None:
+        self.plan, self.tensors, self.spec, self.family, self.where = conversion
+        self.reader = reader
+        self.writer = writer
+        self.compared = {*self.plan.copies, *self.plan.copies.values()}
+        self.digests: dict[str, str] = {}
+
+    def run(self) -> None:
+        jobs = [self._job(step) for step in self.plan.steps]
+        jobs += [
+            _Job(self.tensors[copy].n_bytes, STEP, partial(self._digest, copy))
+            for copy in self.plan.copies
+        ]
+        jobs.sort(key=lambda job: job.n_bytes, reverse=True)
+        room = _Room(self._largest_file())
+
+        def run(job: _Job) -> None:
+            with room.taken(job.memory):
+                job.run()
+
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            for _ in pool.map(run, jobs):  # the first error ends the block and leaves out the rest
+                pass
+        self._check_copies()
+
+    def _largest_file(self) -> int:
+        sizes: dict[object, int] = {}
+        for tensor in self.tensors.values():
+            sizes[tensor.path] = sizes.get(tensor.path, 0) + tensor.n_bytes
+        return max(sizes.values(), default=0)
+
+    def _job(self, step: Step) -> _Job:
+        n_bytes = sum(self.tensors[key].n_bytes for key in step.sources)
+        if step.stacked or step.relayout.changes:
+            return _Job(n_bytes, 2 * n_bytes, partial(self._rearrange, step))
+        return _Job(n_bytes, STEP, partial(self._pass_on, step))
+
+    def _pass_on(self, step: Step) -> None:
+        """Write a tensor that stays as it is, without having all of it in memory."""
+        (key,), (target,) = step.sources, step.targets
+        self._check_shape(step, target, self.tensors[key].shape)
+        self.writer.write(target, self.reader.steps(self.tensors[key]))
+        self.digests[key] = self.writer.digests[target]
+
+    def _rearrange(self, step: Step) -> None:
+        parts = [self._parts(step, key) for key in step.sources]
+        for number, target in enumerate(step.targets):
+            pieces = [part[number] for part in parts]
+            tensor = torch.stack(pieces) if step.stacked else pieces[0]
+            self._check_shape(step, target, tuple(tensor.shape))
+            self.writer.write(target, steps_of(tensor))
+
+    def _parts(self, step: Step, key: str) -> list[torch.Tensor]:
+        tensor = self.reader.read(self.tensors[key])
+        if key in self.compared:
+            self.digests[key] = hashlib.sha256(bytes_of(tensor)).hexdigest()
+        try:
+            return step.relayout.apply(tensor)
+        except ValueError as error:
+            message = f"the tensor `{key}` is {list(tensor.shape)}: {error}"
+            raise WeightsError(Problem(message, self.where, related=self._rule(step))) from None
+
+    def _check_shape(self, step: Step, target: str, shape: tuple[int, ...]) -> None:
+        expected = self.spec.tensors[target].shape
+        if shape != expected:
+            message = (
+                f"the tensor `{step.sources[0]}` makes `{target}` {list(shape)}; "
+                f"the spec says {list(expected)}"
+            )
+            raise WeightsError(Problem(message, self.where, related=self._rule(step)))
+
+    def _rule(self, step: Step) -> tuple[tuple[str, Place], ...]:
+        return (("by this rule", self.family.place(step.rule)),)
+
+    def _digest(self, key: str) -> None:
+        sha256 = hashlib.sha256()
+        for part in self.reader.steps(self.tensors[key]):
+            sha256.update(part)
+        self.digests[key] = sha256.hexdigest()
+
+    def _check_copies(self) -> None:
+        problems = [
+            Problem(
+                f"`{copy}` must be the same as `{original}`, and is not",
+                self.where,
+                help="the configuration says that the two are tied",
+            )
+            for copy, original in self.plan.copies.items()
+            if self._identity(copy) != self._identity(original)
+        ]
+        if problems:
+            raise WeightsError(problems)
+
+    def _identity(self, key: str) -> tuple[str, tuple[int, ...], str]:
+        return self.tensors[key].dtype, self.tensors[key].shape, self.digests[key]
+
+
+def steps_of(tensor: torch.Tensor) -> Iterator[memoryview]:
+    """The bytes of a tensor in the order of its elements, a step at a time."""
+    data = bytes_of(tensor.contiguous())
+    return (data[start : start + STEP] for start in range(0, len(data), STEP))
+
+
+class _Room:
+    """Lets in those whose bytes fit under a limit together. One alone always fits."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._changed = Condition()
+
+    @contextmanager
+    def taken(self, n_bytes: int) -> Generator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken == 0 or self._taken + n_bytes <= self._limit)
+            self._taken += n_bytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= n_bytes
+                self._changed.notify_all()
