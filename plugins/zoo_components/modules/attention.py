@@ -50,7 +50,7 @@ class MultiHeadAttention(nn.Module):
         gate: Gate | None,
     ) -> None:
         super().__init__()
-        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
+        self.head_dim, self.v_head_dim = head_dim, v_head_dim
         self.full_width_norm, self.norm_after_rotation = full_width_norm, norm_after_rotation
         self.rotate_values = rotate_values
         self.clip, self.v_scale = clip, v_scale
@@ -151,13 +151,13 @@ class MultiHeadAttention(nn.Module):
         return at_places(self.o_proj, merged, places), weights
 
     def _projected(
-        self, name: str, x: torch.Tensor, n_heads: int, places: torch.Tensor | None
+        self, name: str, x: torch.Tensor, width: int, places: torch.Tensor | None
     ) -> torch.Tensor:
         """What the projection of that name makes of x, (..., heads, length, width)."""
         projected = at_places(self.get_submodule(name), x, places)
         if self.clip is not None:
             projected = projected.clamp(-self.clip, self.clip)
-        return split_heads(projected, n_heads)
+        return split_heads(projected, width)
 
     def _queries(
         self,
@@ -168,7 +168,7 @@ class MultiHeadAttention(nn.Module):
         prefix: str = "",
     ) -> torch.Tensor:
         """(..., heads, query, head_dim), by the projection whose name starts with `prefix`."""
-        q = self._projected(f"{prefix}q_proj", x, self.n_heads, places)
+        q = self._projected(f"{prefix}q_proj", x, self.head_dim, places)
         q = self._turned(q, self.q_norm, rotation)
         return q if self.temperature is None else self.temperature(q, positions)
 
@@ -200,9 +200,9 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(..., key-value heads, key, width), by the projections whose names start with
         `prefix`."""
-        k = v = self._projected(f"{prefix}k_proj", source, self.n_kv_heads, places)
+        k = v = self._projected(f"{prefix}k_proj", source, self.head_dim, places)
         if not self.keys_as_values:
-            v = self._projected(f"{prefix}v_proj", source, self.n_kv_heads, places)
+            v = self._projected(f"{prefix}v_proj", source, self.v_head_dim, places)
         v = self.v_norm(v)
         if self.rotate_values and rotation is not None:
             v = rotation(v)
@@ -221,11 +221,11 @@ class MultiHeadAttention(nn.Module):
     def _normed(self, norm: nn.Module, heads: torch.Tensor) -> torch.Tensor:
         if not self.full_width_norm:
             return norm(heads)
-        return split_heads(norm(merge_heads(heads)), heads.shape[-3])
+        return split_heads(norm(merge_heads(heads)), heads.shape[-1])
 
     def _gates(self, x: torch.Tensor, gate: Gate) -> torch.Tensor:
         """(..., heads, query, v_head_dim or 1)."""
-        gates = split_heads(self.gate_proj(x), self.n_heads)
+        gates = split_heads(self.gate_proj(x), 1 if gate.per_head else self.v_head_dim)
         if self.gate_bias is not None:
             gates = gates + self.gate_bias[:, None, None]
         return gate(gates)

@@ -32,7 +32,6 @@ class LatentAttention(nn.Module):
         scoring: Scoring,
     ) -> None:
         super().__init__()
-        self.n_heads = n_heads
         self.kv_lora_rank = kv_lora_rank
         self.nope, self.rope, self.v_head_dim = qk_nope_head_dim, qk_rope_head_dim, v_head_dim
         self.scoring = scoring
@@ -104,7 +103,7 @@ class LatentAttention(nn.Module):
     def _queries(self, x: torch.Tensor) -> torch.Tensor:
         """(..., heads, query, qk_nope_head_dim + qk_rope_head_dim)."""
         q = self.q_b_proj(self.q_a_norm(self.q_a_proj(x))) if self.has_q_latent else self.q_proj(x)
-        return split_heads(q, self.n_heads)
+        return split_heads(q, self.nope + self.rope)
 
     def _latents(
         self,
@@ -131,7 +130,7 @@ class LatentAttention(nn.Module):
         self, q_nope: torch.Tensor, latent: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries as they are, and keys and values for each head."""
-        expanded = split_heads(self.kv_b_proj(latent.squeeze(-3)), self.n_heads)
+        expanded = split_heads(self.kv_b_proj(latent.squeeze(-3)), self.nope + self.v_head_dim)
         k_nope, v = expanded.split([self.nope, self.v_head_dim], -1)
         return q_nope, k_nope, v
 
@@ -144,6 +143,6 @@ class LatentAttention(nn.Module):
 
     def _key_and_value_maps(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The expansion of latents to keys and to values, (heads, width, kv_lora_rank)."""
-        maps = self.kv_b_proj.weight.unflatten(0, (self.n_heads, -1))
+        maps = self.kv_b_proj.weight.unflatten(0, (-1, self.nope + self.v_head_dim))
         k_map, v_map = maps.split([self.nope, self.v_head_dim], 1)
         return k_map, v_map
