@@ -179,6 +179,14 @@ class Layout(_Counted):
             else:
                 yield from part.tensors(f"{prefix}{name}.")
 
+    def layers(self, prefix: str = "") -> Iterator[str]:
+        """The full name of every layer of a list of layers, but for those inside another layer."""
+        for name, part in self.parts.items():
+            if isinstance(part, LayerList):
+                yield from (f"{prefix}{name}.{number}" for number in part.numbers)
+            elif isinstance(part, Layout):
+                yield from part.layers(f"{prefix}{name}.")
+
     def cuts(self, prefix: str = "") -> Iterator[tuple[str, Cut]]:
         """Every module inside that can be cut, by its full name, in the order of the modules."""
         for name, part in self.parts.items():
@@ -248,6 +256,11 @@ class LayerList(_Counted):
         """Every module inside that can be cut, by its full name, layer by layer."""
         for number, layer in self._numbered():
             yield from layer.cuts(f"{prefix}{number}.")
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the layers."""
+        return [number for number, _ in self._numbered()]
 
     def _numbered(self) -> list[tuple[int, Layout]]:
         numbered = [(number, layer) for at, layer in self.groups for number in at]

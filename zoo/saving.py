@@ -29,6 +29,9 @@ DTYPES = {
 }
 """torch's dtypes that a model may store, with their names in a header."""
 
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+"""The same by those names."""
+
 
 def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = None) -> str:
     """Write a model as one file, or as shards with their index, that rebuild themselves.

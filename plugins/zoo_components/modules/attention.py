@@ -10,6 +10,7 @@ from torch import nn
 
 from zoo.cache import AttentionCache
 from zoo.position import Rotation
+from zoo.sharding.parts import all_parts, own_part
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
 from zoo_components.modules.packing import at_places, places_of_tokens
@@ -113,6 +114,7 @@ class MultiHeadAttention(nn.Module):
             (..., query, d_out), and the weights after dropout or None.
         """
         places = None if return_weights or memory is not None else places_of_tokens(x, mask)
+        mask, bias = self._own_heads(mask), self._own_heads(bias)
         positional = self.temperature is not None or self.reach is not None
         if positions is None and positional:
             positions = torch.arange(x.shape[-2], device=x.device)
@@ -148,7 +150,13 @@ class MultiHeadAttention(nn.Module):
         if self.gate is not None:
             mixed = mixed * self._gates(x, self.gate)
         merged = self.sub_norm(merge_heads(mixed))
+        if weights is not None:
+            weights = all_parts(weights, -3, self.q_proj.weight)
         return at_places(self.o_proj, merged, places), weights
+
+    def _own_heads(self, scores: torch.Tensor | None) -> torch.Tensor | None:
+        """Of what is for the scores of all heads, that for those of this process."""
+        return None if scores is None else own_part(scores, -3, self.q_proj.weight)
 
     def _projected(
         self, name: str, x: torch.Tensor, width: int, places: torch.Tensor | None

@@ -12,8 +12,8 @@ from torch.func import functional_call, vmap
 
 
 def split_heads(x: torch.Tensor, width: int) -> torch.Tensor:
-    """(..., length, heads * width) to (..., heads, length, width): as many heads as there are, which
-    in a process that has a part of them are its own."""
+    """(..., length, heads * width) to (..., heads, length, width); of a process that has some of
+    the heads, these."""
     return x.unflatten(-1, (-1, width)).transpose(-3, -2)
 
 
