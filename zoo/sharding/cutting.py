@@ -87,7 +87,19 @@ def _enter(
     mesh: DeviceMesh, placement: Placement, module: nn.Module, args: tuple[torch.Tensor]
 ) -> DTensor:
     (x,) = args
+    if not x.is_floating_point():
+        _check_ids(x, module.get_parameter("weight").shape[0])
     return DTensor.from_local(x, mesh, [placement], run_check=False)
+
+
+def _check_ids(ids: torch.Tensor, n_rows: int) -> None:
+    """Raises what `nn.Embedding` does for ids that are not in the table, for which the parts of a
+    table, each of which has but some, would give 0."""
+    outside = (ids < 0) | (ids >= n_rows)
+    if not ids.is_cpu:
+        torch._assert_async(~outside.any(), "index out of range in self")
+    elif bool(outside.any()):
+        raise IndexError("index out of range in self")
 
 
 def _leave(
