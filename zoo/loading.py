@@ -83,20 +83,21 @@ def load(
     registry = load_registry() if registry is None else registry
     patterns = [only] if isinstance(only, str) else only
     if mesh is None:
-        together: AbstractContextManager[None] = nullcontext()
+        together: AbstractContextManager[list[str]] = nullcontext([])
         device = torch.device("cpu" if device is None else device)
     else:
         from zoo.sharding import device_in, load_shares, processes_of
 
         together = processes_of(mesh)
         device = device_in(mesh, device)
-    with together:
+    with together as same:
         path = find_weights(path_or_name, registry)
         where = Place(str(path))
         with open_weights(path) as weights:
             header = weights.header
             spec = _checked_spec(weights, registry, locked=locked)
             names = _matching(header, patterns, where)
+            same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
             mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
             model = build_on_meta(spec, dtype or _dtype_of(header))
             if mesh is None:
@@ -202,12 +203,12 @@ def _is_mapped(
     so only those that nobody has the permission to write to are."""
     if read not in (None, "bytes", "mmap"):
         raise WeightsError(f'weights are read as "bytes" or "mmap", not {quoted(read)}')
+    if read == "mmap" and shared_out:
+        raise WeightsError("shares of tensors are read as bytes; leave out `read`")
     if read == "mmap" and not weights.read_only:
         message = "a file that can be written to is not mapped: to shorten it would end the process"
         help_ = "take the permission to write away (`chmod a-w`), or read the bytes"
         raise WeightsError(Problem(message, where, help_))
-    if read == "mmap" and shared_out:
-        raise WeightsError("shares of tensors are read as bytes; leave out `read`")
     return read != "bytes" and weights.read_only and not shared_out
 
 

@@ -13,16 +13,18 @@ from zoo.errors import Problem, ZooError
 
 
 @contextmanager
-def processes_of(mesh: DeviceMesh) -> Generator[None]:
+def processes_of(mesh: DeviceMesh) -> Generator[list[str]]:
     """Lets the body, which each process of the mesh runs, fail in all if it fails in one, so that
-    none waits for another that has given up.
+    none waits for another that has given up. What the body puts into the list has to be the same in
+    all.
 
     Raises:
-        ZooError: what went wrong in the others, of their kind.
+        ZooError: what went wrong in the others, of their kind; or the lists are not the same.
     """
     failure: Exception | None = None
+    same: list[str] = []
     try:
-        yield
+        yield same
     except Exception as error:
         failure = error
     failed = gathered(_told(failure), mesh)
@@ -31,6 +33,8 @@ def processes_of(mesh: DeviceMesh) -> Generator[None]:
     if failed:
         kind, _ = failed[0]
         raise kind(dict.fromkeys(problem for _, problem in failed))
+    if len(set(gathered([tuple(same)], mesh))) > 1:
+        raise ZooError("the processes of the mesh do not all have the same weights and arguments")
 
 
 def gathered(own: list[Any], mesh: DeviceMesh) -> list[Any]:

@@ -30,7 +30,7 @@ def make_accelerator() -> Any:
 def make_model(
     spec: ModelSpec, start: Path | None, recipe: Recipe, accelerator: Any, registry: Registry
 ) -> nn.Module:
-    """The model as this process trains it, in float32: alone, as one of equal copies, or as a share.
+    """The model as this process trains it, in float32: alone, one of equal copies, or a share.
 
     Args:
         spec: of the model.
