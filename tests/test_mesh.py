@@ -108,17 +108,75 @@ def test_every_architecture(
         assert max(difference.values()) < 1e-10, difference
 
 
+CUT: dict[str, dict[str, Any]] = {
+    "gates and sinks": {
+        "attention": {
+            "kind": "multi_head",
+            "output_gate": "sigmoid",
+            "output_gate_scope": "head",
+            "output_gate_bias": "head",
+            "sinks": True,
+        }
+    },
+    "latent": {
+        "attention": {
+            "kind": "latent",
+            "q_lora_rank": 12,
+            "kv_lora_rank": 8,
+            "qk_nope_head_dim": 6,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 5,
+        }
+    },
+    "experts": {
+        "ffn": {
+            "kind": "moe",
+            "n_experts": 3,
+            "top_k": 2,
+            "shared_d_ff": 10,
+            "shared_gate": True,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("mesh", [FSDP, TP, {"fsdp": 1, "tp": 2}], ids=["fsdp", "tp", "both"])
+@pytest.mark.parametrize("case", CUT)
+def test_heads_and_experts_of_every_kind(
+    two: Ranks, tmp_path: Path, case: str, mesh: dict[str, int]
+) -> None:
+    spec = {**DECODER, **CUT[case]}
+    if case == "latent":
+        del spec["n_kv_heads"]
+    path = saved(tmp_path, spec)
+    for difference in two(tasks.compare, path, mesh):
+        assert max(difference.values()) < 1e-10, difference
+    assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
+    report = two(tasks.shares, path, mesh, {})[0]["report"]
+    whole = {row.name for row in report.tensors if row.share == row.shape}
+    assert not any(part in name for name in whole for part in ("sinks", "gate_bias", "experts.up"))
+
+
 def test_what_is_whole_in_one_component_and_cut_in_another(two: Ranks, tmp_path: Path) -> None:
-    """Experts and heads with sinks are whole; biases of distances, and masks for single heads, are
-    for all heads, of which a process has some."""
+    """Heads with a norm of all of them are whole, as are units with one; biases of distances, and
+    masks for single heads, are for all heads, of which a process has some."""
     mixed = DECODER | {
         "name": "mixed",
         "position": "alibi",
-        "attention": {"kind": "multi_head", "output_gate": "sigmoid", "window": 4},
+        "attention": {"kind": "multi_head", "window": 4},
         "decoder": {
             "layers": [
-                {"at": [0], "block": {"self_attn": {"kind": "multi_head", "sinks": True}}},
-                {"at": [1], "block": {"ffn": {"kind": "moe", "n_experts": 3, "top_k": 2}}},
+                {
+                    "at": [0],
+                    "block": {
+                        "self_attn": {
+                            "kind": "multi_head",
+                            "qk_norm_scope": "full",
+                            "qk_norm": "rms_norm",
+                        }
+                    },
+                },
+                {"at": [1], "block": {"ffn": {"kind": "glu", "sub_norm": "rms_norm"}}},
             ]
         },
     }

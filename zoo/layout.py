@@ -56,12 +56,15 @@ class Cut:
         inputs: the dimension of the module's input of which each process has its part; None where
             all have all of it.
         outputs: the same of its output.
+        by_itself: whether the module takes its parts itself (`zoo.sharding.parts`). Otherwise it is
+            called with a DTensor, which torch's own operators know how to compute with.
     """
 
     axes: Mapping[str, int]
     units: int | None = None
     inputs: int | None = None
     outputs: int | None = None
+    by_itself: bool = False
 
 
 def column_wise(units: int) -> Cut:

@@ -255,13 +255,11 @@ class MultiHead(Attention):
 
     @property
     def _cuts_by_heads(self) -> bool:
-        """Whether processes can have some heads each: no tensor is for all heads, but for those of
-        a norm of single heads, and there is a map that adds the heads' outputs up."""
+        """Whether processes can have some heads each: no norm is of all heads or has tensors for
+        each, and there is a map that adds the heads' outputs up."""
         norms = (self.qk_norm, self.v_norm)
         return (
             self.output_projection
-            and not self.sinks
-            and self.output_gate_bias != "head"
             and self.qk_norm_scope in (None, "head")
             and self.sub_norm.absent
             and not any(tensor.buffer for norm in norms for _, tensor in norm.layout().tensors())
@@ -310,11 +308,13 @@ class MultiHead(Attention):
         cache = self.n_kv_heads * self.head_dim + kv_width
         groups = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
         noun = "head" if self.n_kv_heads == 1 else "heads"
+        by_heads = Cut({"sinks": 0, "gate_bias": 0}, self.n_heads, by_itself=True)
         return Layout(
             {name: part for name, part in parts.items() if isinstance(part, Tensor) or part.parts},
             f"multi_head, {self.n_heads}{groups} {noun} of {self.head_dim}",
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
+            cut=by_heads if self._cuts_by_heads else None,
         )
 
     def build(self) -> "nn.Module":

@@ -1,8 +1,9 @@
 """Tensor parallelism: modules of which each process has some heads, hidden units or tokens.
 
 Which modules can be cut, and how, stands in the spec's layout (`zoo.layout.Cut`), where a component
-that says nothing is whole in every process. A module that is cut computes with DTensors; what it is
-given and what it returns are plain tensors, so that nothing around it has to know of the mesh.
+that says nothing is whole in every process. A module that is cut computes with DTensors, or takes
+its parts itself (`parts.py`). What it is given and what it returns are plain tensors, so that
+nothing around it has to know of the mesh.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def cut(model: Transformer, mesh: DeviceMesh) -> None:
             for module, attribute in held[id(tensor)]:
                 setattr(module, attribute, parameter)
     for name, found in cuts.items():
+        if found.by_itself:
+            continue
         module = model.get_submodule(name)
         module.register_forward_pre_hook(partial(_enter, mesh, _placement(found.inputs)))
         module.register_forward_hook(partial(_leave, _placement(found.outputs)))

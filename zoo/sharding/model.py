@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
@@ -36,3 +41,18 @@ def shard(model: Transformer, mesh: DeviceMesh) -> None:
         for method in ("encode", "decode"):
             if hasattr(model, method):
                 register_fsdp_forward_method(model, method)
+                setattr(model, method, _outside_inference_mode(getattr(model, method)))
+
+
+def _outside_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method as `zoo.generate` may call it: FSDP2 keeps the tensors that it fetches into, and
+    those made in inference mode are of no use outside, nor in part to itself."""
+
+    @wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_inference_mode_enabled():
+            return method(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            return method(*args, **kwargs)
+
+    return called

@@ -10,7 +10,7 @@ from torch import nn
 
 from zoo.cache import AttentionCache
 from zoo.position import Rotation
-from zoo.sharding.parts import all_parts, own_part
+from zoo.sharding.parts import all_parts, local, own_part
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
 from zoo_components.modules.packing import at_places, places_of_tokens
@@ -124,7 +124,7 @@ class MultiHeadAttention(nn.Module):
             training=self.training,
             causal=causal,
             bias=bias,
-            sinks=self.sinks,
+            sinks=None if self.sinks is None else local(self.sinks),
             return_weights=return_weights,
         )
         q = self._queries(x, rotation, positions, places)
@@ -235,5 +235,5 @@ class MultiHeadAttention(nn.Module):
         """(..., heads, query, v_head_dim or 1)."""
         gates = split_heads(self.gate_proj(x), 1 if gate.per_head else self.v_head_dim)
         if self.gate_bias is not None:
-            gates = gates + self.gate_bias[:, None, None]
+            gates = gates + local(self.gate_bias)[:, None, None]
         return gate(gates)
