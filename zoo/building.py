@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,12 +13,15 @@ from torch.overrides import TorchFunctionMode
 
 from zoo.distribution import Distribution
 from zoo.errors import PluginError, Problem, ZooError
-from zoo.fill import fill
+from zoo.fill import Runs, fill
 from zoo.plugin_errors import plugin_code
 from zoo.reading import read_spec
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Spec = str | Path | Mapping[str, Any] | ModelSpec
 
@@ -27,9 +30,10 @@ def build(
     spec: Spec,
     *,
     seed: int = 0,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     registry: Registry | None = None,
+    mesh: DeviceMesh | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Transformer:
     """Build the model of a spec with its initial weights.
@@ -40,9 +44,12 @@ def build(
     Args:
         spec: a path, the name of a registered model, TOML text, plain data, or a `ModelSpec`.
         seed: 0 up to 2**64 - 1.
-        device: where the model is placed; on "meta" it has shapes and no values.
+        device: where the model is placed: the CPU, or the device of the mesh, unless given. On
+            "meta" it has shapes and no values.
         dtype: of the floating-point tensors; float32 unless given.
         registry: where names are looked up; the layers around the working directory unless given.
+        mesh: of processes that all call this, each of which gets its share of the model, as
+            `zoo.load` says. The values are those that the model has as a whole.
         on_bytes: called with the number of bytes filled since the last call.
 
     Raises:
@@ -51,6 +58,13 @@ def build(
     """
     found = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
     model = build_on_meta(found, dtype or torch.float32)
+    if mesh is not None:
+        from zoo.sharding import device_in, initial_shares
+
+        device = device_in(mesh, device)
+        shares = initial_shares(model, mesh, device, seed=seed, on_bytes=on_bytes)
+        return place(model, shares, device=device)
+    device = "cpu" if device is None else device
     if torch.device(device).type == "meta":
         return model
     tensors = {name: empty(tuple(t.shape), t.dtype, found) for name, t in stored(model).items()}
@@ -79,10 +93,13 @@ def fill_initial(
     *,
     seed: int = 0,
     on_bytes: Callable[[int], None] | None = None,
+    runs: Mapping[str, Runs] | None = None,
 ) -> None:
-    """Fill tensors, some or all of the spec's, by name, with its initial values, as `build`."""
+    """Fill tensors, some or all of the spec's, by name, with its initial values, as `build`; of
+    those that are parts of others, `runs` tells which elements they have, as for `fill`."""
     starts = _starts(spec)
-    fill({name: (tensors[name], starts[name]) for name in tensors}, seed=seed, on_bytes=on_bytes)
+    pairs = {name: (tensors[name], starts[name]) for name in tensors}
+    fill(pairs, seed=seed, on_bytes=on_bytes, runs=runs)
 
 
 def _starts(spec: ModelSpec) -> dict[str, Distribution]:
@@ -209,12 +226,12 @@ def place(
     model: Transformer, tensors: Mapping[str, torch.Tensor], *, device: str | torch.device
 ) -> Transformer:
     """Put tensors on `device` in the place of a meta-built model's; tied ones stay tied."""
-    owners = _owners(model)
+    held = owners(model)
     for name, meta in stored(model).items():
         tensor = tensors[name]
         if isinstance(meta, nn.Parameter):
             tensor = nn.Parameter(tensor, requires_grad=meta.requires_grad)
-        for table, attribute in owners[id(meta)]:
+        for table, attribute in held[id(meta)]:
             table[attribute] = tensor
     if torch.device(device).type == "meta":
         return model
@@ -232,14 +249,14 @@ def place(
     return model
 
 
-def _owners(model: nn.Module) -> dict[int, list[tuple[dict[str, Any], str]]]:
+def owners(model: nn.Module) -> dict[int, list[tuple[dict[str, Any], str]]]:
     """Every place that holds each tensor, by its id: a module's table of parameters or of buffers,
     and the name in it."""
     # The tables themselves, since to go through a module's attributes takes longer than to map the
     # file of a model.
-    owners: dict[int, list[tuple[dict[str, Any], str]]] = {}
+    found: dict[int, list[tuple[dict[str, Any], str]]] = {}
     for module in model.modules():
         for table in (module._parameters, module._buffers):
             for attribute, tensor in table.items():
-                owners.setdefault(id(tensor), []).append((table, attribute))
-    return owners
+                found.setdefault(id(tensor), []).append((table, attribute))
+    return found

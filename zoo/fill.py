@@ -35,7 +35,7 @@ from __future__ import annotations
 import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -60,6 +60,9 @@ _GRAIN = 1 << 15
 _WORDS_PER_BLOCK = 8
 
 _Random = Uniform | Normal | TruncatedNormal
+Runs = Sequence[tuple[int, int]]
+"""Where in a stream elements are that are filled one after the other: starts and lengths."""
+
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
@@ -69,6 +72,7 @@ def fill(
     *,
     seed: int,
     on_bytes: Callable[[int], None] | None = None,
+    runs: Mapping[str, Runs] | None = None,
 ) -> None:
     """Fills tensors in place with the `zoo.init.v1` stream, on `torch.get_num_threads()` threads.
 
@@ -82,6 +86,8 @@ def fill(
         seed: from 0 to 2**64 - 1.
         on_bytes: called in the calling thread with the number of bytes just filled, in the order
             of `tensors`. The numbers sum to the size of all tensors.
+        runs: for tensors that are parts of others, by name, which of the elements of the whole
+            they have, in C order. The name is that of the whole.
 
     Raises:
         ValueError: the seed or a tensor is none of the above. No tensor has been written to.
@@ -95,10 +101,11 @@ def fill(
         _check(name, tensor, distribution)
     _check_disjoint({name: tensor for name, (tensor, _) in tensors.items()})
 
+    parts = {} if runs is None else runs
     tasks = (
         task
         for name, (tensor, distribution) in tensors.items()
-        for task in _tasks(tensor, distribution, key=_key(seed, name))
+        for task in _tasks(tensor, distribution, _key(seed, name), parts.get(name))
     )
     scratch = _Scratch()
 
@@ -202,32 +209,34 @@ class _Scratch(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Elements [start, stop) of one flat tensor; start is a multiple of _STEP."""
+    """Elements of a flat tensor that are those of a stream from `start` on."""
 
-    flat: torch.Tensor
+    part: torch.Tensor
     distribution: Distribution
     key: int
     start: int
-    stop: int
 
     def run(self, scratch: _Scratch) -> int:
         """Fills the elements and returns their size in bytes."""
-        part = self.flat[self.start : self.stop]
         if isinstance(self.distribution, Constant):
             value = self.distribution.value
-            exact = float(np.float32(value)) if part.is_floating_point() else int(value)
-            for few in torch.split(part, _GRAIN):
+            exact = float(np.float32(value)) if self.part.is_floating_point() else int(value)
+            for few in torch.split(self.part, _GRAIN):
                 few.fill_(exact)
         else:
-            self._draw_all(part, self.distribution, scratch)
-        return part.nbytes
+            self._draw_all(self.distribution, scratch)
+        return self.part.nbytes
 
-    def _draw_all(self, part: torch.Tensor, distribution: _Random, scratch: _Scratch) -> None:
+    def _draw_all(self, distribution: _Random, scratch: _Scratch) -> None:
         philox = np.random.Philox(key=self.key)
         philox.advance(self.start // _WORDS_PER_BLOCK)
-        for step in torch.split(part, _STEP):
+        # Only the first step may begin inside a block: the others are at multiples of _STEP.
+        skipped = self.start % _WORDS_PER_BLOCK
+        first = min(_STEP - self.start % _STEP, self.part.numel())
+        for step in (self.part[:first], *torch.split(self.part[first:], _STEP)):
             size = step.numel()
-            words = philox.random_raw((size + 1) // 2).view(np.int32)[:size]
+            words = philox.random_raw((skipped + size + 1) // 2).view(np.int32)
+            words, skipped = words[skipped : skipped + size], 0
             if step.dtype == torch.float32:
                 _draw(distribution, words, scratch, out=step.numpy())
                 continue
@@ -238,10 +247,16 @@ class _Task:
                 few.copy_(drawn)
 
 
-def _tasks(tensor: torch.Tensor, distribution: Distribution, *, key: int) -> Iterator[_Task]:
+def _tasks(
+    tensor: torch.Tensor, distribution: Distribution, key: int, runs: Runs | None
+) -> Iterator[_Task]:
     flat = tensor.view(-1)
-    for start in range(0, flat.numel(), _TASK):
-        yield _Task(flat, distribution, key, start, min(start + _TASK, flat.numel()))
+    done = 0
+    for start, length in [(0, flat.numel())] if runs is None else runs:
+        for offset in range(0, length, _TASK):
+            end = min(offset + _TASK, length)
+            yield _Task(flat[done + offset : done + end], distribution, key, start + offset)
+        done += length
 
 
 def _batches(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
@@ -254,7 +269,7 @@ def _batches(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
     size = 0
     for task in tasks:
         batch.append(task)
-        size += task.stop - task.start
+        size += task.part.numel()
         if size >= _TASK:
             yield batch
             batch, size = [], 0

@@ -44,6 +44,43 @@ class Tensor:
         return prod(self.shape)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """How the tensors of a module can be cut, so that each of several processes has a part of them
+    and computes with it (tensor parallelism: Shoeybi et al. 2019, arXiv:1909.08053).
+
+    Args:
+        axes: the axis along which each tensor is cut, by its name; the others are whole everywhere.
+        units: the heads or hidden units along it, of which all processes have equally many; None
+            where parts of any size will do.
+        inputs: the dimension of the module's input of which each process has its part; None where
+            all have all of it.
+        outputs: the same of its output.
+        by_itself: whether the module takes its parts itself (`zoo.sharding.parts`). Otherwise it is
+            called with a DTensor, which torch's own operators know how to compute with.
+    """
+
+    axes: Mapping[str, int]
+    units: int | None = None
+    inputs: int | None = None
+    outputs: int | None = None
+    by_itself: bool = False
+
+
+def column_wise(units: int) -> Cut:
+    """The cut of a linear map whose output is that of so many heads or hidden units."""
+    return Cut({"weight": 0, "bias": 0}, units, outputs=-1)
+
+
+def row_wise(units: int) -> Cut:
+    """The cut of a linear map whose input is what so many heads or hidden units have made."""
+    return Cut({"weight": 1}, units, inputs=-1)
+
+
+BY_VOCABULARY = Cut({"weight": 0, "bias": 0})
+"""The cut of a token table, or of a linear map to the vocabulary: by tokens."""
+
+
 class _Counted:
     """What can be counted of a layout, in closed form: no list of tensors is made."""
 
@@ -87,6 +124,7 @@ class Layout(_Counted):
         memory_cache: elements that generation keeps per token of the attended memory.
         generates: whether generation extends what is inside; an encoder keeps no cache.
         computed: elements of tables that are computed when the model is built and not stored.
+        cut: how the tensors directly inside can be cut; None: every process has all of them.
     """
 
     parts: Mapping[str, Tensor | Layout | LayerList] = field(
@@ -97,6 +135,7 @@ class Layout(_Counted):
     memory_cache: int = 0
     generates: bool = True
     computed: int = 0
+    cut: Cut | None = None
 
     def __post_init__(self) -> None:
         for name, part in self.parts.items():
@@ -142,6 +181,23 @@ class Layout(_Counted):
                 yield f"{prefix}{name}", part
             else:
                 yield from part.tensors(f"{prefix}{name}.")
+
+    def layers(self, prefix: str = "") -> Iterator[str]:
+        """The full name of every layer of a list of layers, but for those inside another layer."""
+        for name, part in self.parts.items():
+            if isinstance(part, LayerList):
+                yield from (f"{prefix}{name}.{number}" for number in part.numbers)
+            elif isinstance(part, Layout):
+                yield from part.layers(f"{prefix}{name}.")
+
+    def cuts(self, prefix: str = "") -> Iterator[tuple[str, Cut]]:
+        """Every module inside that can be cut, by its full name, in the order of the modules."""
+        for name, part in self.parts.items():
+            if isinstance(part, Tensor):
+                continue
+            if isinstance(part, Layout) and part.cut is not None:
+                yield f"{prefix}{name}", part.cut
+            yield from part.cuts(f"{prefix}{name}.")
 
 
 @dataclass(frozen=True)
@@ -196,23 +252,40 @@ class LayerList(_Counted):
 
     def tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         """Every stored tensor with its full name, layer by layer."""
-        numbered = [(number, layer) for at, layer in self.groups for number in at]
-        for number, layer in sorted(numbered, key=lambda item: item[0]):
+        for number, layer in self._numbered():
             yield from layer.tensors(f"{prefix}{number}.")
 
+    def cuts(self, prefix: str = "") -> Iterator[tuple[str, Cut]]:
+        """Every module inside that can be cut, by its full name, layer by layer."""
+        for number, layer in self._numbered():
+            yield from layer.cuts(f"{prefix}{number}.")
 
-def linear(n_in: int, n_out: int, *, bias: bool = True, residual: bool = False) -> Layout:
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the layers."""
+        return [number for number, _ in self._numbered()]
+
+    def _numbered(self) -> list[tuple[int, Layout]]:
+        numbered = [(number, layer) for at, layer in self.groups for number in at]
+        return sorted(numbered, key=lambda item: item[0])
+
+
+def linear(
+    n_in: int, n_out: int, *, bias: bool = True, residual: bool = False, cut: Cut | None = None
+) -> Layout:
     """The layout of `nn.Linear(n_in, n_out, bias)`: weight (n_out, n_in) and bias (n_out,)."""
     role: Role = "residual" if residual else "weight"
     weight = Tensor((n_out, n_in), role, fan_in=n_in, fan_out=n_out)
     if not bias:
-        return Layout({"weight": weight})
-    return Layout({"weight": weight, "bias": Tensor((n_out,), "bias", fan_in=n_in, fan_out=n_out)})
+        return Layout({"weight": weight}, cut=cut)
+    offsets = Tensor((n_out,), "bias", fan_in=n_in, fan_out=n_out)
+    return Layout({"weight": weight, "bias": offsets}, cut=cut)
 
 
-def embedding(n_rows: int, width: int) -> Layout:
+def embedding(n_rows: int, width: int, *, cut: Cut | None = None) -> Layout:
     """The layout of `nn.Embedding(n_rows, width)`: weight (n_rows, width)."""
-    return Layout({"weight": Tensor((n_rows, width), "embedding", fan_in=n_rows, fan_out=width)})
+    weight = Tensor((n_rows, width), "embedding", fan_in=n_rows, fan_out=width)
+    return Layout({"weight": weight}, cut=cut)
 
 
 def vector(size: int, role: Role = "constant", *, value: float = 0.0) -> Tensor:

@@ -17,6 +17,7 @@ class TensorReport(NamedTuple):
         stored: its dtype in the file, as safetensors names it.
         dtype: its dtype in the model.
         shape: its sizes.
+        share: the sizes of the part of it that this process has; all of it without a mesh.
         sha256: that of its bytes in the file.
         checked: whether that was computed of the bytes that were loaded.
     """
@@ -27,6 +28,7 @@ class TensorReport(NamedTuple):
     stored: str
     dtype: str
     shape: tuple[int, ...]
+    share: tuple[int, ...]
     sha256: str
     checked: bool
 
@@ -91,6 +93,8 @@ def _lines(rows: Iterable[TensorReport]) -> Iterable[str]:
     for row in rows:
         dtype = f"{row.stored} -> {row.dtype}" if row.cast else row.dtype
         shape = " x ".join(map(str, row.shape)) or "scalar"
+        if row.share != row.shape:
+            shape = f"{' x '.join(map(str, row.share))} of {shape}"
         digest = f"sha256:{row.sha256[:12]} {'checked' if row.checked else 'not checked'}"
         yield f"{row.values:<8}{row.name}  {dtype} {shape}  {digest}"
         for alias in row.aliases:

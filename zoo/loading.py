@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gc
-import os
-from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from zoo.building import build_on_meta, empty, fill_initial, place
+from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.document import from_weights
 from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
@@ -23,12 +20,16 @@ from zoo.load_report import LoadReport, TensorReport
 from zoo.lock import check_locked
 from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
-from zoo.saving import DTYPES, TORCH_DTYPES, bytes_of
+from zoo.saving import DTYPES, TORCH_DTYPES
 from zoo.spec import ModelSpec
 from zoo.store import resolve
+from zoo.tensor_reader import TensorReader
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, Record, changed_tensor, weights_path
+from zoo.weights_file import Header, Record, weights_path
 from zoo.weights_reader import Weights, open_weights
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Read = Literal["bytes", "mmap"]
 
@@ -52,8 +53,9 @@ def _collector_at_rest() -> Generator[None]:
 def load(
     path_or_name: str | Path,
     *,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
+    mesh: DeviceMesh | None = None,
     verify: bool = True,
     only: str | Sequence[str] | None = None,
     read: Read | None = None,
@@ -65,50 +67,63 @@ def load(
     Args:
         path_or_name: a weights file, a folder that holds a `model.safetensors` or the index of its
             shards, a bundle, or a named model. The files of a bundle are held against its lock.
-        device: where the tensors are placed.
+        device: where the tensors are placed: the CPU, or the device of the mesh, unless given.
         dtype: what floating-point tensors are cast to; kept as stored unless given.
-        verify: whether each tensor's bytes are checked against its SHA-256 record.
+        mesh: of processes that all call this, each of which gets its share of the model. Its
+            dimensions are named `fsdp` (or `dp`), along which each process has some rows of every
+            tensor and fetches the others' when they are needed (`fully_shard`), and `tp`, along
+            which each has some heads, hidden units and tokens. A process reads the bytes of its
+            own share, and its memory holds no more than that and some megabytes.
+        verify: whether each tensor's bytes are checked against its SHA-256 record. With a mesh, a
+            tensor that many have parts of is hashed by one process, which streams it from its disk:
+            together they check every tensor once.
         only: patterns of the names of the tensors that are loaded, such as "encoder.*". The others
             get the initial values that the spec describes, with the seed 0.
         read: "bytes" copies the tensors into memory; "mmap" maps the files, which must be
-            read-only. Unless given, read-only files are mapped.
+            read-only. Unless given, read-only files are mapped; with a mesh, none are.
         locked: whether the zoo, torch and the plugins must be those of the bundle's lock.
         registry: where the plugins are looked up; the layers around the working directory unless
             given.
 
     Returns:
-        The model. Its `load_report` tells what was done with each tensor.
+        The model. Its `load_report` tells what was done with each tensor. With a mesh, its
+        parameters that are shared out are DTensors.
 
     Raises:
+        ZooError: the mesh has other dimensions; or the heads cannot be spread evenly along `tp`.
         WeightsError: a file is missing, damaged, not the zoo's, or not what its spec or its lock
             says; or nothing matches a pattern of `only`.
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the plugins at hand.
     """
     registry = load_registry() if registry is None else registry
-    path = find_weights(path_or_name, registry)
-    where = Place(str(path))
     patterns = [only] if isinstance(only, str) else only
-    lock = lock_of_bundle(path.parent)
-    if lock is not None:
-        # But for the weights, whose tensors are hashed when they are read.
-        check_files(path.parent, lock, [name for name in lock.files if not is_weights(name)])
-    with open_weights(path) as weights:
-        header = weights.header
-        if lock is not None:
-            check_weights(path.parent, lock, weights)
-        spec = spec_of(from_weights(header.spec, f"{path} (its spec)"), registry)
-        if locked:
-            check_locked(spec, path.parent)
-        _check_against_spec(header, spec, where)
-        names = _matching(header, patterns, where)
-        model = build_on_meta(spec, dtype or _dtype_of(header))
-        reader = _Reader(
-            weights, spec, torch.device(device), dtype, verify, _is_mapped(weights, read, where)
-        )
-        tensors = reader.read_all(names)
-    tensors |= reader.initial(header.records.keys() - names)
-    model.load_report = reader.report(names)
+    if mesh is None:
+        together: AbstractContextManager[list[str]] = nullcontext([])
+        device = torch.device("cpu" if device is None else device)
+    else:
+        from zoo.sharding import device_in, load_shares, processes_of
+
+        together = processes_of(mesh)
+        device = device_in(mesh, device)
+    with together as same:
+        path = find_weights(path_or_name, registry)
+        where = Place(str(path))
+        with open_weights(path) as weights:
+            header = weights.header
+            spec = _checked_spec(weights, registry, locked=locked)
+            names = _matching(header, patterns, where)
+            same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
+            mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
+            model = build_on_meta(spec, dtype or _dtype_of(header))
+            if mesh is None:
+                reader = TensorReader(weights, spec, device, dtype, verify, mapped)
+                tensors = reader.read_all(names)
+                tensors |= reader.initial(header.records.keys() - names)
+            else:
+                tensors = load_shares(model, weights, names, mesh, device, dtype, verify=verify)
+        place(model, tensors, device=device)
+    model.load_report = _report(weights, spec, names, tensors, verified=verify, mapped=mapped)
     model.origin = header.origin
     if len(names) < len(header.records):
         model.origin = {
@@ -116,7 +131,7 @@ def load(
             "content_digest": header.content_digest,
             "origin": header.origin,
         }
-    return place(model, tensors, device=device)
+    return model
 
 
 def find_weights(path_or_name: str | Path, registry: Registry) -> Path:
@@ -137,6 +152,21 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Path:
         )
     hint = did_you_mean(name, [*registry.models, *registry.catalog.known()])
     raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))
+
+
+def _checked_spec(weights: Weights, registry: Registry, *, locked: bool) -> ModelSpec:
+    """The spec of weights that are what it, and the lock of their bundle, say."""
+    path, header = weights.path, weights.header
+    lock = lock_of_bundle(path.parent)
+    if lock is not None:
+        # But for the weights, whose tensors are hashed when they are read.
+        check_files(path.parent, lock, [name for name in lock.files if not is_weights(name)])
+        check_weights(path.parent, lock, weights)
+    spec = spec_of(from_weights(header.spec, f"{path} (its spec)"), registry)
+    if locked:
+        check_locked(spec, path.parent)
+    _check_against_spec(header, spec, Place(str(path)))
+    return spec
 
 
 def _check_against_spec(header: Header, spec: ModelSpec, where: Place) -> None:
@@ -180,16 +210,20 @@ def _matching(header: Header, patterns: Sequence[str] | None, where: Place) -> s
     return found
 
 
-def _is_mapped(weights: Weights, read: str | None, where: Place) -> bool:
+def _is_mapped(
+    weights: Weights, read: str | None, where: Place, *, shared_out: bool = False
+) -> bool:
     """Whether the files are mapped. Whoever shortens a mapped file kills the process with a SIGBUS,
     so only those that nobody has the permission to write to are."""
     if read not in (None, "bytes", "mmap"):
         raise WeightsError(f'weights are read as "bytes" or "mmap", not {quoted(read)}')
+    if read == "mmap" and shared_out:
+        raise WeightsError("shares of tensors are read as bytes; leave out `read`")
     if read == "mmap" and not weights.read_only:
         message = "a file that can be written to is not mapped: to shorten it would end the process"
         help_ = "take the permission to write away (`chmod a-w`), or read the bytes"
         raise WeightsError(Problem(message, where, help_))
-    return read != "bytes" and weights.read_only
+    return read != "bytes" and weights.read_only and not shared_out
 
 
 def _dtype_of(header: Header) -> torch.dtype:
@@ -203,97 +237,45 @@ def _name_of(dtype: torch.dtype) -> str:
     return DTYPES.get(dtype) or str(dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reads, checks and casts the tensors of open weights."""
-
-    weights: Weights
-    spec: ModelSpec
-    device: torch.device
-    dtype: torch.dtype | None
-    verify: bool
-    mapped: bool
-
-    def read_all(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """The named tensors, one after the other on every core, so that little more than the result
-        is in memory."""
-        records = self.weights.header.records
-        largest_first = sorted(names, key=lambda name: records[name].n_bytes, reverse=True)
-        if self.mapped and not self.verify:
-            # Nothing is read before the model is used: less work than handing it to threads.
-            tensors = {name: self._read(name) for name in largest_first}
-        else:
-            with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-                tensors = dict(zip(largest_first, pool.map(self._read, largest_first), strict=True))
-        self.weights.check_unchanged()
-        if changed := sorted(name for name, tensor in tensors.items() if tensor is None):
-            where = Place(str(self.weights.path))
-            raise WeightsError(
-                problem for name in changed for problem in changed_tensor(name, where).problems
-            )
-        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
-
-    def _read(self, name: str) -> torch.Tensor | None:
-        """One tensor; None if its bytes are not those of its record."""
-        record = self.weights.header.records[name]
-        stored, wanted = TORCH_DTYPES[record.dtype], self._dtype_of(record)
-        if self.mapped and stored == wanted and self.device.type == "cpu":
-            # Not hashed in the mapping, so that no load is ended by a SIGBUS.
-            sha256 = self.weights.sha256(name) if self.verify else None
-            tensor = self._map(name, record)
-        else:
-            tensor = empty(record.shape, stored, self.spec)
-            sha256 = self.weights.read(name, bytes_of(tensor), hashed=self.verify)
-        if self.verify and sha256 != record.sha256:
-            return None
-        return tensor.to(self.device, wanted)
-
-    def _map(self, name: str, record: Record) -> torch.Tensor:
-        dtype = TORCH_DTYPES[record.dtype]
-        if record.n_bytes == 0:
-            return empty(record.shape, dtype, self.spec)
-        mapping, offset = self.weights.mapped(name)
-        count = record.n_bytes // dtype.itemsize
-        return torch.frombuffer(mapping, dtype=dtype, count=count, offset=offset).view(record.shape)
-
-    def _dtype_of(self, record: Record) -> torch.dtype:
-        """The dtype of a tensor in the model."""
-        stored = TORCH_DTYPES[record.dtype]
-        return self.dtype if self.dtype is not None and stored.is_floating_point else stored
-
-    def initial(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """The named tensors with the values that the spec gives them to start from."""
-        records = self.weights.header.records
-        tensors = {
-            name: empty(records[name].shape, self._dtype_of(records[name]), self.spec)
-            for name in names
-        }
-        fill_initial(tensors, self.spec)
-        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
-
-    def report(self, loaded: set[str]) -> LoadReport:
-        header = self.weights.header
-        aliases: dict[str, list[str]] = {}
-        for alias, first in sorted(header.ties.items()):
-            aliases.setdefault(first, []).append(alias)
-        rows = (
-            TensorReport(
-                name=name,
-                aliases=tuple(aliases.get(name, ())),
-                values="loaded" if name in loaded else "initial",
-                stored=record.dtype,
-                dtype=_name_of(self._dtype_of(record)),
-                shape=record.shape,
-                sha256=record.sha256,
-                checked=self.verify and name in loaded,
-            )
-            for name, record in sorted(header.records.items())
+def _report(
+    weights: Weights,
+    spec: ModelSpec,
+    loaded: set[str],
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    verified: bool,
+    mapped: bool,
+) -> LoadReport:
+    header = weights.header
+    aliases: dict[str, list[str]] = {}
+    for alias, first in sorted(header.ties.items()):
+        aliases.setdefault(first, []).append(alias)
+    rows = (
+        TensorReport(
+            name=name,
+            aliases=tuple(aliases.get(name, ())),
+            values="loaded" if name in loaded else "initial",
+            stored=record.dtype,
+            dtype=_name_of(tensors[name].dtype),
+            shape=record.shape,
+            share=_share(tensors[name]),
+            sha256=record.sha256,
+            checked=verified and name in loaded,
         )
-        return LoadReport(
-            name=self.spec.name,
-            path=str(self.weights.path),
-            spec_digest=self.spec.digest,
-            content_digest=header.content_digest,
-            read="mmap" if self.mapped else "bytes",
-            tensors=tuple(rows),
-        )
+        for name, record in sorted(header.records.items())
+    )
+    return LoadReport(
+        name=spec.name,
+        path=str(weights.path),
+        spec_digest=spec.digest,
+        content_digest=header.content_digest,
+        read="mmap" if mapped else "bytes",
+        tensors=tuple(rows),
+    )
+
+
+def _share(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape of what this process has of a tensor; of a DTensor, which a load without a mesh
+    does not import, its local part."""
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return tuple(local.shape)

@@ -30,6 +30,9 @@ DTYPES = {
 """torch's dtypes that a model may store, with their names in a header."""
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+"""The same by those names."""
+
 
 def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = None) -> str:
     """Write a model as one file, or as shards with their index, that rebuild themselves.
@@ -47,13 +50,23 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
         The content digest: `sha256:` over the sorted records of the tensors.
 
     Raises:
-        WeightsError: the model has no values, or its tensors are not those of its spec.
+        WeightsError: the model has no values, its tensors are not those of its spec, or this
+            process has but a share of it.
         ZooError: the file cannot be written.
     """
+    _refuse_share(model)
     with destination(Path(path), max_shard_bytes=max_shard_bytes) as write:
         header, content = described(model)
         write(header, content)
         return header.content_digest
+
+
+def _refuse_share(model: Transformer) -> None:
+    # DTensors; all processes would write to the same place, each a part.
+    if any(hasattr(tensor, "device_mesh") for tensor in model.parameters()):
+        message = f"this process has but a share of {model.spec.name}"
+        help_ = "`torch.distributed.checkpoint` saves shares; load it without a mesh to save it"
+        raise WeightsError(Problem(message, help=help_))
 
 
 def described(model: Transformer) -> tuple[Header, Content]:

@@ -53,6 +53,11 @@ class Weights:
                 sha256.update(part)
         return sha256.hexdigest() if sha256 is not None else None
 
+    def read_part(self, name: str, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` with the bytes of a tensor from its byte `offset` on. Raises as `read`."""
+        file, start = self.spans[name]
+        file.read(buffer, start + offset)
+
     def steps(self, name: str) -> Iterator[memoryview]:
         """The bytes of a tensor, a step at a time, all in one buffer. Raises as `read`."""
         file, offset = self.spans[name]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
-from zoo.layout import Layout, Tensor, linear, vector
+from zoo.layout import Cut, Layout, Tensor, column_wise, linear, row_wise, vector
 from zoo.only_with import UNSTATED, NotWith, OnlyWith
 from zoo.slots import Attention, Norm
 from zoo_components.norm import NoNorm
@@ -255,16 +255,31 @@ class MultiHead(Attention):
             return {}
         return {"q_norm": self.n_heads, "k_norm": self.n_kv_heads}
 
+    @property
+    def _cuts_by_heads(self) -> bool:
+        """Whether processes can have some heads each: no norm is of all heads or has tensors for
+        each, and there is a map that adds the heads' outputs up."""
+        norms = (self.qk_norm, self.v_norm)
+        return (
+            self.output_projection
+            and self.qk_norm_scope in (None, "head")
+            and self.sub_norm.absent
+            and not any(tensor.buffer for norm in norms for _, tensor in norm.layout().tensors())
+        )
+
     def _projections(self) -> dict[str, Layout]:
         """The maps to queries, keys and values."""
         key_width = self.key_width or self.d_model
         q, k, v = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim, self.v_head_dim
+        queries = column_wise(self.n_heads) if self._cuts_by_heads else None
+        keys = column_wise(self.n_kv_heads) if self._cuts_by_heads else None
         maps = {
-            "q_proj": linear(self.d_model, q, bias="q" in self.bias),
-            "k_proj": linear(key_width, k, bias="k" in self.bias),
+            "q_proj": linear(self.d_model, q, bias="q" in self.bias, cut=queries),
+            "k_proj": linear(key_width, k, bias="k" in self.bias, cut=keys),
         }
         if self.values == "projected":
-            maps["v_proj"] = linear(key_width, self.n_kv_heads * v, bias="v" in self.bias)
+            v_width = self.n_kv_heads * v
+            maps["v_proj"] = linear(key_width, v_width, bias="v" in self.bias, cut=keys)
         return maps
 
     def layout(self) -> Layout:
@@ -276,23 +291,32 @@ class MultiHead(Attention):
         heads = self._norms_per_head()
         for name, norm in self._norms().items():
             parts[name] = _repeated(norm.layout(), heads[name]) if name in heads else norm.layout()
+            if self._cuts_by_heads:
+                parts[name] = replace(norm.layout(), cut=Cut({}, inputs=-3, outputs=-3))
         if self.sinks:
             parts["sinks"] = vector(self.n_heads)
         if self.output_gate != "none":
             gates = width if self.output_gate_scope == "element" else self.n_heads
-            parts["gate_proj"] = linear(d_model, gates, bias=self.output_gate_bias == "projection")
+            inner = column_wise(self.n_heads) if self._cuts_by_heads else None
+            with_bias = self.output_gate_bias == "projection"
+            parts["gate_proj"] = linear(d_model, gates, bias=with_bias, cut=inner)
             if self.output_gate_bias == "head":
                 parts["gate_bias"] = vector(self.n_heads, "bias")
         if self.output_projection:
-            parts["o_proj"] = linear(width, self.d_out, bias="o" in self.bias, residual=True)
+            outer = row_wise(self.n_heads) if self._cuts_by_heads else None
+            parts["o_proj"] = linear(
+                width, self.d_out, bias="o" in self.bias, residual=True, cut=outer
+            )
         cache = self.n_kv_heads * self.head_dim + kv_width
         groups = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
         noun = "head" if self.n_kv_heads == 1 else "heads"
+        by_heads = Cut({"sinks": 0, "gate_bias": 0}, self.n_heads, by_itself=True)
         return Layout(
             {name: part for name, part in parts.items() if isinstance(part, Tensor) or part.parts},
             f"multi_head, {self.n_heads}{groups} {noun} of {self.head_dim}",
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
+            cut=by_heads if self._cuts_by_heads else None,
         )
 
     def build(self) -> "nn.Module":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from zoo.component import Given, PositiveFloat, Probability, Shared, Size, Slot, contradiction
-from zoo.layout import Layout, embedding, linear
+from zoo.layout import BY_VOCABULARY, Layout, embedding, linear
 from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Embedding, Norm
 
@@ -94,7 +94,7 @@ class TokenEmbedding(Embedding):
         return self.mask_id is None  # else vectors depend on how many tokens are masked
 
     def layout(self) -> Layout:
-        parts = {"tokens": embedding(self.vocab or 0, self.d_embed)}
+        parts = {"tokens": embedding(self.vocab or 0, self.d_embed, cut=BY_VOCABULARY)}
         if self.n_types:
             parts["types"] = embedding(self.n_types, self.inner_width)
         if (norm := self.norm.layout()).parts:

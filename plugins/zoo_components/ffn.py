@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.document import MAX_INTEGER
-from zoo.layout import Layout, Tensor, linear
+from zoo.layout import Cut, Layout, Tensor, column_wise, linear, row_wise
 from zoo.slots import FeedForward, Norm
 from zoo_components.activation import Activated, Activation
 from zoo_components.norm import NoNorm
@@ -31,12 +31,15 @@ class Mlp(Activated, FeedForward):
     """The norm before the last map (Wang et al. 2022, arXiv:2210.06423; BitNet)."""
 
     def layout(self) -> Layout:
+        inner, outer = _by_units(self, self.d_ff, self.sub_norm)
         return Layout(
             {
-                "up_proj": linear(self.d_model, self.d_ff, bias=self.bias),
+                "up_proj": linear(self.d_model, self.d_ff, bias=self.bias, cut=inner),
                 **self.activation_parts(),
                 "sub_norm": self.sub_norm.layout(),
-                "down_proj": linear(self.d_ff, self.d_model, bias=self.bias, residual=True),
+                "down_proj": linear(
+                    self.d_ff, self.d_model, bias=self.bias, residual=True, cut=outer
+                ),
             },
             f"mlp {self.activation}, d_ff {self.d_ff}",
         )
@@ -73,13 +76,16 @@ class Glu(Activated, FeedForward):
     """The norm before the last map (Wang et al. 2022, arXiv:2210.06423; BitNet)."""
 
     def layout(self) -> Layout:
+        inner, outer = _by_units(self, self.d_ff, self.sub_norm)
         return Layout(
             {
-                "gate_proj": linear(self.d_model, self.d_ff, bias=self.bias),
+                "gate_proj": linear(self.d_model, self.d_ff, bias=self.bias, cut=inner),
                 **self.activation_parts(),
-                "up_proj": linear(self.d_model, self.d_ff, bias=self.bias),
+                "up_proj": linear(self.d_model, self.d_ff, bias=self.bias, cut=inner),
                 "sub_norm": self.sub_norm.layout(),
-                "down_proj": linear(self.d_ff, self.d_model, bias=self.bias, residual=True),
+                "down_proj": linear(
+                    self.d_ff, self.d_model, bias=self.bias, residual=True, cut=outer
+                ),
             },
             f"glu {self.activation}, d_ff {self.d_ff}",
         )
@@ -202,3 +208,11 @@ class ResidualStack(Activated, FeedForward):
             bias=self.bias,
             dropout=self.dropout,
         )
+
+
+def _by_units(ffn: Activated, d_ff: int, sub_norm: Norm) -> tuple[Cut | None, Cut | None]:
+    """The cuts of the maps to the hidden units and from them. None where something between needs
+    all units at once: a norm of them, or an activation that learns from all."""
+    if ffn.activation_parts() or not sub_norm.absent:
+        return None, None
+    return column_wise(d_ff), row_wise(d_ff)

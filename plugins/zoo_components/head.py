@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Size, Slot
-from zoo.layout import Layout, Tensor, linear
+from zoo.layout import BY_VOCABULARY, Layout, Tensor, linear
 from zoo.slots import Head, Norm, Task
 from zoo_components.activation import Activated, Activation
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
@@ -62,7 +62,7 @@ class LinearHead(Head):
 
     def layout(self) -> Layout:
         parts: dict[str, Tensor | Layout] = {
-            "out": linear(self.out_width, self.vocab or 0, bias=self.bias)
+            "out": linear(self.out_width, self.vocab or 0, bias=self.bias, cut=BY_VOCABULARY)
         }
         if self.logits_bias:
             parts["logits_bias"] = Tensor((self.vocab or 0,), "constant", buffer=True)

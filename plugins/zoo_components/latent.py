@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
-from zoo.layout import Layout, Tensor, linear
+from zoo.layout import Layout, Tensor, column_wise, linear, row_wise
 from zoo.slots import Attention, Norm
 from zoo_components.norm import RmsNorm
 from zoo_components.optional import SizeOrNone, number
@@ -64,9 +64,15 @@ class Latent(Attention):
         parts: dict[str, Tensor | Layout] = self._query_layout() | {
             "kv_a_proj": linear(self.key_width or self.d_model, kept, bias=self.bias),
             "kv_a_norm": self.latent_norm.layout(),
-            "kv_b_proj": linear(self.kv_lora_rank, kv_width, bias=False),
+            "kv_b_proj": linear(
+                self.kv_lora_rank, kv_width, bias=False, cut=column_wise(self.n_heads)
+            ),
             "o_proj": linear(
-                self.n_heads * self.v_head_dim, self.d_model, bias=self.bias, residual=True
+                self.n_heads * self.v_head_dim,
+                self.d_model,
+                bias=self.bias,
+                residual=True,
+                cut=row_wise(self.n_heads),
             ),
         }
         return Layout(
@@ -78,13 +84,13 @@ class Latent(Attention):
 
     def _query_layout(self) -> dict[str, Layout]:
         width = self.n_heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
-        rank = number(self.q_lora_rank)
+        rank, heads = number(self.q_lora_rank), column_wise(self.n_heads)
         if rank is None:
-            return {"q_proj": linear(self.d_model, width, bias=False)}
+            return {"q_proj": linear(self.d_model, width, bias=False, cut=heads)}
         return {
             "q_a_proj": linear(self.d_model, rank, bias=self.bias),
             "q_a_norm": self._norm_of(rank).layout(),
-            "q_b_proj": linear(rank, width, bias=False),
+            "q_b_proj": linear(rank, width, bias=False, cut=heads),
         }
 
     def _norm_of(self, width: int) -> Norm:

@@ -16,7 +16,7 @@ from zoo.component import (
     Size,
     contradiction,
 )
-from zoo.layout import Layout, Role, Tensor, linear
+from zoo.layout import Cut, Layout, Role, Tensor, column_wise, linear, row_wise
 from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import FeedForward
 from zoo_components.activation import Activated, Activation
@@ -193,7 +193,12 @@ class MixtureOfExperts(Activated, FeedForward):
     def layout(self) -> Layout:
         parts: dict[str, Layout] = {
             "router": self.router.layout(),
-            "experts": self._expert_layout(self._stacked, self.d_ff),
+            "experts": self._expert_layout(
+                self._stacked,
+                self.d_ff,
+                Cut({"weight": 1, "bias": 1}, self.d_ff, by_itself=True),
+                Cut({"weight": 2}, self.d_ff, by_itself=True),
+            ),
         }
         label = (
             f"moe, {self.top_k} of {self.n_experts} experts, {self.expert} {self.activation}, "
@@ -201,32 +206,40 @@ class MixtureOfExperts(Activated, FeedForward):
         )
         if self.shared_d_ff is not None:
             one = partial(linear, bias=self.bias)
-            parts["shared"] = self._expert_layout(one, self.shared_d_ff)
+            inner, outer = column_wise(self.shared_d_ff), row_wise(self.shared_d_ff)
+            parts["shared"] = self._expert_layout(one, self.shared_d_ff, inner, outer)
             label += f", shared {self.shared_d_ff}"
             if self.shared_gate:
                 parts["shared_gate"] = linear(self.d_model, 1, bias=False)
         return Layout(parts, label)
 
-    def _expert_layout(self, one_map: Callable[..., Layout], d_ff: int) -> Layout:
-        """The layout of an expert whose maps' layouts `one_map` makes."""
-        gate = {} if self.expert == "mlp" else {"gate_proj": one_map(self.d_model, d_ff)}
+    def _expert_layout(
+        self, one_map: Callable[..., Layout], d_ff: int, inner: Cut, outer: Cut
+    ) -> Layout:
+        """The layout of an expert whose maps' layouts `one_map` makes; `inner` and `outer` are the
+        cuts of those to its hidden units and from them."""
+        learned = self.activation_parts()
+        to, back = (None, None) if learned else (inner, outer)
+        gate = {} if self.expert == "mlp" else {"gate_proj": one_map(self.d_model, d_ff, cut=to)}
         return Layout(
             {
                 **gate,
-                **self.activation_parts(),
-                "up_proj": one_map(self.d_model, d_ff),
-                "down_proj": one_map(d_ff, self.d_model, residual=True),
+                **learned,
+                "up_proj": one_map(self.d_model, d_ff, cut=to),
+                "down_proj": one_map(d_ff, self.d_model, residual=True, cut=back),
             }
         )
 
-    def _stacked(self, n_in: int, n_out: int, *, residual: bool = False) -> Layout:
+    def _stacked(
+        self, n_in: int, n_out: int, *, residual: bool = False, cut: Cut | None = None
+    ) -> Layout:
         """The layout of one map of all experts; each starts as if it were alone."""
         role: Role = "residual" if residual else "weight"
         shape = (self.n_experts, n_out)
         parts = {"weight": Tensor((*shape, n_in), role, fan_in=n_in, fan_out=n_out)}
         if self.bias:
             parts["bias"] = Tensor(shape, "bias", fan_in=n_in, fan_out=n_out)
-        return Layout(parts)
+        return Layout(parts, cut=cut)
 
     def build(self) -> "nn.Module":
         from torch.nn import Linear

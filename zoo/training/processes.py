@@ -1,21 +1,25 @@
 """One process or many: who computes what, and who has which weights.
 
 accelerate knows the launcher (`torchrun`, `accelerate launch`), and the device, and replicates the
-weights. Where they are shared out, torch's `fully_shard` (FSDP2) does that directly:
-accelerate 1.15 shares on accelerators only, so no test without one could run it, and it looks for
-tied tables under the names that `transformers` gives them.
+weights. Where they are shared out, `zoo.build` and `zoo.load` do that, so that no process ever has
+more than its share: accelerate 1.15 shares on accelerators only, so no test without one could run
+it, and it looks for tied tables under the names that `transformers` gives them.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from zoo.building import build
+from zoo.loading import load
+from zoo.registry import Registry
+from zoo.spec import ModelSpec
 from zoo.training.extras import extra
-from zoo.training.tables import Training
-from zoo.transformer import Transformer
+from zoo.training.recipe import Recipe
 
 
 def make_accelerator() -> Any:
@@ -23,24 +27,29 @@ def make_accelerator() -> Any:
     return extra("accelerate").Accelerator(cpu=not torch.accelerator.is_available())
 
 
-def spread(model: Transformer, accelerator: Any, training: Training) -> nn.Module:
-    """The model as this process trains it: alone, as one of equal copies, or as a share."""
-    if training.shard and accelerator.num_processes > 1:
-        return _sharded(model, accelerator)
+def make_model(
+    spec: ModelSpec, start: Path | None, recipe: Recipe, accelerator: Any, registry: Registry
+) -> nn.Module:
+    """The model as this process trains it, in float32: alone, one of equal copies, or a share.
+
+    Args:
+        spec: of the model.
+        start: the saved model whose weights it starts from; None for initial weights.
+        recipe: says the seed, and whether the weights are shared out.
+        accelerator: of this process.
+        registry: where the plugins are looked up.
+    """
+    mesh = None
+    if recipe.training.shard and accelerator.num_processes > 1:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        n_processes = (accelerator.num_processes,)
+        mesh = init_device_mesh(accelerator.device.type, n_processes, mesh_dim_names=("fsdp",))
+    if start is None:
+        model = build(spec, seed=recipe.head.seed, mesh=mesh)
+    else:
+        model = load(start, dtype=torch.float32, mesh=mesh, registry=registry)
+    if mesh is not None:
+        return model
     prepared: nn.Module = accelerator.prepare_model(model)
     return prepared
-
-
-def _sharded(model: Transformer, accelerator: Any) -> nn.Module:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
-    model.to(accelerator.device)
-    for layers in [module for module in model.modules() if isinstance(module, nn.ModuleList)]:
-        # A layer that stands in several places is one.
-        for layer in dict.fromkeys(layers):
-            fully_shard(layer, mesh=mesh)
-    # The rest is one share, so that tied tables stay together, and one.
-    fully_shard(model, mesh=mesh)
-    return model

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zoo.building import build
 from zoo.errors import Problem, TrainingError, ZooError
-from zoo.loading import load
 from zoo.model_files import SPECIAL_IDS
 from zoo.reading import read_source
 from zoo.registry import Registry, load_registry
@@ -16,7 +14,7 @@ from zoo.spec import ModelSpec
 from zoo.training.data import read_data
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
-from zoo.training.processes import make_accelerator, spread
+from zoo.training.processes import make_accelerator, make_model
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.run import Run
 from zoo.training.split import Splits
@@ -69,10 +67,9 @@ def train(
         if not (resume and (folder / SPECIAL_IDS).exists()):
             _prepare(folder, found, sides, start, splits)
     accelerator.wait_for_everyone()
-    model = build(spec, seed=found.head.seed) if start is None else load(start, registry=registry)
-    trained = spread(model.float(), accelerator, found.training)
-    optimizer = accelerator.prepare(make_optimizer(found.optimizer, trained))
-    learner = Learner(spec, trained, optimizer, accelerator)
+    model = make_model(spec, start, found, accelerator, registry)
+    optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
+    learner = Learner(spec, model, optimizer, accelerator)
     run = Run(found, folder, learner, read_tokens(folder, found.tokenizer, sides), splits)
     run.learn(resume=resume)
     return run.finish()

@@ -10,6 +10,7 @@ from torch import nn
 
 from zoo.cache import AttentionCache
 from zoo.position import Rotation
+from zoo.sharding.parts import all_parts, local, own_part
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
 from zoo_components.modules.packing import at_places, places_of_tokens
@@ -50,7 +51,7 @@ class MultiHeadAttention(nn.Module):
         gate: Gate | None,
     ) -> None:
         super().__init__()
-        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
+        self.head_dim, self.v_head_dim = head_dim, v_head_dim
         self.full_width_norm, self.norm_after_rotation = full_width_norm, norm_after_rotation
         self.rotate_values = rotate_values
         self.clip, self.v_scale = clip, v_scale
@@ -113,6 +114,7 @@ class MultiHeadAttention(nn.Module):
             (..., query, d_out), and the weights after dropout or None.
         """
         places = None if return_weights or memory is not None else places_of_tokens(x, mask)
+        mask, bias = self._own_heads(mask), self._own_heads(bias)
         positional = self.temperature is not None or self.reach is not None
         if positions is None and positional:
             positions = torch.arange(x.shape[-2], device=x.device)
@@ -122,7 +124,7 @@ class MultiHeadAttention(nn.Module):
             training=self.training,
             causal=causal,
             bias=bias,
-            sinks=self.sinks,
+            sinks=None if self.sinks is None else local(self.sinks),
             return_weights=return_weights,
         )
         q = self._queries(x, rotation, positions, places)
@@ -148,16 +150,22 @@ class MultiHeadAttention(nn.Module):
         if self.gate is not None:
             mixed = mixed * self._gates(x, self.gate)
         merged = self.sub_norm(merge_heads(mixed))
+        if weights is not None:
+            weights = all_parts(weights, -3, self.q_proj.weight)
         return at_places(self.o_proj, merged, places), weights
 
+    def _own_heads(self, scores: torch.Tensor | None) -> torch.Tensor | None:
+        """Of what is for the scores of all heads, that for those of this process."""
+        return None if scores is None else own_part(scores, -3, self.q_proj.weight)
+
     def _projected(
-        self, name: str, x: torch.Tensor, n_heads: int, places: torch.Tensor | None
+        self, name: str, x: torch.Tensor, width: int, places: torch.Tensor | None
     ) -> torch.Tensor:
         """What the projection of that name makes of x, (..., heads, length, width)."""
         projected = at_places(self.get_submodule(name), x, places)
         if self.clip is not None:
             projected = projected.clamp(-self.clip, self.clip)
-        return split_heads(projected, n_heads)
+        return split_heads(projected, width)
 
     def _queries(
         self,
@@ -168,7 +176,7 @@ class MultiHeadAttention(nn.Module):
         prefix: str = "",
     ) -> torch.Tensor:
         """(..., heads, query, head_dim), by the projection whose name starts with `prefix`."""
-        q = self._projected(f"{prefix}q_proj", x, self.n_heads, places)
+        q = self._projected(f"{prefix}q_proj", x, self.head_dim, places)
         q = self._turned(q, self.q_norm, rotation)
         return q if self.temperature is None else self.temperature(q, positions)
 
@@ -200,9 +208,9 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(..., key-value heads, key, width), by the projections whose names start with
         `prefix`."""
-        k = v = self._projected(f"{prefix}k_proj", source, self.n_kv_heads, places)
+        k = v = self._projected(f"{prefix}k_proj", source, self.head_dim, places)
         if not self.keys_as_values:
-            v = self._projected(f"{prefix}v_proj", source, self.n_kv_heads, places)
+            v = self._projected(f"{prefix}v_proj", source, self.v_head_dim, places)
         v = self.v_norm(v)
         if self.rotate_values and rotation is not None:
             v = rotation(v)
@@ -221,11 +229,11 @@ class MultiHeadAttention(nn.Module):
     def _normed(self, norm: nn.Module, heads: torch.Tensor) -> torch.Tensor:
         if not self.full_width_norm:
             return norm(heads)
-        return split_heads(norm(merge_heads(heads)), heads.shape[-3])
+        return split_heads(norm(merge_heads(heads)), heads.shape[-1])
 
     def _gates(self, x: torch.Tensor, gate: Gate) -> torch.Tensor:
         """(..., heads, query, v_head_dim or 1)."""
-        gates = split_heads(self.gate_proj(x), self.n_heads)
+        gates = split_heads(self.gate_proj(x), 1 if gate.per_head else self.v_head_dim)
         if self.gate_bias is not None:
-            gates = gates + self.gate_bias[:, None, None]
+            gates = gates + local(self.gate_bias)[:, None, None]
         return gate(gates)

@@ -33,7 +33,7 @@ class DisentangledAttention(nn.Module):
         scoring: Scoring,
     ) -> None:
         super().__init__()
-        self.n_heads = n_heads
+        self.head_dim = head_dim
         self.content_to_position = content_to_position
         self.position_to_content = position_to_content
         self.scoring = scoring
@@ -76,7 +76,7 @@ class DisentangledAttention(nn.Module):
             (..., length, d_model), and the weights after dropout or None.
         """
         q, k, v = (
-            split_heads(proj(x), self.n_heads) for proj in (self.q_proj, self.k_proj, self.v_proj)
+            split_heads(proj(x), self.head_dim) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
         if scheme is not None:
             if positions is None:
@@ -111,17 +111,17 @@ class DisentangledAttention(nn.Module):
         scores = torch.zeros_like(rows, dtype=q.dtype)
         if self.content_to_position:
             proj = self.k_proj if self.shares_projections else self.pos_k_proj
-            scores = scores + _matched(q, proj(vectors), self.n_heads).gather(-1, rows)
+            scores = scores + _matched(q, proj(vectors)).gather(-1, rows)
         if self.position_to_content:
             proj = self.q_proj if self.shares_projections else self.pos_q_proj
             # The published weights are trained with the distance from query to key here too; the
             # paper writes it the other way round.
-            matched = _matched(k, proj(vectors), self.n_heads).gather(-1, rows.transpose(-1, -2))
+            matched = _matched(k, proj(vectors)).gather(-1, rows.transpose(-1, -2))
             scores = scores + matched.transpose(-1, -2)
         return scores * self.scoring.scale
 
 
-def _matched(heads: torch.Tensor, vectors: torch.Tensor, n_heads: int) -> torch.Tensor:
+def _matched(heads: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     """Heads (..., heads, length, width) with projected vectors (rows, heads * width): (..., heads,
     length, rows)."""
-    return heads @ split_heads(vectors, n_heads).transpose(-1, -2)
+    return heads @ split_heads(vectors, heads.shape[-1]).transpose(-1, -2)

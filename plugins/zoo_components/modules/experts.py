@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from zoo.sharding.parts import entering, local, summed
+
 
 # Operators of their own, because how many rows an expert gets depends on the data: a compiler sees
 # only the shapes, which do not.
@@ -75,22 +77,29 @@ grouped_outer.register_autograd(_outer_backward, setup_context=_save)
 
 class GroupedLinear(nn.Module):
     """One linear map for each expert, stacked: weight (n_experts, n_out, n_in), bias
-    (n_experts, n_out)."""
+    (n_experts, n_out). A process that has a part of their inputs adds its products to the others';
+    one that has a part of their outputs returns these."""
 
     def __init__(self, n_experts: int, n_in: int, n_out: int, *, bias: bool) -> None:
         super().__init__()
+        self.n_in = n_in
         self.weight = nn.Parameter(torch.zeros(n_experts, n_out, n_in))
         self.bias = nn.Parameter(torch.zeros(n_experts, n_out)) if bias else None
 
     def forward(self, x: torch.Tensor, experts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         """(rows, n_in) to (rows, n_out); `experts` (rows,) names the expert of each row, in
         ascending order, and `ends` (n_experts,) says where each expert's rows end."""
-        weight, bias = self.weight, self.bias
+        weight, bias = local(self.weight), self.bias if self.bias is None else local(self.bias)
+        sums = weight.shape[2] < self.n_in
+        if not sums:
+            x = entering(x, self.weight)
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
         y = grouped_linear(x, weight, ends)
+        if sums:
+            y = summed(y, self.weight)
         return y if bias is None else y + bias[experts]
 
 

@@ -10,9 +10,10 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 
-def split_heads(x: torch.Tensor, n_heads: int) -> torch.Tensor:
-    """(..., length, heads * width) to (..., heads, length, width)."""
-    return x.unflatten(-1, (n_heads, -1)).transpose(-3, -2)
+def split_heads(x: torch.Tensor, width: int) -> torch.Tensor:
+    """(..., length, heads * width) to (..., heads, length, width); of a process that has some of
+    the heads, these."""
+    return x.unflatten(-1, (-1, width)).transpose(-3, -2)
 
 
 def merge_heads(x: torch.Tensor) -> torch.Tensor:

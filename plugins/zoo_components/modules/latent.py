@@ -7,6 +7,7 @@ from torch import nn
 
 from zoo.cache import AttentionCache
 from zoo.position import Rotation
+from zoo.sharding.parts import all_parts, entering, local, own_part
 from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.scores import Scoring, attend
 
@@ -32,7 +33,6 @@ class LatentAttention(nn.Module):
         scoring: Scoring,
     ) -> None:
         super().__init__()
-        self.n_heads = n_heads
         self.kv_lora_rank = kv_lora_rank
         self.nope, self.rope, self.v_head_dim = qk_nope_head_dim, qk_rope_head_dim, v_head_dim
         self.scoring = scoring
@@ -83,6 +83,10 @@ class LatentAttention(nn.Module):
         if rotation is not None:
             q_rope = rotation(q_rope)
         latent, k_rope = self._latents(x, memory, rotation, cache)
+        by_heads = self.kv_b_proj.weight
+        k_rope = entering(k_rope, by_heads)
+        mask = None if mask is None else own_part(mask, -3, by_heads)
+        bias = None if bias is None else own_part(bias, -3, by_heads)
         # Few queries meet the latents themselves; for many it is less work to expand keys once.
         absorb = cache is not None and x.shape[-2] < latent.shape[-2]
         q_nope, k_nope, v = (self._absorbed if absorb else self._expanded)(q_nope, latent)
@@ -99,12 +103,14 @@ class LatentAttention(nn.Module):
         )
         if absorb:
             mixed = mixed @ self._key_and_value_maps()[1].transpose(-1, -2)
+        if weights is not None:
+            weights = all_parts(weights, -3, by_heads)
         return self.o_proj(merge_heads(mixed)), weights
 
     def _queries(self, x: torch.Tensor) -> torch.Tensor:
         """(..., heads, query, qk_nope_head_dim + qk_rope_head_dim)."""
         q = self.q_b_proj(self.q_a_norm(self.q_a_proj(x))) if self.has_q_latent else self.q_proj(x)
-        return split_heads(q, self.n_heads)
+        return split_heads(q, self.nope + self.rope)
 
     def _latents(
         self,
@@ -131,7 +137,7 @@ class LatentAttention(nn.Module):
         self, q_nope: torch.Tensor, latent: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries as they are, and keys and values for each head."""
-        expanded = split_heads(self.kv_b_proj(latent.squeeze(-3)), self.n_heads)
+        expanded = split_heads(self.kv_b_proj(latent.squeeze(-3)), self.nope + self.v_head_dim)
         k_nope, v = expanded.split([self.nope, self.v_head_dim], -1)
         return q_nope, k_nope, v
 
@@ -140,10 +146,11 @@ class LatentAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries that meet latents, and the latents as the keys and values of one head: q (W c) is
         (q W) c (DeepSeek-AI 2024, section 2.1.2)."""
+        latent = entering(latent, self.kv_b_proj.weight)
         return q_nope @ self._key_and_value_maps()[0], latent, latent
 
     def _key_and_value_maps(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The expansion of latents to keys and to values, (heads, width, kv_lora_rank)."""
-        maps = self.kv_b_proj.weight.unflatten(0, (self.n_heads, -1))
+        maps = local(self.kv_b_proj.weight).unflatten(0, (-1, self.nope + self.v_head_dim))
         k_map, v_map = maps.split([self.nope, self.v_head_dim], 1)
         return k_map, v_map

@@ -1,0 +1,183 @@
+"""What the processes of a mesh do in tests; what they return is compared by `test_mesh.py`."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+
+import zoo
+
+Shape = dict[str, int]
+"""The names of the dimensions of a mesh, with their sizes."""
+
+
+def mesh_of(shape: Shape) -> DeviceMesh:
+    return init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
+
+
+def inputs_of(model: zoo.Transformer) -> tuple[torch.Tensor, ...]:
+    """Ids with padding at 0, the same in every process."""
+    random = torch.Generator().manual_seed(0)
+    source = torch.randint(1, 20, (2, 7), generator=random)
+    target = torch.randint(1, 20, (2, 5), generator=random)
+    source[1, 5:] = target[1, 3:] = 0
+    both = hasattr(model, "encode") and hasattr(model, "decode")
+    return (source, target) if both else (source,)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def compare(path: Path, shape: Shape) -> dict[str, float]:
+    """The largest differences between a model that is shared out and the same in one process: of
+    its output, its attention maps and, relative to the largest, its gradients."""
+    model, alone = zoo.load(path, mesh=mesh_of(shape)).eval(), zoo.load(path).eval()
+    inputs = inputs_of(alone)
+    with torch.no_grad():
+        (logits, maps), (expected, expected_maps) = (
+            one(*inputs, return_attention=True) for one in (model, alone)
+        )
+        found = {"logits": gap(logits, expected), "plain": gap(model(*inputs), alone(*inputs))}
+    pairs = zip(sum(maps, ()), sum(expected_maps, ()), strict=True)
+    found["maps"] = max((gap(a, b) for a, b in pairs), default=0.0)
+    for one in (model, alone):
+        one(*inputs).square().mean().backward()
+    gradients = {name: p.grad for name, p in alone.named_parameters() if p.grad is not None}
+    largest = max(float(gradient.abs().max()) for gradient in gradients.values())
+    found["gradients"] = max(
+        gap(whole(p.grad), gradients[name]) / largest
+        for name, p in model.named_parameters()
+        if p.grad is not None
+    )
+    return found
+
+
+def gap(a: torch.Tensor, b: torch.Tensor) -> float:
+    assert a.shape == b.shape
+    assert a.dtype == b.dtype
+    return float((a - b).abs().max())
+
+
+def per_head(path: Path, shape: Shape) -> float:
+    """The same of the output with a mask that is another for each head."""
+    model, alone = zoo.load(path, mesh=mesh_of(shape)).eval(), zoo.load(path).eval()
+    random = torch.Generator().manual_seed(1)
+    mask = torch.rand(2, 4, 7, 7, generator=random) < 0.7
+    ids = torch.randint(1, 20, (2, 7), generator=random)
+    with torch.no_grad():
+        return gap(model(ids, target_mask=mask), alone(ids, target_mask=mask))
+
+
+def generated(path: Path, shape: Shape | None) -> list[list[int]]:
+    """The ids that a model continues with, of prompts of different lengths."""
+    model = zoo.load(path, mesh=None if shape is None else mesh_of(shape))
+    start = {"start": 1} if hasattr(model, "encode") else {}
+    prompts = [[5, 6, 7, 8], [9, 3]]
+    return [list(one.ids) for one in zoo.generate(model, prompts, max_new_tokens=6, **start)]
+
+
+def shares(path: Path, shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
+    """What a process has: the bytes of its parameters, and how many bytes it has read for them."""
+    mesh = mesh_of(shape)
+    before = n_read()
+    model = zoo.load(path, mesh=mesh, **options)
+    read = n_read() - before
+    return {"bytes": n_bytes(model), "read": read, "report": model.load_report}
+
+
+def values(path: Path, shape: Shape, options: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """All tensors of a loaded model, put together again."""
+    model = zoo.load(path, mesh=mesh_of(shape), **options)
+    return {name: whole(tensor.detach()).clone() for name, tensor in model.state_dict().items()}
+
+
+def built(spec: str, shape: Shape, seed: int) -> dict[str, torch.Tensor]:
+    """All tensors of a built model, put together again."""
+    model = zoo.build(spec, mesh=mesh_of(shape), seed=seed)
+    return {name: whole(tensor.detach()).clone() for name, tensor in model.state_dict().items()}
+
+
+def tied(path: Path, shape: Shape) -> list[list[str]]:
+    """The names that are one parameter."""
+    model = zoo.load(path, mesh=mesh_of(shape))
+    model(*inputs_of(model)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return sorted(group for group in names.values() if len(group) > 1)
+
+
+def refused(shape: Shape, paths: list[Path], options: dict[str, Any]) -> str:
+    """What a load is refused with; each process has a path of its own."""
+    mesh = mesh_of(shape)
+    path = paths[min(torch.distributed.get_rank(), len(paths) - 1)]
+    try:
+        zoo.load(path, mesh=mesh, **options)
+    except zoo.ZooError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def refused_unnamed(path: Path) -> str:
+    """The same of a mesh without names."""
+    try:
+        zoo.load(path, mesh=init_device_mesh("cpu", (2,)))
+    except zoo.ZooError as error:
+        return str(error)
+    return "nothing"
+
+
+def refused_to_save(path: Path, shape: Shape, to: Path) -> str:
+    """What saving a share is refused with."""
+    model = zoo.load(path, mesh=mesh_of(shape))
+    try:
+        zoo.save(model, to)
+    except zoo.ZooError as error:
+        return str(error)
+    return "nothing"
+
+
+def outside(path: Path, shape: Shape) -> list[str]:
+    """What a model says to ids that are not in its vocabulary."""
+    model = zoo.load(path, mesh=mesh_of(shape))
+    told = []
+    for ids in ([[1, 10**6]], [[-1, 1]]):
+        try:
+            model(torch.tensor(ids))
+        except IndexError as error:
+            told.append(str(error))
+    return told
+
+
+def peak(first: Path, path: Path, shape: Shape, spec: str | None) -> float:
+    """The most memory that a process takes for a model of which it gets a share, over the bytes of
+    that share. `first` is a small model, with which what torch takes once is not counted."""
+    mesh = mesh_of(shape)
+    zoo.load(first, mesh=mesh)
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is the present
+    before = status("VmRSS")
+    model = zoo.load(path, mesh=mesh) if spec is None else zoo.build(spec, mesh=mesh)
+    return (status("VmHWM") - before) / n_bytes(model)
+
+
+def n_bytes(model: zoo.Transformer) -> int:
+    local = (t.to_local() if isinstance(t, DTensor) else t for t in model.parameters())
+    return sum(tensor.nbytes for tensor in local)
+
+
+def n_read() -> int:
+    """The bytes that this process has read so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))

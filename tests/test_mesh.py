@@ -1,0 +1,354 @@
+"""A model that is shared out over processes is the same model; each process has its share alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mesh_tasks as tasks
+import pytest
+import torch
+from ranks import Ranks, ranks
+from small_specs import EXAMPLES, TINY, small
+
+import zoo
+
+DECODER: dict[str, Any] = {
+    "format": 1,
+    "name": "decoder",
+    "builder": "decoder",
+    "vocab": 23,
+    "n_layers": 2,
+    "d_model": 32,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "d_ff": 24,
+    "ffn": "glu",
+    "norm": "rms_norm",
+    "position": "rotary",
+    "attention": {"kind": "multi_head", "qk_norm": "rms_norm"},
+    "head": {"kind": "linear", "tied": True},
+}
+"""Grouped queries, normed, and a vocabulary that is odd."""
+TRANSLATOR: dict[str, Any] = {
+    "format": 1,
+    "name": "translator",
+    "builder": "encoder_decoder",
+    "source_vocab": 23,
+    "target_vocab": 23,
+    "share_embeddings": True,
+    "pad_id": 0,
+    "n_layers": 2,
+    "d_model": 16,
+    "n_heads": 4,
+    "d_ff": 24,
+    "position": "t5_buckets",
+    "head": {"kind": "linear", "tied": True},
+}
+FSDP, TP = {"fsdp": 2}, {"tp": 2}
+MESHES = pytest.mark.parametrize("mesh", [FSDP, TP], ids=["fsdp", "tp"])
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    with ranks(2, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+def saved(
+    folder: Path, spec: dict[str, Any], dtype: torch.dtype = torch.float64, **options: Any
+) -> Path:
+    """A saved model all of whose tensors have random values, biases too."""
+    model = zoo.build(spec, dtype=dtype)
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=random, dtype=dtype), alpha=0.1)
+    zoo.save(model, folder / "model", **options)
+    return folder / "model"
+
+
+def cannot_be_cut(spec: dict[str, Any]) -> bool:
+    """Whether two processes cannot share the one key-value head."""
+    return any(cut.units == 1 for _, cut in zoo.read_spec(spec).layout.cuts())
+
+
+@MESHES
+@pytest.mark.parametrize("spec", [DECODER, TRANSLATOR], ids=["decoder", "translator"])
+def test_the_same_logits_and_gradients(
+    two: Ranks, tmp_path: Path, spec: dict[str, Any], mesh: dict[str, int]
+) -> None:
+    for difference in two(tasks.compare, saved(tmp_path, spec), mesh):
+        assert max(difference.values()) < 1e-10
+    for difference in two(tasks.compare, saved(tmp_path, spec, torch.float32), mesh):
+        assert max(difference["logits"], difference["plain"]) < 1e-5
+
+
+def architectures() -> list[Any]:
+    """The example models, of those that differ in size alone one."""
+    found: dict[str, Any] = {}
+    for path in EXAMPLES:
+        if path.parent.name == "models":
+            spec = small(path)
+            found.setdefault(str({**spec, "name": ""}), pytest.param(spec, id=path.stem))
+    return list(found.values())
+
+
+@MESHES
+@pytest.mark.parametrize("spec", architectures())
+def test_every_architecture(
+    two: Ranks, tmp_path: Path, spec: dict[str, Any], mesh: dict[str, int]
+) -> None:
+    if mesh == TP and cannot_be_cut(spec):
+        message = two(tasks.refused, mesh, [saved(tmp_path, spec)], {})[1]
+        assert "has 1 heads or hidden units, which 2 processes" in message
+        return
+    for difference in two(tasks.compare, saved(tmp_path, spec), mesh):
+        assert max(difference.values()) < 1e-10, difference
+
+
+CUT: dict[str, dict[str, Any]] = {
+    "gates and sinks": {
+        "attention": {
+            "kind": "multi_head",
+            "output_gate": "sigmoid",
+            "output_gate_scope": "head",
+            "output_gate_bias": "head",
+            "sinks": True,
+        }
+    },
+    "latent": {
+        "attention": {
+            "kind": "latent",
+            "q_lora_rank": 12,
+            "kv_lora_rank": 8,
+            "qk_nope_head_dim": 6,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 5,
+        }
+    },
+    "experts": {
+        "ffn": {
+            "kind": "moe",
+            "n_experts": 3,
+            "top_k": 2,
+            "shared_d_ff": 10,
+            "shared_gate": True,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("mesh", [FSDP, TP, {"fsdp": 1, "tp": 2}], ids=["fsdp", "tp", "both"])
+@pytest.mark.parametrize("case", CUT)
+def test_heads_and_experts_of_every_kind(
+    two: Ranks, tmp_path: Path, case: str, mesh: dict[str, int]
+) -> None:
+    spec = {**DECODER, **CUT[case]}
+    if case == "latent":
+        del spec["n_kv_heads"]
+    path = saved(tmp_path, spec)
+    for difference in two(tasks.compare, path, mesh):
+        assert max(difference.values()) < 1e-10, difference
+    assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
+    report = two(tasks.shares, path, mesh, {})[0]["report"]
+    whole = {row.name for row in report.tensors if row.share == row.shape}
+    assert not any(part in name for name in whole for part in ("sinks", "gate_bias", "experts.up"))
+
+
+def test_what_is_whole_in_one_component_and_cut_in_another(two: Ranks, tmp_path: Path) -> None:
+    """Heads with a norm of all of them are whole, as are units with one; biases of distances, and
+    masks for single heads, are for all heads, of which a process has some."""
+    mixed = DECODER | {
+        "name": "mixed",
+        "position": "alibi",
+        "attention": {"kind": "multi_head", "window": 4},
+        "decoder": {
+            "layers": [
+                {
+                    "at": [0],
+                    "block": {
+                        "self_attn": {
+                            "kind": "multi_head",
+                            "qk_norm_scope": "full",
+                            "qk_norm": "rms_norm",
+                        }
+                    },
+                },
+                {"at": [1], "block": {"ffn": {"kind": "glu", "sub_norm": "rms_norm"}}},
+            ]
+        },
+    }
+    path = saved(tmp_path, mixed)
+    for difference in two(tasks.compare, path, TP):
+        assert max(difference.values()) < 1e-10
+    report = two(tasks.shares, path, TP, {})[0]["report"]
+    cut = {row.name for row in report.tensors if row.share != row.shape}
+    layers = [{name for name in cut if f"layers.{number}." in name} for number in (0, 1)]
+    assert {name.split(".")[3] for name in layers[0]} == {"ffn"}
+    assert {name.split(".")[3] for name in layers[1]} == {"self_attn"}
+    assert max(two(tasks.per_head, path, TP)) < 1e-10
+
+
+@MESHES
+@pytest.mark.parametrize("spec", [DECODER, TRANSLATOR], ids=["decoder", "translator"])
+def test_the_same_text(
+    two: Ranks, tmp_path: Path, spec: dict[str, Any], mesh: dict[str, int]
+) -> None:
+    path = saved(tmp_path, spec)
+    assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
+
+
+@MESHES
+def test_tied_weights_stay_one(two: Ranks, tmp_path: Path, mesh: dict[str, int]) -> None:
+    """After a step of training, too."""
+    names = ["decoder.embed.tokens.weight", "encoder.embed.tokens.weight", "head.out.weight"]
+    found = two(tasks.tied, saved(tmp_path, TRANSLATOR), mesh)
+    assert [[sorted(group) for group in groups] for groups in found] == [[names]] * 2
+
+
+@MESHES
+@pytest.mark.parametrize("options", [{}, {"max_shard_bytes": 3000}], ids=["file", "shards"])
+def test_a_process_reads_its_share(
+    two: Ranks, tmp_path: Path, mesh: dict[str, int], options: dict[str, Any]
+) -> None:
+    wide = DECODER | {"d_model": 256, "d_ff": 1024, "vocab": 1001, "n_layers": 4}
+    path = saved(tmp_path, wide, torch.float32, **options)
+    header = sum(file.stat().st_size for file in path.iterdir()) - n_bytes(path)
+    total = n_bytes(path)
+    for share in two(tasks.shares, path, mesh, {"verify": False}):
+        assert share["bytes"] < 0.51 * total
+        assert share["bytes"] <= share["read"] < share["bytes"] + header + 200_000
+    # To verify, each reads some tensors beside.
+    read = [share["read"] for share in two(tasks.shares, path, mesh, {})]
+    assert 2 * total < sum(read) < 2 * total + 2 * (header + 200_000)
+    values = two(tasks.values, path, mesh, {})
+    expected = zoo.load(path).state_dict()
+    for found in values:
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def n_bytes(path: Path) -> int:
+    """The bytes of the tensors of a saved model."""
+    return sum(tensor.nbytes for tensor in zoo.load(path).parameters())
+
+
+@MESHES
+def test_buffers_dtypes_and_initial_values(
+    two: Ranks, tmp_path: Path, mesh: dict[str, int]
+) -> None:
+    path = saved(tmp_path, TINY, torch.float32)
+    for options in ({"dtype": torch.bfloat16}, {"only": "encoder.*"}):
+        expected = zoo.load(path, **options).state_dict()
+        for found in two(tasks.values, path, mesh, options):
+            assert {name: tensor.dtype for name, tensor in found.items()} == {
+                name: tensor.dtype for name, tensor in expected.items()
+            }
+            assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@MESHES
+def test_the_same_initial_weights(two: Ranks, mesh: dict[str, int]) -> None:
+    """Bit by bit those of one process, made by parts."""
+    spec = zoo.read_spec(TRANSLATOR | {"d_model": 36, "d_ff": 250, "init": "truncated_normal"})
+    expected = zoo.build(spec, seed=7).state_dict()
+    for found in two(tasks.built, spec.to_toml(), mesh, 7):
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@MESHES
+def test_a_changed_byte_is_told_by_all(two: Ranks, tmp_path: Path, mesh: dict[str, int]) -> None:
+    """Whichever process it is that finds it; and where no process has looked, by none."""
+    path = saved(tmp_path, DECODER)
+    file = path / "model.safetensors"
+    sound = file.read_bytes()
+    start = 8 + int.from_bytes(sound[:8], "little")
+    for at in (start, (start + len(sound)) // 2, len(sound) - 1):
+        file.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        one, other = two(tasks.refused, mesh, [path], {})
+        assert one == other
+        assert one.startswith("WeightsError")
+        assert "are not those that were saved" in one
+        assert two(tasks.refused, mesh, [path], {"verify": False}) == ["nothing"] * 2
+
+
+def test_what_one_process_cannot_load_none_does(two: Ranks, tmp_path: Path) -> None:
+    """And nobody waits for the one that has given up."""
+    path = saved(tmp_path, DECODER)
+    missing = tmp_path / "missing.safetensors"
+    for paths in ([path, missing], [missing, path]):
+        for message in two(tasks.refused, FSDP, paths, {}):
+            assert message.startswith("WeightsError")
+            assert "missing.safetensors" in message
+    other = saved(tmp_path / "other", TRANSLATOR)
+    for message in two(tasks.refused, FSDP, [path, other], {}):
+        assert "do not all have the same weights" in message
+    assert two(tasks.refused, FSDP, [path], {}) == ["nothing"] * 2
+
+
+def test_meshes_that_mean_nothing(two: Ranks, tmp_path: Path) -> None:
+    path = saved(tmp_path, DECODER)
+
+    def told(shape: dict[str, int], **options: Any) -> str:
+        one, other = two(tasks.refused, shape, [path], options)
+        assert one == other
+        return str(one)
+
+    assert "not `tpp`" in told({"tpp": 2})
+    assert "`tp`" in told({"tpp": 2})
+    assert "two names for the same" in told({"dp": 2, "fsdp": 1})
+    assert "have no names" in two(tasks.refused_unnamed, path)[0]
+    assert "compute on cpu, not on meta" in told(FSDP, device="meta")
+    assert "read as bytes" in told(FSDP, read="mmap")
+    assert "no tensor has a name like" in told(FSDP, only="nothing")
+    assert told({"dp": 2}) == told({"dp": 2, "tp": 1}) == "nothing"
+    three = saved(tmp_path / "three", DECODER | {"n_heads": 3, "n_kv_heads": 3, "head_dim": 8})
+    one, other = two(tasks.refused, TP, [three], {})
+    assert one == other
+    assert "`decoder.layers.0.self_attn.q_proj` has 3 heads or hidden units" in one
+    assert "layers.1" not in one
+
+
+def test_a_share_is_not_saved_as_a_model(two: Ranks, tmp_path: Path) -> None:
+    path = saved(tmp_path, DECODER)
+    for message in two(tasks.refused_to_save, path, FSDP, tmp_path / "again"):
+        assert "but a share of decoder" in message
+    assert not (tmp_path / "again").exists()
+
+
+@MESHES
+def test_ids_outside_the_vocabulary(two: Ranks, tmp_path: Path, mesh: dict[str, int]) -> None:
+    for told in two(tasks.outside, saved(tmp_path, DECODER), mesh):
+        assert told == ["index out of range in self"] * 2
+
+
+@MESHES
+@pytest.mark.parametrize("made", ["loaded", pytest.param("built", marks=pytest.mark.drill)])
+def test_memory(tmp_path: Path, mesh: dict[str, int], made: str) -> None:
+    """Of a model of 230 MB, two processes take little more than half each, in the worst moment."""
+    spec = DECODER | {"n_heads": 8, "d_model": 512, "d_ff": 2048, "vocab": 20_001, "n_layers": 12}
+    spec |= {"ffn": "mlp", "head": {"kind": "linear"}}
+    first, path = saved(tmp_path / "first", DECODER, torch.float32), tmp_path / "model"
+    if made == "loaded":
+        zoo.save(zoo.build(spec), path)
+    text = zoo.read_spec(spec).to_toml() if made == "built" else None
+    with ranks(2, tmp_path) as fresh:
+        found = fresh(tasks.peak, first, path, mesh, text)
+    assert all(1.0 < share < 1.3 for share in found), found
+
+
+@pytest.mark.drill
+def test_two_dimensions(tmp_path: Path) -> None:
+    """Rows of parts of tensors, in four processes."""
+    with ranks(4, tmp_path) as four:
+        for spec in (DECODER, TRANSLATOR):
+            path = saved(tmp_path / spec["name"], spec)
+            for mesh in ({"fsdp": 2, "tp": 2}, {"dp": 4}):
+                for difference in four(tasks.compare, path, mesh):
+                    assert max(difference.values()) < 1e-10
+                expected = zoo.load(path).state_dict()
+                for found in four(tasks.values, path, mesh, {}):
+                    assert all(torch.equal(found[n], tensor) for n, tensor in expected.items())

@@ -1,0 +1,76 @@
+"""What the dimensions of a device mesh are for, by their names."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from zoo.errors import Problem, ZooError, did_you_mean
+
+DATA = ("fsdp", "dp")
+TENSOR = "tp"
+
+
+class Meshes(NamedTuple):
+    """The dimensions of a mesh.
+
+    Args:
+        data: the processes that share out each tensor and compute different rows of a batch.
+        tensor: those that share out the heads and hidden units, and compute the same rows.
+    """
+
+    data: DeviceMesh | None
+    tensor: DeviceMesh | None
+
+
+def meshes_of(mesh: DeviceMesh) -> Meshes:
+    """The dimensions `fsdp` (or `dp`) and `tp` of a mesh.
+
+    Raises:
+        ZooError: a dimension has no name or another one, or this process is not in the mesh.
+    """
+    names = mesh.mesh_dim_names or ("",) * mesh.ndim
+    known = (*DATA, TENSOR)
+    help_ = 'name them, such as `init_device_mesh("cuda", (2, 4), mesh_dim_names=("fsdp", "tp"))`'
+    for name in names:
+        if not name:
+            raise ZooError(Problem("the dimensions of the mesh have no names", help=help_))
+        if name not in known:
+            message = f"a mesh has the dimensions `fsdp` (or `dp`) and `tp`, not `{name}`"
+            raise ZooError(Problem(message, help=did_you_mean(name, known) or help_))
+    data = [name for name in names if name in DATA]
+    if len(data) > 1:
+        message = "`fsdp` and `dp` are two names for the same: a mesh has one of them"
+        raise ZooError(Problem(message, help=help_))
+    if mesh.get_coordinate() is None:
+        raise ZooError("this process is not in the mesh")
+    return Meshes(
+        data=mesh[data[0]] if data else None,
+        tensor=mesh[TENSOR] if TENSOR in names else None,
+    )
+
+
+def place_in(mesh: DeviceMesh) -> int:
+    """The number of this process among those of the mesh, from 0."""
+    number = 0
+    for size, at in zip(mesh.shape, mesh.get_coordinate() or (), strict=True):
+        number = number * size + at
+    return number
+
+
+def device_in(mesh: DeviceMesh, device: str | torch.device | None) -> torch.device:
+    """The device of this process: `device`, or that of the mesh if it is None.
+
+    Raises:
+        ZooError: the mesh has devices of another type.
+    """
+    if device is not None:
+        if torch.device(device).type != mesh.device_type:
+            message = f"the processes of the mesh compute on {mesh.device_type}, not on {device}"
+            raise ZooError(Problem(message, help="leave out `device`"))
+        return torch.device(device)
+    if mesh.device_type == "cpu":
+        return torch.device("cpu")
+    return torch.device(mesh.device_type, torch.accelerator.current_device_index())

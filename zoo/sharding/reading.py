@@ -1,0 +1,116 @@
+"""A process' share of saved weights: it reads the bytes of its own elements, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from zoo.building import stored
+from zoo.errors import Place, Problem, WeightsError
+from zoo.open_file import STEP
+from zoo.saving import TORCH_DTYPES, bytes_of
+from zoo.sharding.filling import fill_shares
+from zoo.sharding.mesh import place_in
+from zoo.sharding.model import shard
+from zoo.sharding.shares import Run, local_of, runs_of
+from zoo.tensor_reader import dtype_in_model
+from zoo.transformer import Transformer
+from zoo.weights_file import changed_tensor
+from zoo.weights_reader import Weights
+
+
+def load_shares(
+    model: Transformer,
+    weights: Weights,
+    names: set[str],
+    mesh: DeviceMesh,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    *,
+    verify: bool,
+) -> dict[str, torch.Tensor]:
+    """Shard a meta-built model, and read this process' share of each of its tensors, by name.
+
+    Args:
+        model: that of the weights.
+        weights: as `zoo.load` has checked them.
+        names: the tensors that are read; the others get initial values.
+        mesh: the processes, all of which call this.
+        device: where the shares are placed.
+        dtype: what floating-point tensors are cast to; None keeps them as stored.
+        verify: whether the processes hash every tensor that is read, each some of them.
+
+    Raises:
+        WeightsError: a file cannot be read, was written to meanwhile, or holds other bytes.
+        ZooError: as `shard`.
+    """
+    shard(model, mesh)
+    shares = {
+        name: torch.empty_like(
+            tensor, dtype=dtype_in_model(weights.header.records[name], dtype), device=device
+        )
+        for name, tensor in stored(model).items()
+    }
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        for _ in pool.map(lambda name: _read(weights, name, shares[name]), sorted(names)):
+            pass
+    problems = changed_tensors(weights, names, mesh) if verify else []
+    weights.check_unchanged()
+    if problems:
+        raise WeightsError(problems)
+    fill_shares({name: t for name, t in shares.items() if name not in names}, model.spec)
+    return shares
+
+
+def _read(weights: Weights, name: str, tensor: torch.Tensor) -> None:
+    local = local_of(tensor).view(-1)
+    stored = TORCH_DTYPES[weights.header.records[name].dtype]
+    room = STEP // stored.itemsize
+    staged = torch.empty(min(room, local.numel()), dtype=stored)
+    raw = bytes_of(staged)
+    done = 0
+    for batch in _batches(runs_of(tensor), room):
+        end = 0
+        for start, length in batch:
+            part = raw[end * stored.itemsize : (end + length) * stored.itemsize]
+            weights.read_part(name, part, start * stored.itemsize)
+            end += length
+        local[done : done + end].copy_(staged[:end])
+        done += end
+
+
+def _batches(runs: Iterable[Run], room: int) -> Iterator[list[Run]]:
+    """The runs in order, in batches of at most `room` elements; long ones in pieces."""
+    batch: list[Run] = []
+    left = room
+    for start, length in runs:
+        end = start + length
+        while start < end:
+            piece = Run(start, min(left, end - start))
+            batch.append(piece)
+            start, left = start + piece.length, left - piece.length
+            if not left:
+                yield batch
+                batch, left = [], room
+    if batch:
+        yield batch
+
+
+def changed_tensors(weights: Weights, names: Iterable[str], mesh: DeviceMesh) -> list[Problem]:
+    """The tensors whose bytes do not have the SHA-256 of their record, as problems: this process
+    looks at some of them, and the others of the mesh at the others."""
+    records = weights.header.records
+    largest_first = sorted(names, key=lambda name: (-records[name].n_bytes, name))
+    mine = largest_first[place_in(mesh) :: mesh.size()]
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        digests = dict(zip(mine, pool.map(weights.sha256, mine), strict=True))
+    where = Place(str(weights.path))
+    return [
+        problem
+        for name in sorted(mine)
+        if digests[name] != records[name].sha256
+        for problem in changed_tensor(name, where).problems
+    ]

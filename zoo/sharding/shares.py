@@ -1,0 +1,49 @@
+"""Which elements of a tensor a process has, and where they are among those of the whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor
+
+
+class Run(NamedTuple):
+    """Elements of a whole tensor, in C order, that follow each other."""
+
+    start: int
+    length: int
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process has of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def runs_of(tensor: torch.Tensor) -> Iterator[Run]:
+    """The elements of the whole tensor that this process has, in the order in which it has them."""
+    whole = tuple(tensor.shape)
+    if not isinstance(tensor, DTensor):
+        return iter([Run(0, prod(whole))])
+    # What torch's distributed checkpoints ask a tensor for.
+    chunks: list[Any] = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
+    (chunk,) = chunks
+    return runs(whole, tuple(chunk.offsets), tuple(chunk.sizes))
+
+
+def runs(whole: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[Run]:
+    """The elements of a box in a tensor of shape `whole`: `sizes` elements from `offsets` on along
+    each axis."""
+    if not prod(sizes):
+        return
+    cut = [axis for axis, size in enumerate(whole) if sizes[axis] != size]
+    last = cut[-1] if cut else 0
+    strides = [prod(whole[axis + 1 :]) for axis in range(len(whole))]
+    length = prod(sizes[last:])
+    ends = (range(at, at + size) for at, size in zip(offsets[:last], sizes[:last], strict=True))
+    inner = offsets[last] * strides[last] if whole else 0
+    for index in product(*ends):
+        yield Run(inner + sum(i * s for i, s in zip(index, strides, strict=False)), length)

@@ -1,0 +1,58 @@
+"""Processes that succeed together, or fail together."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from zoo.errors import Problem, ZooError
+
+
+@contextmanager
+def processes_of(mesh: DeviceMesh) -> Generator[list[str]]:
+    """Lets the body, which each process of the mesh runs, fail in all if it fails in one, so that
+    none waits for another that has given up. What the body puts into the list has to be the same in
+    all.
+
+    Raises:
+        ZooError: what went wrong in the others, of their kind; or the lists are not the same.
+    """
+    failure: Exception | None = None
+    same: list[str] = []
+    try:
+        yield same
+    except Exception as error:
+        failure = error
+    failed = gathered(_told(failure), mesh)
+    if failure is not None:
+        raise failure
+    if failed:
+        kind, _ = failed[0]
+        raise kind(dict.fromkeys(problem for _, problem in failed))
+    if len(set(gathered([tuple(same)], mesh))) > 1:
+        raise ZooError("the processes of the mesh do not all have the same weights and arguments")
+
+
+def gathered(own: list[Any], mesh: DeviceMesh) -> list[Any]:
+    """The items of all processes of the mesh, this one's among them."""
+    items = own
+    for dim in range(mesh.ndim):
+        group = mesh.get_group(dim)
+        lists: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(lists, items, group=group)
+        items = [item for one in lists for item in one]
+    return items
+
+
+def _told(error: Exception | None) -> list[tuple[type[ZooError], Problem]]:
+    """What the others are told of a failure: its kind with each of its problems."""
+    if isinstance(error, ZooError):
+        return [(type(error), problem) for problem in error.problems]
+    if error is None:
+        return []
+    message = f"another process has failed: {type(error).__name__}: {error}"
+    return [(ZooError, Problem(message))]
