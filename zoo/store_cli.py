@@ -59,19 +59,27 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 @click.pass_obj
 def push(layers: Layers, model: str, address: str, license: str, output: Path | None) -> None:
     """Publish MODEL, a folder or a model in the store, at ADDRESS: a folder, `hf://owner/name`, or
-    what fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it."""
+    what fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it. What
+    else the folder holds is left out, and told."""
     from zoo.atomic import write_text
-    from zoo.store.files import Store
+    from zoo.errors import Problem
+    from zoo.loading import find_weights
+    from zoo.store.files import Store, StoreError
     from zoo.store.pushing import push
-    from zoo.store.resolving import resolve
+    from zoo.weights_file import FILE_NAME, INDEX_NAME
 
     registry = layers()
-    folder = Path(model) if Path(model).is_dir() else resolve(model, registry)
-    text = push(folder, address, registry, Store.default(), license)
+    weights = find_weights(model, registry)
+    if weights.name not in (FILE_NAME, INDEX_NAME):
+        hint = f"`zoo bundle make {weights} DIR` makes one of it"
+        raise StoreError(Problem(f"{str(weights)!r} is no model's folder", help=hint))
+    pushed = push(weights.parent, address, registry, Store.default(), license)
+    if pushed.left_out:
+        click.echo(f"left out: {', '.join(pushed.left_out)}", err=True)
     if output is None:
-        click.echo(text, nl=False)
+        click.echo(pushed.text, nl=False)
     else:
-        write_text(output, text)
+        write_text(output, pushed.text)
         click.echo(output)
 
 

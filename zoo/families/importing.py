@@ -20,7 +20,6 @@ from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import read_json
 from zoo.families.family import Family, with_rules
 from zoo.families.origin import (
-    COMPANIONS,
     Companion,
     Origin,
     read_companions,
@@ -29,6 +28,7 @@ from zoo.families.origin import (
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
+from zoo.model_files import COMPANIONS
 from zoo.provenance import plugin_versions
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from zoo.bundle import lock_of_bundle, read_bundle
 from zoo.errors import Place, Problem, did_you_mean, quoted
+from zoo.model_files import CARDS, safe_path, selected
 from zoo.plugin_errors import plugin_code
-from zoo.pretrained import CARDS, File, Pretrained, find_pretrained, safe_path, selected
+from zoo.pretrained import File, Pretrained, find_pretrained
 from zoo.source import Access, SourceError, offline
 from zoo.store.collecting import restored
 from zoo.store.fetching import OnBytes, fetch
