@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from loopback_hub import Hub, loopback_hub
 from published_models import LOCAL, bundle, entry, register, weights, write_files
-from trials import contents
+from trials import Refused, contents
 
 import zoo
 from zoo.cli import run
@@ -309,12 +309,46 @@ def test_nothing_is_pushed_over_what_is_there(there: str, project: Path, store: 
 
 
 @pytest.mark.parametrize(
-    "name", [".gitattributes", "run.py", "model.bin", "sub/run.sh", ".git/config", "a b.txt"]
+    ("name", "told"),
+    [
+        (".gitattributes", ".gitattributes"),
+        ("run.py", "run.py"),
+        ("model.bin", "model.bin"),
+        ("LICENSE.py", "LICENSE.py"),
+        ("sub/run.sh", "sub/"),
+        (".git/config", ".git/"),
+        ("1_Pooling/run.py", "1_Pooling/run.py"),
+        ("a b.txt", "a b.txt"),
+    ],
 )
-def test_other_files_are_not_published(name: str, project: Path, store: Store) -> None:
-    write_files(project / "model", {**bundle(), name: b"?"})
-    assert run(["push", "model", "there", "--license", "CC0-1.0"]) == 2
+def test_other_files_are_left_out_and_told(
+    name: str,
+    told: str,
+    project: Path,
+    store: Store,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = {**bundle(), "1_Pooling/config.json": b"{}"}
+    write_files(project / "model", {**own, name: b"?"})
+    assert run(["push", "model", "there", "--license", "CC0-1.0"]) == 0
+    assert capsys.readouterr().err == f"left out: {told}\n"
+    assert contents(project / "there") == {**own, "1_Pooling": b""}
+
+
+def test_a_bundle_with_other_files_is_not_published(project: Path, store: Store) -> None:
+    write_files(project / "model", bundle())
+    assert run(["bundle", "make", "model", "made", "--license", "CC0-1.0"]) == 0
+    (project / "made" / ".gitattributes").touch()
+    assert run(["push", "made", "there", "--license", "CC0-1.0"]) == 2
     assert not (project / "there").exists()
+
+
+def test_a_weights_file_by_itself_is_bundled_first(
+    project: Path, store: Store, refused: Refused
+) -> None:
+    write_files(project, {"big.safetensors": weights()})
+    told = refused("push", "big.safetensors", "there", "--license", "CC0-1.0")
+    assert "zoo bundle make big.safetensors DIR" in told
 
 
 @pytest.mark.parametrize(

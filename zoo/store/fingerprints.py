@@ -61,18 +61,14 @@ def difference(model: Transformer, expected: Fingerprint, name: str) -> float:
 
 
 def _inputs(model: Transformer) -> list[Rows] | None:
-    """What the model is called with: the ids of a source, of a target, or of both."""
+    """What the model is called with: ids, or those of a source and of a target."""
     how, reading = model.spec.model.generation, model.spec.model.reading
     if reading is not None:
         return [_rows(reading.vocab, reading.longest)]
-    if how is None or how.needs_memory:
+    if how is None or how.source_vocab is None:
         return None
-    target = _rows(how.target_vocab, how.longest)
-    if not how.has_source:
-        return [target]
-    if how.source_vocab is None:
-        return None
-    return [_rows(how.source_vocab, how.longest_source), target]
+    source = _rows(how.source_vocab, how.longest_source)
+    return [source, _rows(how.target_vocab, how.longest)]
 
 
 def _rows(vocab: int, longest: int | None) -> Rows:
