@@ -43,7 +43,8 @@ class Case:
     """One hostile folder.
 
     Args:
-        kind: `spec` is built, `bundle` is checked and loaded, `registry` is read and listed.
+        kind: `spec` is built, `bundle` is checked and loaded, `registry` is read and listed, the
+            `card` of a published model is read, pulled and checked.
         aim: the class of `docs/security.md`.
         name: what it tries, in a few words.
         make: writes it into an empty folder.

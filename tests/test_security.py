@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from hostile import SPEC, Case, cases, toml
+from hostile_cards import GOOD, card_cases
+from hostile_cards import case as card_case
 
 import zoo
 from zoo.bundle import write_bundle
@@ -38,8 +40,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     (home / "saved" / "vocab.txt").write_text("a\n")
     registry = zoo.load_registry()
     write_bundle(home / "saved", home / "good", registry=registry, card=CardFields())
+    (home / "card").mkdir()
+    card_case("", "", GOOD).make(home / "card")
     listed: list[dict[str, Any]] = []
-    for number, case in enumerate(cases(home / "good")):
+    for number, case in enumerate([*cases(home / "good"), *card_cases()]):
         folder = home / f"case-{number}"
         folder.mkdir()
         case.make(folder)
@@ -69,7 +73,7 @@ def _told(case: Case) -> dict[str, Any]:
 def test_the_corpus_is_large_and_has_every_kind(results: list[dict[str, Any]]) -> None:
     kinds = Counter(result["kind"] for result in results)
     assert len(results) >= 200
-    assert min(kinds[kind] for kind in ("spec", "bundle", "registry")) >= 40
+    assert min(kinds[kind] for kind in ("spec", "bundle", "registry", "card")) >= 40
     names = Counter((result["kind"], result["aim"], result["name"]) for result in results)
     assert max(names.values()) == 1
 
@@ -93,12 +97,21 @@ def test_nothing_of_the_machine_is_told(results: list[dict[str, Any]]) -> None:
     assert [result for result in results if CANARY in result["outcome"]] == []
 
 
+def test_nothing_that_is_told_commands_a_terminal(results: list[dict[str, Any]]) -> None:
+    """What is hostile is quoted in messages, and could move the cursor or turn the line around."""
+    for result in results:
+        if result["outcome"].startswith("refused"):
+            told = result["outcome"].replace("\n", "")
+            assert told.isprintable(), result
+
+
 def test_the_hook_sees_what_it_should(tmp_path: Path) -> None:
     """A plugin that a registry of one's own names does all of it, and is seen doing it."""
     # A test of the test: the same script, with a component that misbehaves.
     home = tmp_path
-    for name in ("home", "plain", "wrong", "good", "case-0"):
+    for name in ("home", "plain", "wrong", "good", "card", "case-0"):
         (home / name).mkdir()
+    card_case("", "", GOOD).make(home / "card")
     for name in ("plain", "wrong", "case-0"):
         (home / name / "spec.toml").write_text(toml(SPEC))
         (home / name / "registry.toml").write_text("format = 1\n")

@@ -75,8 +75,8 @@ SELECTED = (
     "[0-9]*_Dense/model.safetensors",
     *BESIDES,
 )
-"""The files that are published, and taken on first use unless a model says otherwise: weights as
-safetensors, and what belongs to them. No pickles, and no second copies in other formats."""
+"""The files that are published, and taken on first use: weights as safetensors, and what belongs
+to them. No pickles, and no second copies in other formats."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
@@ -86,6 +86,13 @@ def safe_path(path: str) -> str:
     parts = path.split("/")
     if len(parts) > 8 or not all(_PART.fullmatch(part) for part in parts):
         raise ValueError(f"{quoted(path)} is no path of a model's file")
+    return path
+
+
+def published_path(path: str) -> str:
+    """The path of a file that a published model may have; `ValueError` otherwise."""
+    if not selected(safe_path(path), SELECTED):
+        raise ValueError(f"{quoted(path)} is no file of a model")
     return path
 
 

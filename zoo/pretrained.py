@@ -32,7 +32,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Problem, RegistryError, did_you_mean, in_order, quoted
-from zoo.model_files import SELECTED, safe_path
+from zoo.model_files import published_path
 from zoo.source import Source
 from zoo.value_errors import nearest_literal, value_message
 
@@ -65,15 +65,18 @@ class License(_Table):
     code: str | None = None
 
 
+Id = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
 class Fingerprint(_Table):
     """What a model must compute: `values` at the indices `at` of its output for the token `ids`
     (batch, length), and `target_ids` where there is a decoder beside an encoder."""
 
-    ids: list[list[int]]
-    target_ids: list[list[int]] | None = None
-    at: list[list[int]]
+    ids: list[list[Id]]
+    target_ids: list[list[Id]] | None = None
+    at: list[list[Id]]
     values: list[float]
-    tolerance: float = Field(gt=0)
+    tolerance: float = Field(gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _one_value_an_index(self) -> Fingerprint:
@@ -94,8 +97,7 @@ class Card(_Table):
     paper: str | None = None
     origin: str | None = None
     trust: Literal["pinned", "first_use"] = "pinned"
-    select: list[str] = list(SELECTED)
-    files: dict[Annotated[str, AfterValidator(safe_path)], File] = Field(
+    files: dict[Annotated[str, AfterValidator(published_path)], File] = Field(
         default={}, max_length=2000
     )
     content_digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")

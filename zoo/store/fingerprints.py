@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zoo.errors import WeightsError
+from zoo.errors import WeightsError, quoted
 from zoo.pretrained import Fingerprint
 from zoo.transformer import Transformer
 
@@ -47,14 +47,14 @@ def difference(model: Transformer, expected: Fingerprint, name: str) -> float:
     """The largest distance between a model's outputs and those of a fingerprint.
 
     Raises:
-        WeightsError: the fingerprint is of another shape than the outputs.
+        WeightsError: the fingerprint is of another vocabulary, or of another shape.
     """
     ids = (expected.ids, expected.target_ids)
-    output = _output(model, [rows for rows in ids if rows is not None])
     try:
+        output = _output(model, [rows for rows in ids if rows is not None])
         values = [float(output[tuple(index)]) for index in expected.at]
-    except (IndexError, ValueError):
-        message = f"the fingerprint of {name} is of another shape than {list(output.shape)}"
+    except (IndexError, ValueError, TypeError, RuntimeError) as error:
+        message = f"the fingerprint of {name} does not fit the model: {quoted(error, 200)}"
         raise WeightsError(message) from None
     pairs = zip(values, expected.values, strict=True)
     return max(abs(value - stated) for value, stated in pairs)

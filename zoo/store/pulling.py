@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zoo.bundle import lock_of_bundle, read_bundle
 from zoo.errors import Place, Problem, did_you_mean, quoted
-from zoo.model_files import CARDS, safe_path, selected
+from zoo.model_files import CARDS, SELECTED, safe_path, selected
 from zoo.plugin_errors import plugin_code
 from zoo.pretrained import File, Pretrained, find_pretrained
 from zoo.source import Access, SourceError, offline
@@ -86,8 +86,10 @@ def published(name: str, registry: Registry) -> Pretrained:
     """The model that a name means. Raises `StoreError` with the nearest name if it means none."""
     model = find_pretrained(name, registry)
     if model is None:
-        hint = did_you_mean(name, registry.catalog.known())
-        raise StoreError(Problem(f"there is no published model {quoted(name)}", help=hint))
+        full = registry.catalog.full_name(name)
+        meant = f", which is what {quoted(name)} means" if full != name else ""
+        hint = did_you_mean(full, set(registry.catalog.known()) - {name})
+        raise StoreError(Problem(f"there is no published model {quoted(full)}{meant}", help=hint))
     return model
 
 
@@ -120,7 +122,7 @@ def _fetch_all(
         with plugin_code(f"looking for the files of {model.name}"):
             source = source.pinned(access)
             there = source.files(access)
-        expected = {path: size for path, size in there.items() if selected(path, model.card.select)}
+        expected = {path: size for path, size in there.items() if selected(path, SELECTED)}
         if not expected:
             message = f"{model.name}: nothing there is a file of a model"
             raise SourceError(Problem(message, Place(model.document.name), _listed(there)))
