@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -230,16 +233,32 @@ def test_a_connection_that_breaks_now_and_then_is_enough(fetch: Pull, hub: Hub) 
     assert fetch().files.keys() == bundle().keys()
 
 
+def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> None:
+    """On a terminal, and on stderr."""
+    hub.stall = 0.4
+    shown, screen = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "zoo", "pull", "small.v1"],
+        stdout=subprocess.PIPE,
+        stderr=screen,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        text=True,
+    )
+    os.close(screen)
+    on_screen = b""
+    with contextlib.suppress(OSError):  # when the other side is closed
+        while part := os.read(shown, 4096):
+            on_screen += part
+    os.close(shown)
+    out, _ = running.communicate()
+    assert running.returncode == 0
+    assert out.startswith("small.v1@")
+    total = sum(map(len, bundle().values())) / 1000
+    assert re.search(rf"/{total:.1f} kB".encode(), on_screen), on_screen
+    assert re.search(rb"\d(\.\d)? (bytes|kB)/s", on_screen), on_screen
+
+
 # --- the other sources --------------------------------------------------------------------------
-
-
-def test_files_of_a_web_server_can_be_trusted_on_first_use(
-    project: Path, store: Store, hub: Hub
-) -> None:
-    source = {"kind": "https", "url": f"{hub.url}/m", "names": [*bundle()]}
-    register(project, "small.v1", entry(source, None))
-    assert run(["pull", "small.v1", "--trust-first-use"]) == 0
-    assert zoo.load("small.v1").spec.name == "small"
 
 
 def test_a_hub_is_pinned_to_the_commit_that_was_seen_first(
