@@ -56,6 +56,7 @@ def push(folder: Path, address: str, registry: Registry, store: Store, license: 
         raise SourceError(f"{variable} forbids to reach {address}")
     with store.work() as work:
         files = digests(folder, find_files(folder, SELECTED))
+        left_out = tuple(_others(folder, set(files)))
         model = zoo.load(folder, registry=registry)
         card = Card(
             format=1,
@@ -67,7 +68,7 @@ def push(folder: Path, address: str, registry: Registry, store: Store, license: 
         )
         with plugin_code(f"writing to {address}"):
             source = source.write(folder, list(files), Access(Path.cwd(), work))
-    return Pushed(card_text(card, source), tuple(_others(folder, set(files))))
+    return Pushed(card_text(card, source), left_out)
 
 
 def _source(address: str, registry: Registry) -> Source:
