@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from zoo.errors import Problem
     from zoo.registry import Registry
     from zoo.store.checking import Verdict
     from zoo.store.refs import Ref
@@ -89,7 +90,6 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
 @click.pass_obj
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
     """Hold the models NAMES, or all in the store, against their digests."""
-    from zoo.errors import Problem
     from zoo.store.checking import verify
     from zoo.store.files import Store, StoreError
 
@@ -98,12 +98,18 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
     verdicts = [verify(ref, store, registry, fingerprint=fingerprint) for ref in found]
     for verdict in verdicts:
         click.echo(_verdict_text(verdict, fingerprint))
-    wrong = [verdict.ref for verdict in verdicts if not verdict.is_right]
-    if wrong:
-        raise StoreError(
-            Problem(f"{ref.name} is damaged", help=f"`zoo pull {ref.name}` mends it")
-            for ref in wrong
-        )
+    if wrong := [_wrong(verdict) for verdict in verdicts if not verdict.is_right]:
+        raise StoreError(wrong)
+
+
+def _wrong(verdict: Verdict) -> Problem:
+    from zoo.errors import Problem
+
+    name = verdict.ref.name
+    if verdict.damaged:
+        return Problem(f"{name} is damaged", help=f"`zoo pull {name}` mends it")
+    hint = "the bytes are right: a plugin, torch or the zoo is not what it was published with"
+    return Problem(f"{name} does not compute what its fingerprint says", help=hint)
 
 
 def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
