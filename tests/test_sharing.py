@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from published_models import SPEC, register
+from test_docs import make_checkpoint
 from test_sentence_folders import source as sentence_folder
 from toy_training import RECIPE, write_toy
 from trials import contents
@@ -49,7 +50,10 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("training")
     recipe = write_toy(folder, RECIPE.replace("steps = 12", "steps = 4"))
     assert run(["train", str(recipe), "-o", str(folder / "out")]) == 0
-    return {"trained": folder / "out"} | {path.name: path for path in PRETRAINED}
+    make_checkpoint(folder / "checkpoint")
+    assert run(["import", str(folder / "checkpoint"), "-o", str(folder / "imported")]) == 0
+    ours = {path.name: path for path in PRETRAINED}
+    return {"trained": folder / "out", "imported": folder / "imported", **ours}
 
 
 @pytest.fixture
@@ -86,7 +90,9 @@ def shared(address: str, elsewhere: Callable[[], Path]) -> Path:
 
 
 @pytest.mark.parametrize("address", ["folder", "memory", "file"])
-@pytest.mark.parametrize("kind", [*MADE, "trained", *(path.name for path in PRETRAINED)])
+@pytest.mark.parametrize(
+    "kind", [*MADE, "trained", "imported", *(path.name for path in PRETRAINED)]
+)
 def test_a_folder_is_shared_in_one_command(
     kind: str,
     address: str,

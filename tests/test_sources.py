@@ -92,6 +92,22 @@ def test_offline_means_no_request_at_all(
     assert capsys.readouterr().err.count(f"{variable} forbids to fetch it") == 2
 
 
+@pytest.mark.parametrize("variable", ["ZOO_OFFLINE", "HF_HUB_OFFLINE"])
+@pytest.mark.parametrize("address", ["hf://owner/name", "s3://bucket/name"])
+def test_offline_nothing_is_pushed_away(
+    address: str,
+    variable: str,
+    project: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Refused,
+) -> None:
+    write_files(project / "model", bundle())
+    monkeypatch.setenv(variable, "1")
+    told = refused("push", "model", address, "--license", "CC0-1.0")
+    assert f"{variable} forbids to reach {address}" in told
+
+
 def test_local_models_work_offline(
     project: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -332,6 +332,28 @@ def test_the_shipped_models_are_sound() -> None:
             assert model.card.parameters == spec.n_parameters, name
 
 
+def test_the_store_tells_what_is_in_it(
+    published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pull", "small"]) == 0
+    capsys.readouterr()
+    assert run(["store", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (model,) = told["models"]
+    assert told["folder"] == str(store.root)
+    assert (model["name"], model["version"]) == ("small.v1", *versions(store))
+    assert model["bytes"] == sum(map(len, bundle().values()))
+    assert model["content_digest"] == zoo.save(zoo.load("small"), "again")
+    assert set(contents(Path(model["folder"]))) == set(bundle())
+    assert run(["store"]) == 0
+    assert f"small.v1@{model['version']}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["../models/small.v1", "/etc/passwd", "small/v1", ".", "", "a\0b"])
+def test_a_name_is_no_path(name: str, published: Path, refused: Refused) -> None:
+    assert "there is no published model" in refused("pull", name)
+
+
 def test_names_are_listed_by_a_pattern(
     project: Path, published: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
