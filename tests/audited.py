@@ -20,12 +20,15 @@ CODE = [Path(p).resolve() for p in {sys.prefix, sys.base_prefix, *filter(None, s
 ALLOWED = {
     "click", "numpy", "pydantic", "pydantic_core", "rfc8785", "stevedore", "tomlkit", "torch",
     "tree_sitter", "tree_sitter_toml", "zoo", "zoo_components", "platformdirs", "typing_extensions",
-    "typing_inspection", "annotated_types",
+    "typing_inspection", "annotated_types", "zoo_sources",
 }  # fmt: skip
 FORBIDDEN = (
     "socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork",
     "os.startfile", "urllib.", "http.", "ftplib.", "smtplib.", "ctypes.dlopen", "webbrowser.",
-    "os.putenv", "os.chmod", "os.chown", "os.link", "os.symlink", "pickle.", "marshal.load",
+    "os.putenv", "os.chown", "os.symlink", "pickle.", "marshal.load",
+)  # fmt: skip
+CHANGES = (
+    "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.chmod",
 )  # fmt: skip
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -48,10 +51,10 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
         readable = inside or any(path.is_relative_to(code) for code in CODE) or is_harmless(path)
         if not readable or (flags & WRITES and not (inside and may_write)):
             touched.append(f"open {path}")
-    elif event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"):
-        path = Path(os.path.realpath(os.fsdecode(arguments[0])))
-        if not (path.is_relative_to(entry) and may_write):
-            touched.append(f"{event} {path}")
+    elif event in CHANGES:
+        for path in {os.path.realpath(a) for a in arguments[:2] if isinstance(a, str)}:
+            if not (Path(path).is_relative_to(entry) and may_write):
+                touched.append(f"{event} {path}")
     elif event.startswith(FORBIDDEN):
         touched.append(f"{event} {arguments}")
     elif event in ("compile", "exec"):
@@ -80,6 +83,8 @@ def attempt(kind: str, folder: Path) -> str:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
                 status = run(["build", "spec.toml"])
             return f"{'refused' if status == 2 else 'accepted'} {said.getvalue()}"
+        if kind == "card":
+            return pulled(folder)
         os.chdir(HOME / "home")
         if kind == "registry":
             registry = read_layers([shipped_registry(), folder / "registry.toml"])
@@ -91,6 +96,24 @@ def attempt(kind: str, folder: Path) -> str:
         return f"refused {error}"
 
 
+def pulled(folder: Path) -> str:
+    """Listed, asked for by all of its names, fetched, checked, computed."""
+    from zoo.registry import read_layers, shipped_registry
+    from zoo.store.checking import verify
+    from zoo.store.files import Store
+    from zoo.store.pulling import pull
+
+    os.chdir(folder)
+    registry = read_layers([shipped_registry(), folder / "registry.toml"])
+    assert registry.catalog.names()
+    store = Store(folder / "home")
+    ref = pull(
+        "evil" if (folder / "models" / "names.toml").exists() else "evil.v1", registry, store
+    )
+    registry.catalog.check()
+    return f"accepted {verify(ref, store, registry, fingerprint=True)}"
+
+
 def main() -> None:
     global entry, may_write
     os.environ["XDG_CONFIG_HOME"] = str(HOME / "home")
@@ -99,11 +122,14 @@ def main() -> None:
     assert attempt("bundle", HOME / "good").startswith("accepted")
     assert attempt("spec", HOME / "plain").startswith("accepted")
     assert attempt("registry", HOME / "plain").startswith("accepted")
+    assert attempt("card", HOME / "card").startswith("accepted")
     attempt("spec", HOME / "wrong")
+    import zoo.families.importing  # noqa: F401
+
     sys.addaudithook(watch)
     for case in cases:
         touched.clear()
-        may_write = case["kind"] == "spec"
+        may_write = case["kind"] in ("spec", "card")
         entry = HOME / case["folder"]
         try:
             outcome = attempt(case["kind"], entry)

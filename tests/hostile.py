@@ -43,7 +43,8 @@ class Case:
     """One hostile folder.
 
     Args:
-        kind: `spec` is built, `bundle` is checked and loaded, `registry` is read and listed.
+        kind: `spec` is built, `bundle` is checked and loaded, `registry` is read and listed, the
+            `card` of a published model is read, pulled and checked.
         aim: the class of `docs/security.md`.
         name: what it tries, in a few words.
         make: writes it into an empty folder.
@@ -219,6 +220,7 @@ class Bundles:
         for name in ("spec.toml", "model.safetensors", "README.md", "zoo.lock", "vocab.txt"):
             yield Case("bundle", "paths", f"{name} is a link", self.after(_link(name)))
             yield Case("bundle", "files", f"{name} is a pipe", self.after(_pipe(name)))
+        yield Case("bundle", "paths", "a module's folder is a link", self.after(_linked_folder))
         card = b"---\nx: !!python/object/apply:os.system ['id']\n---\n"
         yield Case("bundle", "code", "YAML tags", self.file("README.md", card), inert=True)
         for name in ("tokenizer_config.json", "generation_config.json"):
@@ -251,6 +253,8 @@ class Bundles:
 STRANGERS = (
     ".git/config",
     ".gitattributes",
+    "1_Pooling/modeling.py",
+    "LICENSE.py",
     "conftest.py",
     "evil.pth",
     "modeling.py",
@@ -362,6 +366,17 @@ def _link(name: str) -> Make:
         (folder / name).symlink_to(outside)
 
     return make
+
+
+def _linked_folder(folder: Path) -> None:
+    """With the lock of what is behind the link."""
+    outside = folder.parent / f"{folder.name}-outside"
+    outside.mkdir()
+    (outside / "config.json").write_text("{}")
+    shutil.copytree(outside, folder / "1_Pooling")
+    relock(folder)
+    shutil.rmtree(folder / "1_Pooling")
+    (folder / "1_Pooling").symlink_to(outside)
 
 
 def _pipe(name: str) -> Make:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +29,8 @@ class Hub:
         ranges: whether a file can be had from the middle on.
         status: what every request is answered with.
         requests: what was asked for: method, path and range.
+        write: answers what is sent, from method, path and content: the status and what is sent
+            back, or None to close the connection.
     """
 
     url: str = ""
@@ -42,6 +44,7 @@ class Hub:
     status: int | None = None
     requests: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     authorizations: list[str | None] = field(default_factory=list[str | None])
+    write: Callable[[str, str, bytes], tuple[int, bytes] | None] = lambda *_: (405, b"")
 
 
 @contextmanager
@@ -63,6 +66,33 @@ def loopback_hub(
 
         def do_HEAD(self) -> None:
             self.answer(body=False)
+
+        def do_POST(self) -> None:
+            self.receive()
+
+        def do_PUT(self) -> None:
+            self.receive()
+
+        def receive(self) -> None:
+            hub.authorizations.append(self.headers.get("Authorization"))
+            path = self.path.partition("?")[0]
+            answer = hub.write(self.command, path, b"".join(self.sent()))
+            if answer is None:
+                self.close_connection = True
+                return
+            self.send_response(answer[0])
+            self.send_header("Content-Length", str(len(answer[1])))
+            self.end_headers()
+            self.wfile.write(answer[1])
+
+        def sent(self) -> Iterator[bytes]:
+            if self.headers.get("Transfer-Encoding") != "chunked":
+                yield self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                return
+            while size := int(self.rfile.readline(), 16):
+                yield self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
 
         def answer(self, *, body: bool) -> None:
             asked = self.headers.get("Range", "")

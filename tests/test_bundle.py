@@ -219,6 +219,31 @@ def test_a_folder_in_a_bundle(name: str, bundle: Path) -> None:
     refused(bundle, name)
 
 
+def test_the_folders_of_modules(saved: Path) -> None:
+    """A bundle has those with files of its lock, and nothing else is in them."""
+    module = Path("saved/1_Pooling")
+    module.mkdir()
+    (module / "config.json").write_text("{}")
+    (module / "run.py").touch()
+    made = bundled(saved, Path("bundle"))
+    assert [path.name for path in (made / "1_Pooling").iterdir()] == ["config.json"]
+    assert "1_Pooling/config.json" in read_bundle(made).lock.files
+    for name in ("run.py", ".git", "model.safetensors"):
+        (made / "1_Pooling" / name).touch()
+        refused(made, f"1_Pooling/{name}", "the lock does not tell of it")
+        (made / "1_Pooling" / name).unlink()
+    (made / "2_Dense").mkdir()
+    refused(made, "2_Dense", "the lock does not tell of it")
+    (made / "2_Dense").rmdir()
+    (made / "1_Pooling").rename(Path("elsewhere"))
+    refused(made, "1_Pooling/config.json", "it is missing")
+    (made / "1_Pooling").symlink_to(Path("elsewhere").absolute())
+    refused(made, "1_Pooling", "the lock does not tell of it")
+    (made / "1_Pooling").unlink()
+    (made / "1_Pooling").touch()
+    refused(made, "1_Pooling", "the lock does not tell of it")
+
+
 @pytest.mark.parametrize("name", ["spec.toml", "model.safetensors", "README.md", "vocab.txt"])
 def test_links_pipes_and_missing_files(name: str, bundle: Path) -> None:
     path = bundle / name
@@ -348,6 +373,16 @@ def test_the_commands_make_and_check_a_bundle(
     for command in (["bundle", "verify", "made"], ["load", "made"]):
         assert run(command) == 2
         assert "made/x: error: the lock does not tell of it" in capsys.readouterr().err
+
+
+def test_a_card_that_is_there_is_taken(saved: Path) -> None:
+    """Unless another one is asked for."""
+    card = "---\nlicense: mit\n---\n# Mine\n"
+    Path("saved/README.md").write_text(card)
+    assert run(["bundle", "make", "saved", "made"]) == 0
+    assert Path("made/README.md").read_text() == card
+    assert run(["bundle", "make", "saved", "other", "--license", "apache-2.0"]) == 0
+    assert 'license: "apache-2.0"' in Path("other/README.md").read_text()
 
 
 def test_a_source_without_a_revision(saved: Path) -> None:

@@ -3,6 +3,8 @@ their publishers' own code computes."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import zoo
@@ -21,3 +23,14 @@ def test_a_real_model_is_pulled_and_computes_what_it_should(
     assert run(["verify", name, "--fingerprint"]) == 0
     assert "outputs within" in capsys.readouterr().out
     assert zoo.load(name).spec.n_parameters > 20_000_000
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in (Path(__file__).parent.parent / "pretrained").iterdir())
+)
+def test_our_own_models_compute_what_they_did(
+    name: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pull", name]) == 0
+    assert run(["verify", name, "--fingerprint"]) == 0
+    assert "outputs within" in capsys.readouterr().out

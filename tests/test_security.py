@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from collections import Counter
@@ -13,63 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import SPEC, Case, cases, toml
+from drills.corpus import CANARY, run_corpus
+from drills.process import ROOT
+from hostile import SPEC, toml
+from hostile_cards import GOOD
+from hostile_cards import case as card_case
 
 import zoo
-from zoo.bundle import write_bundle
-from zoo.card import CardFields
-
-ROOT = Path(__file__).parent.parent
-CANARY = "canary-7f3a"
-MEMORY = 8 << 30
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each case did, run in a process of its own with an audit hook."""
-    home = tmp_path_factory.mktemp("hostile")
-    (home / "home").mkdir()
-    (home / "outside.toml").write_text(toml({**SPEC, "name": CANARY}))
-    for name, spec in (("plain", SPEC), ("wrong", {**SPEC, "d_fff": 3})):
-        (home / name).mkdir()
-        (home / name / "spec.toml").write_text(toml(spec))
-        (home / name / "registry.toml").write_text("format = 1\n")
-    zoo.save(zoo.build(SPEC), home / "saved")
-    (home / "saved" / "vocab.txt").write_text("a\n")
-    registry = zoo.load_registry()
-    write_bundle(home / "saved", home / "good", registry=registry, card=CardFields())
-    listed: list[dict[str, Any]] = []
-    for number, case in enumerate(cases(home / "good")):
-        folder = home / f"case-{number}"
-        folder.mkdir()
-        case.make(folder)
-        listed.append({**_told(case), "folder": folder.name})
-    (home / "cases.json").write_text(json.dumps(listed))
-    source = os.pathsep.join([str(ROOT), str(ROOT / "plugins")])
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "audited.py"), str(home)],
-        env={**os.environ, "ZOO_CANARY": CANARY, "PYTHONPATH": source},
-        cwd=home / "home",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(found) == len(listed)
-    return found
-
-
-def _told(case: Case) -> dict[str, Any]:
-    return {"kind": case.kind, "aim": case.aim, "name": case.name, "inert": case.inert}
+    return run_corpus(tmp_path_factory.mktemp("hostile"))
 
 
 def test_the_corpus_is_large_and_has_every_kind(results: list[dict[str, Any]]) -> None:
     kinds = Counter(result["kind"] for result in results)
     assert len(results) >= 200
-    assert min(kinds[kind] for kind in ("spec", "bundle", "registry")) >= 40
+    assert min(kinds[kind] for kind in ("spec", "bundle", "registry", "card")) >= 40
     names = Counter((result["kind"], result["aim"], result["name"]) for result in results)
     assert max(names.values()) == 1
 
@@ -93,12 +54,21 @@ def test_nothing_of_the_machine_is_told(results: list[dict[str, Any]]) -> None:
     assert [result for result in results if CANARY in result["outcome"]] == []
 
 
+def test_nothing_that_is_told_commands_a_terminal(results: list[dict[str, Any]]) -> None:
+    """What is hostile is quoted in messages, and could move the cursor or turn the line around."""
+    for result in results:
+        if result["outcome"].startswith("refused"):
+            told = result["outcome"].replace("\n", "")
+            assert told.isprintable(), result
+
+
 def test_the_hook_sees_what_it_should(tmp_path: Path) -> None:
     """A plugin that a registry of one's own names does all of it, and is seen doing it."""
     # A test of the test: the same script, with a component that misbehaves.
     home = tmp_path
-    for name in ("home", "plain", "wrong", "good", "case-0"):
+    for name in ("home", "plain", "wrong", "good", "card", "case-0"):
         (home / name).mkdir()
+    card_case("", "", GOOD).make(home / "card")
     for name in ("plain", "wrong", "case-0"):
         (home / name / "spec.toml").write_text(toml(SPEC))
         (home / name / "registry.toml").write_text("format = 1\n")

@@ -44,6 +44,8 @@ def make_key(name: str) -> None:
 def bundle(project: Path) -> Path:
     Path("spec.toml").write_text(SPEC)
     assert run(["build", "spec.toml", "-o", "out"]) == 0
+    Path("out/1_Pooling").mkdir()
+    Path("out/1_Pooling/config.json").write_text("{}")
     assert run(["bundle", "make", "out", "bundle"]) == 0
     make_key("mine")
     return Path("bundle")
@@ -87,12 +89,16 @@ def test_another_key_is_refused(signed: Path, capsys: pytest.CaptureFixture[str]
     assert "the signature is not that of the key over these files" in told
 
 
+@pytest.mark.parametrize("changed", ["the weights", "a module"])
 def test_a_bundle_that_was_made_anew_is_refused(
-    signed: Path, capsys: pytest.CaptureFixture[str]
+    changed: str, signed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its lock is right; what is signed is another one."""
-    Path("spec.toml").write_text(SPEC.replace("d_ff = 8", "d_ff = 12"))
-    assert run(["build", "spec.toml", "-o", "out"]) == 0
+    if changed == "a module":
+        Path("out/1_Pooling/config.json").write_text("[]")
+    else:
+        Path("spec.toml").write_text(SPEC.replace("d_ff = 8", "d_ff = 12"))
+        assert run(["build", "spec.toml", "-o", "out"]) == 0
     assert run(["bundle", "make", "out", "other"]) == 0
     Path("other/model.sig").write_bytes(Path("bundle/model.sig").read_bytes())
     assert run(["bundle", "verify", "other"]) == 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 from loopback_hub import Hub, loopback_hub
 from published_models import LOCAL, bundle, entry, register, weights, write_files
-from trials import contents
+from trials import Refused, contents
 
 import zoo
 from zoo.cli import run
@@ -87,6 +90,22 @@ def test_offline_means_no_request_at_all(
     assert run(["pull", "pinned.v1"]) == 2
     assert run(["pull", "untold.v1", "--trust-first-use"]) == 2
     assert capsys.readouterr().err.count(f"{variable} forbids to fetch it") == 2
+
+
+@pytest.mark.parametrize("variable", ["ZOO_OFFLINE", "HF_HUB_OFFLINE"])
+@pytest.mark.parametrize("address", ["hf://owner/name", "s3://bucket/name"])
+def test_offline_nothing_is_pushed_away(
+    address: str,
+    variable: str,
+    project: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Refused,
+) -> None:
+    write_files(project / "model", bundle())
+    monkeypatch.setenv(variable, "1")
+    told = refused("push", "model", address, "--license", "CC0-1.0")
+    assert f"{variable} forbids to reach {address}" in told
 
 
 def test_local_models_work_offline(
@@ -230,16 +249,32 @@ def test_a_connection_that_breaks_now_and_then_is_enough(fetch: Pull, hub: Hub) 
     assert fetch().files.keys() == bundle().keys()
 
 
+def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> None:
+    """On a terminal, and on stderr."""
+    hub.stall = 0.4
+    shown, screen = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "zoo", "pull", "small.v1"],
+        stdout=subprocess.PIPE,
+        stderr=screen,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        text=True,
+    )
+    os.close(screen)
+    on_screen = b""
+    with contextlib.suppress(OSError):  # when the other side is closed
+        while part := os.read(shown, 4096):
+            on_screen += part
+    os.close(shown)
+    out, _ = running.communicate()
+    assert running.returncode == 0
+    assert out.startswith("small.v1@")
+    total = sum(map(len, bundle().values())) / 1000
+    assert re.search(rf"/{total:.1f} kB".encode(), on_screen), on_screen
+    assert re.search(rb"\d(\.\d)? (bytes|kB)/s", on_screen), on_screen
+
+
 # --- the other sources --------------------------------------------------------------------------
-
-
-def test_files_of_a_web_server_can_be_trusted_on_first_use(
-    project: Path, store: Store, hub: Hub
-) -> None:
-    source = {"kind": "https", "url": f"{hub.url}/m", "names": [*bundle()]}
-    register(project, "small.v1", entry(source, None))
-    assert run(["pull", "small.v1", "--trust-first-use"]) == 0
-    assert zoo.load("small.v1").spec.name == "small"
 
 
 def test_a_hub_is_pinned_to_the_commit_that_was_seen_first(
@@ -309,12 +344,46 @@ def test_nothing_is_pushed_over_what_is_there(there: str, project: Path, store: 
 
 
 @pytest.mark.parametrize(
-    "name", [".gitattributes", "run.py", "model.bin", "sub/run.sh", ".git/config", "a b.txt"]
+    ("name", "told"),
+    [
+        (".gitattributes", ".gitattributes"),
+        ("run.py", "run.py"),
+        ("model.bin", "model.bin"),
+        ("LICENSE.py", "LICENSE.py"),
+        ("sub/run.sh", "sub/"),
+        (".git/config", ".git/"),
+        ("1_Pooling/run.py", "1_Pooling/run.py"),
+        ("a b.txt", "a b.txt"),
+    ],
 )
-def test_other_files_are_not_published(name: str, project: Path, store: Store) -> None:
-    write_files(project / "model", {**bundle(), name: b"?"})
-    assert run(["push", "model", "there", "--license", "CC0-1.0"]) == 2
+def test_other_files_are_left_out_and_told(
+    name: str,
+    told: str,
+    project: Path,
+    store: Store,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = {**bundle(), "1_Pooling/config.json": b"{}"}
+    write_files(project / "model", {**own, name: b"?"})
+    assert run(["push", "model", "there", "--license", "CC0-1.0"]) == 0
+    assert capsys.readouterr().err == f"left out: {told}\n"
+    assert contents(project / "there") == {**own, "1_Pooling": b""}
+
+
+def test_a_bundle_with_other_files_is_not_published(project: Path, store: Store) -> None:
+    write_files(project / "model", bundle())
+    assert run(["bundle", "make", "model", "made", "--license", "CC0-1.0"]) == 0
+    (project / "made" / ".gitattributes").touch()
+    assert run(["push", "made", "there", "--license", "CC0-1.0"]) == 2
     assert not (project / "there").exists()
+
+
+def test_a_weights_file_by_itself_is_bundled_first(
+    project: Path, store: Store, refused: Refused
+) -> None:
+    write_files(project, {"big.safetensors": weights()})
+    told = refused("push", "big.safetensors", "there", "--license", "CC0-1.0")
+    assert "zoo bundle make big.safetensors DIR" in told
 
 
 @pytest.mark.parametrize(

@@ -325,6 +325,43 @@ def test_the_shipped_models_are_sound() -> None:
         assert model.is_pinned or model.card.trust == "first_use"
         assert model.card.spec is None or model.card.spec in registry.models, name
         assert model.card.family is None or model.card.family in families, name
+        assert model.card.origin, name
+        assert model.card.license.code, name
+        if model.card.spec is not None:
+            spec = zoo.read_spec(model.card.spec, registry=registry)
+            assert model.card.parameters == spec.n_parameters, name
+
+
+def test_the_store_tells_what_is_in_it(
+    published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pull", "small"]) == 0
+    capsys.readouterr()
+    assert run(["store", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (model,) = told["models"]
+    assert told["folder"] == str(store.root)
+    assert (model["name"], model["version"]) == ("small.v1", *versions(store))
+    assert model["bytes"] == sum(map(len, bundle().values()))
+    assert model["content_digest"] == zoo.save(zoo.load("small"), "again")
+    assert set(contents(Path(model["folder"]))) == set(bundle())
+    assert run(["store"]) == 0
+    assert f"small.v1@{model['version']}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["../models/small.v1", "/etc/passwd", "small/v1", ".", "", "a\0b"])
+def test_a_name_is_no_path(name: str, published: Path, refused: Refused) -> None:
+    assert "there is no published model" in refused("pull", name)
+
+
+def test_names_are_listed_by_a_pattern(
+    project: Path, published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(project, "small.v2", entry(LOCAL, bundle()))
+    register(project, "large.v1", entry(LOCAL, bundle()))
+    assert run(["list", "models", "small*"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert names == ["small.v1", "small.v2"]
 
 
 def test_shown_is_what_is_in_the_store(published: Path, capsys: pytest.CaptureFixture[str]) -> None:

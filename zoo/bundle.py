@@ -3,7 +3,7 @@
     spec.toml            the resolved spec, as in the weights
     model.safetensors    the weights, or shards with their index
     README.md            the model card
-    tokenizer.json ...   the tokenizer's files
+    tokenizer.json ...   what else belongs to it (`zoo.model_files.BESIDES`)
     zoo.lock             what each file is, and what the model was made with
     model.sig            a signature, if it was signed
 
@@ -27,7 +27,7 @@ from zoo.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.document import from_weights, read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
 from zoo.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
-from zoo.model_files import COMPANIONS
+from zoo.model_files import BESIDES, find_files, selected
 from zoo.open_file import cannot_read
 from zoo.reading import spec_of
 from zoo.registry import Registry
@@ -37,9 +37,6 @@ from zoo.weights_writer import destination
 
 SPEC_NAME = "spec.toml"
 SIGNATURE_NAME = "model.sig"
-_BESIDES = ("LICENSE", "NOTICE", *COMPANIONS)
-"""The files that a bundle may have besides: of the tokenizer, and the terms of use."""
-
 _SHARD = re.compile(r"model-[0-9a-f]{12}-\d{5}-of-\d{5}\.safetensors")
 
 
@@ -116,11 +113,7 @@ def _file_problems(path: Path, lock: Lock) -> Iterator[Problem]:
         yield Problem(
             f"the lock tells of `{FILE_NAME}` or of `{INDEX_NAME}`, of one of them", place
         )
-    try:
-        with os.scandir(path) as entries:
-            found = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
-    except OSError as error:
-        raise cannot_read(error, Place(str(path))) from None
+    found = _entries(path, {name.rpartition("/")[0] for name in lock.files if _belongs(name)})
     for name in sorted(found.keys() | lock.files.keys() - {LOCK_NAME, SIGNATURE_NAME}):
         where = Place(str(path / name))
         if name not in found:
@@ -136,9 +129,26 @@ def _file_problems(path: Path, lock: Lock) -> Iterator[Problem]:
             yield Problem(sizes, where)
 
 
+def _entries(path: Path, folders: set[str]) -> dict[str, os.stat_result]:
+    """What is in a folder, by paths with `/`; in place of those of its `folders` that are folders,
+    what is in these."""
+    found: dict[str, os.stat_result] = {}
+    for folder in sorted(folders | {""}):
+        if folder and not (folder in found and stat.S_ISDIR(found[folder].st_mode)):
+            continue
+        try:
+            with os.scandir(path / folder) as entries:
+                inside = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+        except OSError as error:
+            raise cannot_read(error, Place(str(path / folder))) from None
+        found |= {f"{folder}/{name}" if folder else name: entry for name, entry in inside.items()}
+        found.pop(folder, None)
+    return found
+
+
 def _belongs(name: str) -> bool:
-    known = (SPEC_NAME, CARD_NAME, FILE_NAME, INDEX_NAME, *_BESIDES)
-    return name in known or _SHARD.fullmatch(name) is not None
+    known = (SPEC_NAME, CARD_NAME, FILE_NAME, INDEX_NAME)
+    return name in known or _SHARD.fullmatch(name) is not None or selected(name, BESIDES)
 
 
 def is_weights(name: str) -> bool:
@@ -206,7 +216,8 @@ def write_bundle(
         folder: the bundle; nothing may be there yet.
         registry: where the plugins of the spec are looked up.
         card: what the model card says, or a file that is the card.
-        companions: a folder whose tokenizer files are copied; unless given, that of the weights.
+        companions: a folder whose tokenizer and other `BESIDES` are copied; unless given, that of
+            the weights.
         source: where the weights were first published.
         max_shard_bytes: as for `zoo.save`.
 
@@ -225,9 +236,8 @@ def write_bundle(
         weights.check_unchanged()
         write_text(new / SPEC_NAME, data_to_toml(header.spec))
         beside = companions if companions is not None else weights.path.parent
-        for name in _BESIDES:
-            if (beside / name).is_file():
-                _copy(beside / name, new / name)
+        for name in find_files(beside, BESIDES):
+            _copy(beside / name, new / name)
         lock = Lock(
             name=spec.name,
             zoo=header.zoo,
@@ -240,7 +250,8 @@ def write_bundle(
         )
         text = read_card(card) if isinstance(card, Path) else card_text(spec, lock, card)
         write_text(new / CARD_NAME, text)
-        files = {entry.name: _record(entry) for entry in sorted(new.iterdir())}
+        paths = sorted(path for path in new.rglob("*") if path.is_file())
+        files = {path.relative_to(new).as_posix(): _record(path) for path in paths}
         write_text(new / LOCK_NAME, replace(lock, files=files).to_text())
         made = read_bundle(new)
     return replace(made, path=folder)

@@ -39,7 +39,7 @@ class Catalog:
         name out of use lead to the model that they mean.
 
         Raises:
-            RegistryError: two folders have a model of that name.
+            RegistryError: two folders have a model of that name, or its file is a link.
         """
         return self._own_file(self.full_name(name))
 
@@ -72,7 +72,7 @@ class Catalog:
             raise RegistryError(
                 Problem(f"model {quoted(name)} is registered twice", place, hint, first)
             )
-        return found[-1] if found else None
+        return _no_link(found[-1]) if found else None
 
     @cached_property
     def _deprecated(self) -> Mapping[str, str]:
@@ -87,7 +87,7 @@ class Catalog:
         for folder in self.folders:
             path = folder / NAMES_FILE
             if path.is_file():
-                yield from _read_names(read_document(path))
+                yield from _read_names(read_document(_no_link(path)))
 
     def check(self) -> None:
         """Hold every name against the files.
@@ -100,7 +100,7 @@ class Catalog:
         for folder in self.folders:
             if not (folder / NAMES_FILE).is_file():
                 continue
-            document = read_document(folder / NAMES_FILE)
+            document = read_document(_no_link(folder / NAMES_FILE))
             for table, name, full in _read_names(document):
                 place = document.place((table, name))
                 if full not in names:
@@ -110,6 +110,14 @@ class Catalog:
                     problems.append(Problem(f"{quoted(name)} is a model itself", place))
         if problems:
             raise RegistryError(in_order(problems))
+
+
+def _no_link(path: Path) -> Path:
+    """`path` itself. Raises `RegistryError` for a link, which could lead to any file, whose lines
+    would be shown."""
+    if path.is_symlink():
+        raise RegistryError(Problem("a model's file is no link", Place(str(path))))
+    return path
 
 
 def _listed(folder: Path) -> Iterator[str]:

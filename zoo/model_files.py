@@ -1,6 +1,16 @@
-"""The names of the files that stand beside a model's weights."""
+"""The files of a model's folder, by their names: what belongs to a model, and nothing else does.
+
+Bundles, `zoo push`, `zoo pull` and `zoo import` go by these lists. A pattern counts from the
+model's folder, and its `*` stays within one part of a path.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from zoo.errors import quoted
 
 TOKENIZER = "tokenizer.json"
 """The tokenizer of the model's input."""
@@ -8,17 +18,23 @@ TARGET_TOKENIZER = "tokenizer_target.json"
 """That of its output, where it is another one."""
 SPECIAL_IDS = "generation_config.json"
 """The ids of special tokens, under the names that `transformers` gives them."""
+RECIPE = "recipe.toml"
+"""How the model was trained."""
 
 COMPANIONS = (
     TOKENIZER,
+    TARGET_TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.txt",
     "vocab.json",
+    "target_vocab.json",
     "merges.txt",
     "bpe.codes",
+    "normalizer.json",
     "spiece.model",
+    "spm.model",
     "tokenizer.model",
     "sentencepiece.bpe.model",
     "source.spm",
@@ -26,5 +42,72 @@ COMPANIONS = (
     "chat_template.jinja",
     SPECIAL_IDS,
     "preprocessor_config.json",
+    "processor_config.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
 )
-"""The files that belong to a model as hubs publish it: its tokenizer, and how it is used."""
+"""The files that come along when a checkpoint is imported: its tokenizer, and how it is used."""
+MODULES = ("modules.json", "[0-9]*_*/config.json")
+"""The modules of sentence-transformers: their list, and what each of them is."""
+TERMS = (
+    "LICENSE",
+    "LICENSE.txt",
+    "LICENSE.md",
+    "NOTICE",
+    "NOTICE.txt",
+    "NOTICE.md",
+    "USE_POLICY.md",
+)
+"""The terms of use."""
+BESIDES = (*TERMS, *COMPANIONS, *MODULES, RECIPE)
+"""All that may lie beside the weights, the spec, the card and the lock."""
+CARDS = ("README.md", *TERMS)
+"""The files for people, which are kept as they were published."""
+SELECTED = (
+    "README.md",
+    "spec.toml",
+    "zoo.lock",
+    "model.sig",
+    "config.json",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "[0-9]*_Dense/model.safetensors",
+    *BESIDES,
+)
+"""The files that are published, and taken on first use: weights as safetensors, and what belongs
+to them. No pickles, and no second copies in other formats."""
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+
+
+def safe_path(path: str) -> str:
+    """A path with `/` that stays in its folder and hides nothing; `ValueError` otherwise."""
+    parts = path.split("/")
+    if len(parts) > 8 or not all(_PART.fullmatch(part) for part in parts):
+        raise ValueError(f"{quoted(path)} is no path of a model's file")
+    return path
+
+
+def published_path(path: str) -> str:
+    """The path of a file that a published model may have; `ValueError` otherwise."""
+    if not selected(safe_path(path), SELECTED):
+        raise ValueError(f"{quoted(path)} is no file of a model")
+    return path
+
+
+def selected(path: str, patterns: Iterable[str]) -> bool:
+    """Whether a path is safe, and like one of the patterns."""
+    try:
+        safe_path(path)
+    except ValueError:
+        return False
+    same_depth = (pattern for pattern in patterns if pattern.count("/") == path.count("/"))
+    return any(PurePosixPath(path).match(pattern) for pattern in same_depth)
+
+
+def find_files(folder: Path, patterns: Iterable[str]) -> list[str]:
+    """The files of a folder that are like one of the patterns: their paths, with `/`."""
+    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    paths = (path.relative_to(folder).as_posix() for path in found)
+    return sorted(path for path in paths if selected(path, patterns))

@@ -22,17 +22,17 @@ they are found once, when the user allows it, and from then on must stay what th
 from __future__ import annotations
 
 import hashlib
-import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Problem, RegistryError, did_you_mean, in_order, quoted
+from zoo.model_files import published_path
 from zoo.source import Source
 from zoo.value_errors import nearest_literal, value_message
 
@@ -41,52 +41,9 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 
-CARDS = ("README.md", "LICENSE*", "NOTICE")
-"""The files for people, which are kept as they were published."""
-SELECTED = (
-    *CARDS,
-    "model.safetensors",
-    "model-*-of-*.safetensors",
-    "model.safetensors.index.json",
-    "*config.json",
-    "modules.json",
-    "*_Pooling/config.json",
-    "*_Dense/*",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab*",
-    "merges.txt",
-    "bpe.codes",
-    "chat_template.jinja",
-    "*.spm",
-    "*.model",
-    "spec.toml",
-    "zoo.lock",
-    "model.sig",
-)
-"""The files that are taken on first use, unless a model says otherwise: weights as safetensors, the
-tokenizer, the configuration, the card. No pickles, and no second copies in other formats."""
-
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
-
 
 class DeprecatedName(FutureWarning):
     """A model is asked for by a name that is out of use."""
-
-
-def safe_path(path: str) -> str:
-    """A path with `/` that stays in its folder and hides nothing; `ValueError` otherwise."""
-    parts = path.split("/")
-    if len(parts) > 8 or not all(_PART.fullmatch(part) for part in parts):
-        raise ValueError(f"{quoted(path)} is no path of a model's file")
-    return path
-
-
-def selected(path: str, patterns: Iterable[str] = SELECTED) -> bool:
-    """Whether a file's path is like one of the patterns, which count from the model's folder."""
-    same_depth = (pattern for pattern in patterns if pattern.count("/") == path.count("/"))
-    return any(PurePosixPath(path).match(pattern) for pattern in same_depth)
 
 
 class _Table(BaseModel):
@@ -108,15 +65,18 @@ class License(_Table):
     code: str | None = None
 
 
+Id = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
 class Fingerprint(_Table):
     """What a model must compute: `values` at the indices `at` of its output for the token `ids`
     (batch, length), and `target_ids` where there is a decoder beside an encoder."""
 
-    ids: list[list[int]]
-    target_ids: list[list[int]] | None = None
-    at: list[list[int]]
+    ids: list[list[Id]]
+    target_ids: list[list[Id]] | None = None
+    at: list[list[Id]]
     values: list[float]
-    tolerance: float = Field(gt=0)
+    tolerance: float = Field(gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _one_value_an_index(self) -> Fingerprint:
@@ -137,8 +97,7 @@ class Card(_Table):
     paper: str | None = None
     origin: str | None = None
     trust: Literal["pinned", "first_use"] = "pinned"
-    select: list[str] = list(SELECTED)
-    files: dict[Annotated[str, AfterValidator(safe_path)], File] = Field(
+    files: dict[Annotated[str, AfterValidator(published_path)], File] = Field(
         default={}, max_length=2000
     )
     content_digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")

@@ -63,7 +63,7 @@ class Generation(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What is read by a model with an encoder alone.
+    """What is read by a model that is called with ids alone.
 
     Args:
         vocab: ids are below this.

@@ -188,6 +188,12 @@ class Decoder(Builder):
         )
 
     @property
+    def reading(self) -> Reading | None:
+        if self.vocab is None or self.memory_width is not None:
+            return None
+        return Reading(vocab=self.vocab, longest=self.decoder.position.longest)
+
+    @property
     def task(self) -> Task | None:
         return None if self.generation is None else "generate"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 from zoo_sources.transport import check_url, download
 
+_CLOSED = {401, 403}  # which some hubs also say of what is not there
+_COMMIT = r"^[0-9a-f]{40}$"
 _REPO = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95})?$"
 
 
@@ -26,7 +29,7 @@ class HuggingFace(Source):
 
     kind: Literal["hf"]
     repo: str = Field(pattern=_REPO)
-    revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    revision: str | None = Field(default=None, pattern=_COMMIT)
 
     def pinned(self, access: Access) -> Self:
         if self.revision is not None:
@@ -59,9 +62,18 @@ class HuggingFace(Source):
         try:
             api.create_repo(self.repo, exist_ok=True)
             done = api.create_commit(self.repo, operations, commit_message="zoo push")
-        except hub.errors.HfHubHTTPError as error:
-            raise SourceError(f"{self.repo} cannot be written: {_reason(error)}") from None
-        return self.model_copy(update={"revision": done.oid})
+        except Exception as error:  # its own, those of httpx, and those of broken uploads
+            raise _failed(f"{self.repo} cannot be written", error) from None
+        if not re.fullmatch(_COMMIT, done.oid):
+            raise SourceError(f"{self.repo} tells no commit after it was written")
+        written = self.model_copy(update={"revision": done.oid})
+        # The hub leaves out what a .gitignore there names, and says nothing.
+        there = written.files(access)
+        sizes = {path: (folder / path).stat().st_size for path in paths}
+        if missing := [path for path, size in sizes.items() if there.get(path) != size]:
+            names = ", ".join(missing)
+            raise SourceError(f"what was written to {self.repo} is not there: {names}")
+        return written
 
     def _info(self, access: Access) -> Any:
         hub = _hub()
@@ -70,11 +82,17 @@ class HuggingFace(Source):
                 self.repo, revision=self.revision, files_metadata=True, timeout=access.timeout
             )
         except hub.errors.HfHubHTTPError as error:
-            raise SourceError(f"{self.repo} cannot be had from the hub: {_reason(error)}") from None
+            raise _failed(f"{self.repo} cannot be had from the hub", error) from None
 
 
-def _reason(error: Exception) -> str:
-    return str(error).strip().split("\n")[-1]
+def _failed(what: str, error: Exception) -> SourceError:
+    """An error of huggingface_hub, which says most in its last line."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    reason = str(error).strip().split("\n")[-1] or type(error).__name__
+    hint = (
+        "`hf auth login`, or HF_TOKEN, with a token that may do so" if status in _CLOSED else None
+    )
+    return SourceError(Problem(f"{what}: {f'{status}: ' if status else ''}{reason}", help=hint))
 
 
 def _hub() -> Any:

@@ -13,7 +13,7 @@ from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 from zoo_sources.local import chunks
 
-_REFUSED = {"http", "https", "ftp"}
+_REFUSED = {"http", "https", "ftp", "generic", "reference"}  # the last two lead to any other
 
 
 def check_url(url: str) -> str:
@@ -23,7 +23,7 @@ def check_url(url: str) -> str:
     if not separator or "::" in url:
         raise ValueError("an address is of the form `s3://bucket/folder`")
     if scheme in _REFUSED:
-        raise ValueError(f"`{scheme}` is not for fsspec: the source `https` reads such addresses")
+        raise ValueError(f"`{scheme}` is not for fsspec: the source `https` reads web addresses")
     return url
 
 

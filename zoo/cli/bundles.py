@@ -104,9 +104,14 @@ def bundle() -> None:
 @bundle.command()
 @click.argument("model", type=click.Path(path_type=Path), metavar="WEIGHTS")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--license", default="unknown", help="Of the weights, as in `apache-2.0`.")
+@click.option("--license", help="Of the weights, as in `apache-2.0`.")
 @click.option("--tag", "tags", multiple=True, help="A word to find the model by.")
-@click.option("--card", type=click.Path(path_type=Path), help="A model card to take as it is.")
+@click.option(
+    "--card",
+    type=click.Path(path_type=Path),
+    help="A model card to take as it is.  [default: a README.md beside WEIGHTS, if neither "
+    "--license nor --tag is given; else one is written]",
+)
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -124,7 +129,7 @@ def make(
     layers: Layers,
     model: Path,
     folder: Path,
-    license: str,
+    license: str | None,
     tags: tuple[str, ...],
     card: Path | None,
     tokenizer: Path | None,
@@ -135,14 +140,18 @@ def make(
     """Make the bundle DIR of saved WEIGHTS: with their spec, a model card, the tokenizer that is
     beside them, and a zoo.lock."""
     from zoo.bundle import write_bundle
-    from zoo.card import CardFields
+    from zoo.card import CARD_NAME, CardFields
     from zoo.lock import Source
+    from zoo.weights_file import weights_path
 
+    own = weights_path(model).parent / CARD_NAME
+    if card is None and license is None and not tags and own.is_file():
+        card = own
     made = write_bundle(
         model,
         folder,
         registry=layers(),
-        card=CardFields(license, tags) if card is None else card,
+        card=CardFields(license or "unknown", tags) if card is None else card,
         companions=tokenizer,
         source=None if source is None else Source.parse(source),
         max_shard_bytes=max_shard_bytes,

@@ -12,6 +12,7 @@ from zoo.cli.output import print_report
 from zoo.cli.progress import bytes_bar
 
 if TYPE_CHECKING:
+    from zoo.errors import Problem
     from zoo.registry import Registry
     from zoo.store.checking import Verdict
     from zoo.store.refs import Ref
@@ -57,19 +58,27 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 @click.pass_obj
 def push(layers: Layers, model: str, address: str, license: str, output: Path | None) -> None:
     """Publish MODEL, a folder or a model in the store, at ADDRESS: a folder, `hf://owner/name`, or
-    what fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it."""
+    what fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it. What
+    else the folder holds is left out, and told."""
     from zoo.atomic import write_text
-    from zoo.store.files import Store
+    from zoo.errors import Problem
+    from zoo.loading import find_weights
+    from zoo.store.files import Store, StoreError
     from zoo.store.pushing import push
-    from zoo.store.resolving import resolve
+    from zoo.weights_file import FILE_NAME, INDEX_NAME
 
     registry = layers()
-    folder = Path(model) if Path(model).is_dir() else resolve(model, registry)
-    text = push(folder, address, registry, Store.default(), license)
+    weights = find_weights(model, registry)
+    if weights.name not in (FILE_NAME, INDEX_NAME):
+        hint = f"`zoo bundle make {weights} DIR` makes one of it"
+        raise StoreError(Problem(f"{str(weights)!r} is no model's folder", help=hint))
+    pushed = push(weights.parent, address, registry, Store.default(), license)
+    if pushed.left_out:
+        click.echo(f"left out: {', '.join(pushed.left_out)}", err=True)
     if output is None:
-        click.echo(text, nl=False)
+        click.echo(pushed.text, nl=False)
     else:
-        write_text(output, text)
+        write_text(output, pushed.text)
         click.echo(output)
 
 
@@ -79,7 +88,6 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
 @click.pass_obj
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
     """Hold the models NAMES, or all in the store, against their digests."""
-    from zoo.errors import Problem
     from zoo.store.checking import verify
     from zoo.store.files import Store, StoreError
 
@@ -88,12 +96,18 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
     verdicts = [verify(ref, store, registry, fingerprint=fingerprint) for ref in found]
     for verdict in verdicts:
         click.echo(_verdict_text(verdict, fingerprint))
-    wrong = [verdict.ref for verdict in verdicts if not verdict.is_right]
-    if wrong:
-        raise StoreError(
-            Problem(f"{ref.name} is damaged", help=f"`zoo pull {ref.name}` mends it")
-            for ref in wrong
-        )
+    if wrong := [_wrong(verdict) for verdict in verdicts if not verdict.is_right]:
+        raise StoreError(wrong)
+
+
+def _wrong(verdict: Verdict) -> Problem:
+    from zoo.errors import Problem
+
+    name = verdict.ref.name
+    if verdict.damaged:
+        return Problem(f"{name} is damaged", help=f"`zoo pull {name}` mends it")
+    hint = "the bytes are right: a plugin, torch or the zoo is not what it was published with"
+    return Problem(f"{name} does not compute what its fingerprint says", help=hint)
 
 
 def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:

@@ -20,7 +20,6 @@ from zoo.families.config import read_json
 from zoo.families.conversion import Conversion, steps_of
 from zoo.families.family import Family, with_rules
 from zoo.families.origin import (
-    COMPANIONS,
     Companion,
     Origin,
     read_companions,
@@ -30,6 +29,7 @@ from zoo.families.plan import Plan, active_rules, make_plan
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.tensor_writer import TensorWriter
+from zoo.model_files import COMPANIONS
 from zoo.provenance import plugin_versions
 from zoo.registry import Registry, load_registry
 from zoo.saving import TORCH_DTYPES

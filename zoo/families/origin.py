@@ -10,17 +10,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from zoo import model_files
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import FILE_NAME as CONFIG
-
-COMPANIONS = (
-    *model_files.COMPANIONS,
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-)
-"""The files beside the weights that belong to a model: its tokenizer, and how it is used."""
-
 
 CompanionName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?\w[\w.-]*$")]
 """The name of a file in a model's folder, or in a folder in that."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from zoo.errors import WeightsError
-from zoo.pretrained import Fingerprint, find_pretrained
+from zoo.pretrained import find_pretrained
 from zoo.store.collecting import restored
 from zoo.store.files import Store, damaged
 from zoo.store.refs import Ref
@@ -41,26 +40,9 @@ def verify(ref: Ref, store: Store, registry: Registry, *, fingerprint: bool = Fa
     stated = find_pretrained(ref.name, registry) if fingerprint else None
     if wrong or stated is None or stated.card.fingerprint is None:
         return Verdict(ref, wrong)
-    expected = stated.card.fingerprint
-    return Verdict(ref, wrong, _difference(ref, store, registry, expected), expected.tolerance)
-
-
-def _difference(ref: Ref, store: Store, registry: Registry, expected: Fingerprint) -> float:
-    """The largest distance between the model's outputs and the stated ones."""
-    import torch
-
     import zoo
+    from zoo.store.fingerprints import difference
 
-    model = zoo.load(store.snapshot(ref.files), registry=registry).eval()
-    inputs = [torch.tensor(expected.ids)]
-    if expected.target_ids is not None:
-        inputs.append(torch.tensor(expected.target_ids))
-    with torch.inference_mode():
-        output: Any = model(*inputs)
-    try:
-        values = [float(output[tuple(index)]) for index in expected.at]
-    except (IndexError, ValueError):
-        message = f"the fingerprint of {ref.name} is of another shape than {list(output.shape)}"
-        raise WeightsError(message) from None
-    pairs = zip(values, expected.values, strict=True)
-    return max(abs(value - stated) for value, stated in pairs)
+    expected = stated.card.fingerprint
+    model = zoo.load(store.snapshot(ref.files), registry=registry)
+    return Verdict(ref, wrong, difference(model, expected, ref.name), expected.tolerance)

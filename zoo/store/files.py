@@ -21,7 +21,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,19 +191,21 @@ def digest(path: Path) -> File:
         return File(size=file.tell(), sha256=sha256)
 
 
-def digests(folder: Path) -> dict[str, File]:
-    """The digests of all files below a folder, by their paths with `/`.
+def digests(folder: Path, names: Iterable[str] | None = None) -> dict[str, File]:
+    """The digests of the files below a folder with these paths, with `/`; of all unless given.
 
     Raises:
         StoreError: something there is no regular file.
     """
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
-    for path in paths:
+    if names is None:
+        below = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+        names = (path.relative_to(folder).as_posix() for path in below)
+    paths = {name: folder / name for name in sorted(names)}
+    for path in paths.values():
         if not stat.S_ISREG(path.lstat().st_mode):
             raise StoreError(f"{str(path)!r} is no regular file")
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        names = (path.relative_to(folder).as_posix() for path in paths)
-        return dict(zip(names, pool.map(digest, paths), strict=True))
+        return dict(zip(paths, pool.map(digest, paths.values()), strict=True))
 
 
 def discard(path: Path, work: Path) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from zoo.bundle import lock_of_bundle, read_bundle
 from zoo.errors import Place, Problem
+from zoo.model_files import CARDS, SELECTED, safe_path, selected
 from zoo.plugin_errors import plugin_code
-from zoo.pretrained import CARDS, File, Pretrained, safe_path, selected
+from zoo.pretrained import File, Pretrained
 from zoo.source import Access, SourceError, offline
 from zoo.store.collecting import restored
 from zoo.store.fetching import OnBytes, fetch
@@ -111,7 +112,7 @@ def _fetch_all(
         with plugin_code(f"looking for the files of {model.name}"):
             source = source.pinned(access)
             there = source.files(access)
-        expected = {path: size for path, size in there.items() if selected(path, model.card.select)}
+        expected = {path: size for path, size in there.items() if selected(path, SELECTED)}
         if not expected:
             message = f"{model.name}: nothing there is a file of a model"
             raise SourceError(Problem(message, Place(model.document.name), _listed(there)))

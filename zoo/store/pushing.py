@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from zoo.errors import Problem, ZooError, quoted
+from zoo.errors import Problem, quoted
+from zoo.model_files import SELECTED, find_files
 from zoo.plugin_errors import plugin_code
-from zoo.pretrained import Card, File, License, safe_path, selected
+from zoo.pretrained import Card, License
 from zoo.source import Access, Source, SourceError, offline
 from zoo.store.card_text import card_text
 from zoo.store.files import Store, digests
+from zoo.store.fingerprints import take_fingerprint
 from zoo.store.pulling import content_digest
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
 
 
-def push(folder: Path, address: str, registry: Registry, store: Store, license: str) -> str:
-    """Publish a model's folder.
+class Pushed(NamedTuple):
+    """What was published.
 
     Args:
-        folder: with the weights, and what else belongs to the model; nothing else may be in it.
+        text: of the model's file, for the `catalog` folder of a registry: with it others pull
+            exactly this.
+        left_out: what else the folder holds, which is no file of a model.
+    """
+
+    text: str
+    left_out: tuple[str, ...]
+
+
+def push(folder: Path, address: str, registry: Registry, store: Store, license: str) -> Pushed:
+    """Publish the model in a folder: its own files (`zoo.model_files.SELECTED`) and no others.
+
+    Args:
+        folder: with the weights, and what else belongs to the model. That of a bundle holds
+            nothing else.
         address: a folder where there is none yet, `hf://owner/name`, or an address that fsspec
             knows (`s3://bucket/folder`).
         registry: which names the sources.
         store: where temporary files may lie.
         license: of the weights, an SPDX identifier.
 
-    Returns:
-        The text of the model's file, for the `catalog` folder of a registry: with it others pull
-        exactly this.
-
     Raises:
-        WeightsError: the weights are damaged.
+        WeightsError: the weights are damaged, or the bundle is.
         SourceError: it cannot be written there, or something is there already.
     """
     import zoo
@@ -42,20 +55,20 @@ def push(folder: Path, address: str, registry: Registry, store: Store, license: 
     if source.remote and (variable := offline()):
         raise SourceError(f"{variable} forbids to reach {address}")
     with store.work() as work:
-        files = digests(folder)
-        _refuse_others(folder, files)
+        files = digests(folder, find_files(folder, SELECTED))
+        left_out = tuple(_others(folder, set(files)))
         model = zoo.load(folder, registry=registry)
-        digest = content_digest(folder)
+        card = Card(
+            format=1,
+            parameters=model.spec.n_parameters,
+            license=License(weights=license),
+            files=files,
+            content_digest=content_digest(folder),
+            fingerprint=take_fingerprint(model),
+        )
         with plugin_code(f"writing to {address}"):
-            source = source.write(folder, sorted(files), Access(Path.cwd(), work))
-    card = Card(
-        format=1,
-        parameters=model.spec.n_parameters,
-        license=License(weights=license),
-        files=files,
-        content_digest=digest,
-    )
-    return card_text(card, source)
+            source = source.write(folder, list(files), Access(Path.cwd(), work))
+    return Pushed(card_text(card, source), left_out)
 
 
 def _source(address: str, registry: Registry) -> Source:
@@ -66,16 +79,11 @@ def _source(address: str, registry: Registry) -> Source:
     raise SourceError(Problem(f"nothing can be pushed to {quoted(address)}", help=hint))
 
 
-def _refuse_others(folder: Path, files: dict[str, File]) -> None:
-    problems: list[Problem] = []
-    for path in files:
-        try:
-            safe_path(path)
-            known = selected(path)
-        except ValueError:
-            known = False
-        if not known:
-            hint = "only weights, tokenizer, spec, lock and card are published"
-            problems.append(Problem(f"{str(folder / path)!r} is no file of a model", help=hint))
-    if problems:
-        raise ZooError(problems)
+def _others(folder: Path, files: set[str], start: str = "") -> Iterator[str]:
+    """What is in a folder beside `files`; a folder without any of them as `name/`."""
+    for path in sorted(folder.iterdir()):
+        name = f"{start}{path.name}"
+        if any(file.startswith(f"{name}/") for file in files):
+            yield from _others(path, files, f"{name}/")
+        elif name not in files:
+            yield f"{name}/" if path.is_dir() else name

@@ -40,8 +40,10 @@ def published(name: str, registry: Registry) -> Pretrained:
     """The model that a name means. Raises `StoreError` with the nearest name if it means none."""
     model = find_pretrained(name, registry)
     if model is None:
-        hint = did_you_mean(name, registry.catalog.known())
-        raise StoreError(Problem(f"there is no published model {quoted(name)}", help=hint))
+        full = registry.catalog.full_name(name)
+        meant = f", which is what {quoted(name)} means" if full != name else ""
+        hint = did_you_mean(full, set(registry.catalog.known()) - {name})
+        raise StoreError(Problem(f"there is no published model {quoted(full)}{meant}", help=hint))
     return model
 
 

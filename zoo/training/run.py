@@ -13,6 +13,7 @@ import torch
 from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
 from zoo.errors import Problem, TrainingError
+from zoo.model_files import RECIPE
 from zoo.saving import save
 from zoo.training.batches import Row
 from zoo.training.checkpoints import (
@@ -24,7 +25,7 @@ from zoo.training.checkpoints import (
     write_checkpoint,
 )
 from zoo.training.encoding import encode
-from zoo.training.files import CHECKPOINTS, METRICS, PLOT, RECIPE
+from zoo.training.files import CHECKPOINTS, METRICS, PLOT
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses

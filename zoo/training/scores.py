@@ -11,11 +11,11 @@ import torch
 from zoo.errors import Problem, TrainingError
 from zoo.generation import Beam, generate
 from zoo.loading import load
+from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
 from zoo.training.batches import Row, batches
 from zoo.training.data import read_data
 from zoo.training.extras import extra
-from zoo.training.files import RECIPE
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.split import Example
 from zoo.training.tokens import Tokens, read_tokens

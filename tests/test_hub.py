@@ -1,0 +1,116 @@
+"""`zoo push hf://...`: what is pushed is pulled again, byte for byte, or nothing is claimed.
+
+`zoo` runs in processes of its own, since huggingface_hub reads HF_ENDPOINT once. The hub is on this
+machine and speaks git-lfs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+from loopback_hub import loopback_hub
+from published_models import bundle, register, write_files
+from trials import contents
+from written_hub import Repository
+
+from zoo.store.files import Store
+
+pytest.importorskip("huggingface_hub")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Repository]:
+    with loopback_hub(tmp_path, monkeypatch) as hub:
+        made = Repository(hub)
+        hub.write = made.write
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        yield made
+
+
+@pytest.fixture
+def model(project: Path, store: Store) -> Path:
+    write_files(project / "model", {**bundle(), "1_Pooling/config.json": b"{}"})
+    return project / "model"
+
+
+def zoo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "zoo", *arguments]
+    return subprocess.run(
+        command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+PUSH = ["push", "model", "hf://owner/name", "--license", "CC0-1.0"]
+
+
+def test_what_is_pushed_is_pulled_again(
+    repository: Repository, model: Path, project: Path, store: Store
+) -> None:
+    repository.cut, repository.cuts = "/lfs/", 1  # which is sent once more
+    pushed = zoo(*PUSH)
+    assert pushed.returncode == 0, pushed.stderr
+    (commit,) = repository.commits
+    assert f'revision = "{commit}"' in pushed.stdout
+    assert set(repository.hub.authorizations) == {"Bearer hf_secret", None}  # none with git-lfs
+    register(project, "small.v1", pushed.stdout)
+    pulled = zoo("pull", "small.v1")
+    assert pulled.returncode == 0, pulled.stderr
+    (snapshot,) = (store.root / "snapshots").iterdir()
+    assert contents(snapshot) == contents(model)
+    verified = zoo("verify", "small.v1", "--fingerprint")
+    assert "outputs within" in verified.stdout, verified.stderr
+
+
+def unwanted(repository: Repository) -> None:
+    repository.status = 401
+
+
+def forbidden(repository: Repository) -> None:
+    repository.status = 403
+
+
+def missing(repository: Repository) -> None:
+    repository.status = 404
+
+
+def hanging_up(repository: Repository) -> None:
+    repository.cut = "/commit/"
+
+
+def without_a_file(repository: Repository) -> None:
+    repository.ignored = "README.md"
+
+
+def without_a_commit(repository: Repository) -> None:
+    repository.oid = "main"
+
+
+BAD = [
+    (unwanted, "owner/name cannot be written: 401"),
+    (forbidden, "owner/name cannot be written: 403"),
+    (missing, "owner/name cannot be written: 404"),
+    (hanging_up, "owner/name cannot be written: .*disconnected"),
+    (without_a_file, "what was written to owner/name is not there: README.md"),
+    (without_a_commit, "tells no commit"),
+]
+
+
+@pytest.mark.parametrize(("behave", "told"), BAD, ids=[behave.__name__ for behave, _ in BAD])
+def test_of_a_push_that_fails_nothing_is_claimed(
+    behave: Callable[[Repository], None], told: str, repository: Repository, model: Path
+) -> None:
+    behave(repository)
+    pushed = zoo(*PUSH, "-o", "models/small.v1.toml")
+    assert pushed.returncode == 2, pushed.stdout
+    assert re.search(told, pushed.stderr), pushed.stderr
+    assert "Traceback" not in pushed.stderr
+    assert "hf_secret" not in pushed.stderr
+    assert not Path("models").exists()

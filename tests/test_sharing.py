@@ -1,0 +1,169 @@
+"""What a user has made is shared in one command, and is the same wherever it is pulled: folders of
+`zoo build`, `zoo import`, `zoo train` and `zoo bundle make`, and the models trained here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+from published_models import SPEC, register
+from test_docs import make_checkpoint
+from test_sentence_folders import source as sentence_folder
+from toy_training import RECIPE, write_toy
+from trials import contents
+
+import zoo
+from zoo.cli import run
+from zoo.model_files import SELECTED, find_files
+from zoo.store.files import Store
+
+ROOT = Path(__file__).parent.parent
+PRETRAINED = sorted((ROOT / "pretrained").iterdir())
+
+__all__ = ["sentence_folder"]
+
+
+def built(folder: Path) -> None:
+    Path("small.toml").write_text(SPEC)
+    assert run(["build", "small.toml", "-o", str(folder)]) == 0
+
+
+def sharded(folder: Path) -> None:
+    Path("small.toml").write_text(SPEC)
+    assert run(["build", "small.toml", "-o", str(folder), "--max-shard-bytes", "2000"]) == 0
+
+
+def bundled(folder: Path) -> None:
+    built(Path("to_bundle"))
+    assert run(["bundle", "make", "to_bundle", str(folder), "--license", "CC0-1.0"]) == 0
+
+
+MADE = {make.__name__: make for make in (built, sharded, bundled)}
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders that are there already: of a training, and those of our own models."""
+    folder = tmp_path_factory.mktemp("training")
+    recipe = write_toy(folder, RECIPE.replace("steps = 12", "steps = 4"))
+    assert run(["train", str(recipe), "-o", str(folder / "out")]) == 0
+    make_checkpoint(folder / "checkpoint")
+    assert run(["import", str(folder / "checkpoint"), "-o", str(folder / "imported")]) == 0
+    ours = {path.name: path for path in PRETRAINED}
+    return {"trained": folder / "out", "imported": folder / "imported", **ours}
+
+
+@pytest.fixture
+def memory() -> Generator[None]:
+    fsspec = pytest.importorskip("fsspec")
+    yield
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
+    """Goes to another user's folder, with a store of its own."""
+
+    def go() -> Path:
+        folder = tmp_path / "elsewhere"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("ZOO_HOME", str(folder / "home"))
+        return folder
+
+    return go
+
+
+def shared(address: str, elsewhere: Callable[[], Path]) -> Path:
+    """Pushes `model` and pulls it elsewhere; returns what is in the store there."""
+    assert run(["push", "model", address, "--license", "CC0-1.0", "-o", "card.toml"]) == 0
+    card = Path("card.toml").read_text()
+    there = elsewhere()
+    register(there, "mine.v1", card)
+    assert run(["pull", "mine.v1"]) == 0
+    assert run(["verify", "mine.v1", "--fingerprint"]) == 0
+    (snapshot,) = (there / "home" / "snapshots").iterdir()
+    return snapshot
+
+
+@pytest.mark.parametrize("address", ["folder", "memory", "file"])
+@pytest.mark.parametrize(
+    "kind", [*MADE, "trained", "imported", *(path.name for path in PRETRAINED)]
+)
+def test_a_folder_is_shared_in_one_command(
+    kind: str,
+    address: str,
+    there: dict[str, Path],
+    project: Path,
+    store: Store,
+    memory: None,
+    elsewhere: Callable[[], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if kind in there:
+        shutil.copytree(there[kind], "model")
+    else:
+        MADE[kind](project / "model")
+    capsys.readouterr()
+    targets = {"memory": "memory://bucket/m", "file": f"file://{project}/there"}
+    snapshot = shared(targets.get(address, "there/m"), elsewhere)
+    output = capsys.readouterr()
+    left_out = "left out: checkpoints/, loss.svg, metrics.json\n" if kind == "trained" else ""
+    assert output.err == left_out
+    assert "outputs within" in output.out
+    own = find_files(project / "model", SELECTED)
+    assert contents(snapshot) == {name: (project / "model" / name).read_bytes() for name in own}
+    assert zoo.load("mine.v1").spec == zoo.load(project / "model").spec
+
+
+@pytest.mark.parametrize("folder", PRETRAINED, ids=lambda folder: folder.name)
+def test_a_model_of_ours_does_from_a_bundle_what_it_does_here(
+    folder: Path,
+    project: Path,
+    store: Store,
+    elsewhere: Callable[[], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["bundle", "make", str(folder), "model"]) == 0
+    assert (project / "model" / "README.md").read_bytes() == (folder / "README.md").read_bytes()
+    shared("there", elsewhere)
+    capsys.readouterr()
+    assert run(["run", str(folder), "Ich möchte ein Bier."]) == 0
+    here = capsys.readouterr().out
+    assert run(["run", "mine.v1", "Ich möchte ein Bier."]) == 0
+    assert capsys.readouterr().out == here
+    assert "beer" in here
+
+
+def test_an_imported_model_keeps_all_that_came_along(
+    sentence_folder: Path, project: Path, store: Store, elsewhere: Callable[[], Path]
+) -> None:
+    """Import, bundle, push, pull, export: what comes out is what went in, modules included."""
+    for name in ("sentence_bert_config.json", "config_sentence_transformers.json"):
+        (sentence_folder / name).write_text(json.dumps({"name": name}))
+    (sentence_folder / "spm.model").write_bytes(b"\0pieces")
+    before = contents(sentence_folder)
+    assert run(["import", str(sentence_folder), "-o", "imported"]) == 0
+    assert run(["bundle", "make", "imported", "model"]) == 0
+    assert run(["bundle", "verify", "model"]) == 0
+    shared("there", elsewhere)
+    assert run(["export", "mine.v1", "--to", "hf", "-o", "exported"]) == 0
+    after = contents(Path("exported"))
+    assert after.keys() == before.keys()
+    same = [name for name in before if not name.endswith("safetensors")]
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+
+
+def test_the_catalogue_holds_all_of_our_models_files() -> None:
+    """And nothing but them."""
+    from zoo.pretrained import find_pretrained
+
+    registry = zoo.load_registry()
+    for folder in PRETRAINED:
+        stated = find_pretrained(folder.name, registry)
+        assert stated is not None
+        assert list(stated.card.files) == find_files(folder, SELECTED)
+        assert stated.card.fingerprint is not None
