@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from typing import Protocol
 
 from benchmarks import (
     build,
@@ -21,7 +21,16 @@ from benchmarks import (
 )
 from benchmarks.measure import progress
 
-SUITES: Mapping[str, ModuleType] = {
+
+class Suite(Protocol):
+    """A module whose docstring says what it measures."""
+
+    __doc__: str | None
+
+    def measure(self) -> page.Results: ...
+
+
+SUITES: Mapping[str, Suite] = {
     "forward": forward,
     "training": training,
     "generation": generation,
@@ -32,7 +41,6 @@ SUITES: Mapping[str, ModuleType] = {
     "store": store,
     "import": importing,
 }
-"""Modules with `measure(rounds)`, whose docstrings say what they measure."""
 
 
 def main() -> None:
@@ -43,14 +51,19 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.suites) - set(SUITES):
         parser.error(f"there is no suite {', '.join(sorted(unknown))}")
-    written = None if arguments.write is None else page.Page(arguments.write)
+    run({name: SUITES[name] for name in arguments.suites or SUITES}, arguments.write)
+
+
+def run(suites: Mapping[str, Suite], path: Path | None) -> None:
+    """Measure suites, print their tables, and write a page of them where there is a path."""
+    written = None if path is None else page.Page(path)
     print(page.circumstances())
-    for name in arguments.suites or SUITES:
+    for name, suite in suites.items():
         progress(f"suite {name}")
-        results = SUITES[name].measure()
+        results = suite.measure()
         print(f"\n{page.table(results)}", flush=True)
         if written is not None:
-            written.add(name, SUITES[name].__doc__, results)
+            written.add(name, suite.__doc__ or "", results)
 
 
 if __name__ == "__main__":

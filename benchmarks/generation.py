@@ -67,13 +67,12 @@ def beam(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
     theirs, ours = hugging_face.marian(**sizes, eos=0, start=start)
     source = ids(8, SOURCE, sizes)
     search = partial(generated, ours, source, max_new_tokens=n, start=start)
+    their_search = partial(searched, theirs, source, max_new_tokens=n, decoder_start_token_id=start)
     cases: dict[str, Callable[[], float]] = {
         "zoo": timed(partial(search, method=zoo.Beam(size=BEAMS))),
-        "Marian of transformers": timed(
-            lambda: searched(theirs, source, max_new_tokens=n, num_beams=BEAMS)
-        ),
+        "Marian of transformers": timed(partial(their_search, num_beams=BEAMS)),
     }
-    assert search() == searched(theirs, source, max_new_tokens=n)[:, 1:].tolist()
+    assert search() == their_search()[:, 1:].tolist()
     if ctranslate2 := peer("ctranslate2"):
         model = ctranslate2.translator(theirs, threads=torch.get_num_threads())
         translate = partial(ctranslate2.translate, model, source, n=n)
@@ -97,7 +96,6 @@ def searched(model: nn.Module, prompt: torch.Tensor, **options: Any) -> torch.Te
         do_sample=False,
         eos_token_id=None,
         pad_token_id=0,
-        decoder_start_token_id=theirs.config.get_text_config().decoder_start_token_id,
     )
     found: torch.Tensor = theirs.generate(
         prompt, generation_config=config, attention_mask=torch.ones_like(prompt)

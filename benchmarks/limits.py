@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from time import perf_counter
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -31,9 +31,9 @@ def products(call: Callable[[], object]) -> Callable[[], float]:
     product = torch.empty(SIDE, SIDE)
 
     def run() -> float:
-        start = time.perf_counter()
+        start = perf_counter()
         torch.mm(left, right, out=product)
-        return (time.perf_counter() - start) * share
+        return (perf_counter() - start) * share
 
     return run
 
@@ -44,9 +44,9 @@ def reading(n_bytes: int, times: int) -> Callable[[], float]:
     memory = torch.zeros(n_bytes // 4)
 
     def run() -> float:
-        start = time.perf_counter()
+        start = perf_counter()
         for _ in range(times):
             memory.amax()
-        return time.perf_counter() - start
+        return perf_counter() - start
 
     return run

@@ -130,7 +130,7 @@ def compared(
         bars: of the peers where it is not 1.
     """
     progress(f"{what}: {', '.join(cases)}")
-    times = in_turn(cases, rounds, seconds=3.0 * rounds)
+    times = in_turn(cases, rounds, seconds=2.0 * rounds)
     measured, *peers = cases
     return [
         Ratio(what, peer, times[measured], times[peer], (bars or {}).get(peer, 1.0))
