@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from matplotlib import rc_context
@@ -53,15 +55,17 @@ def _bars(ratios: Sequence[Ratio]) -> Figure:
         for ratio in rows:
             line += 1
             _bar(axes, line, ratio, right)
-            ticks[line] = ratio.against
+            ticks[line] = fill(ratio.against, 36)
         line += 1.3
     axes.axvline(1, color=BAR, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.set_ylim(line - 0.6, -0.8)
-    axes.set_xlim(0, 1.15 * right)
+    axes.set_xlim(0, 1.08 * right)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("time of the zoo over that of ...   (shorter is faster;  ┃ bar,  ┄ equal)")
+    axes.set_xlabel(
+        "time of the zoo / time of the other   (shorter is faster;  ┃ bar,  ─ all rounds)"
+    )
     return figure
 
 
@@ -70,12 +74,12 @@ def _bar(axes: Any, line: float, ratio: Ratio, right: float) -> None:
     axes.barh(line, ratio.ratio, height=0.7, color=colour)
     rounds = ratio.of_rounds
     axes.plot([min(rounds), max(rounds)], [line, line], color="black", linewidth=0.8, alpha=0.6)
-    edge = ratio.ratio
     if ratio.bar is not None:
         axes.plot([ratio.bar] * 2, [line - 0.45, line + 0.45], color=BAR, linewidth=2)
-        edge = max(edge, ratio.bar)
-    label = min(max(edge, max(rounds)), 1.06 * right)
-    axes.text(label + 0.012 * right, line, f"{ratio.ratio:.2f}", va="center")
+    if ratio.ratio > 0.1 * right:
+        axes.text(0.01 * right, line, f"{ratio.ratio:.2f}", va="center", color="white")
+    else:  # the bar is shorter than its number
+        axes.text(max(rounds) + 0.01 * right, line, f"{ratio.ratio:.2f}", va="center")
 
 
 def _curves(curves: Sequence[Curve]) -> Figure:
@@ -95,7 +99,9 @@ def _curves(curves: Sequence[Curve]) -> Figure:
         axes.set_xticks(curve.sizes, [f"{size:,}" for size in curve.sizes])
         axes.minorticks_off()
         both = [*medians, *expected]
-        axes.set_ylim(min(both) / 2, max(both) * 2)
+        axes.set_ylim(
+            10 ** math.floor(math.log10(min(both))), 10 ** math.ceil(math.log10(max(both)))
+        )
         axes.set(xlabel=curve.of, ylabel=f"{curve.cost}, {curve.unit}")
         axes.grid(alpha=0.25)
     panels[0][0].legend(frameon=False)
