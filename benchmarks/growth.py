@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Size(NamedTuple):
     length: int = 128
 
 
-RANGES: dict[str, tuple[Size, ...]] = {
+RANGES: Mapping[str, Sequence[Size]] = {
     "length": tuple(Size(length=length) for length in (128, 512, 2048, 8192)),
     "layers": tuple(Size(layers=layers) for layers in (2, 8, 32, 96)),
     "batch": tuple(Size(batch=batch) for batch in (1, 4, 16, 64)),
@@ -75,18 +75,25 @@ class Curve:
         ]
 
 
-def measure(rounds: int = 5, ranges: dict[str, tuple[Size, ...]] = RANGES) -> list[Curve]:
-    """A curve of time and one of memory for each size."""
-    curves: list[Curve] = []
-    for of, sizes in ranges.items():
-        progress(f"growth with {of}")
-        values = tuple(getattr(size, of) for size in sizes)
-        for cost, found, count in (
-            ("time", seconds(sizes, rounds), operations),
-            ("memory", megabytes(sizes, rounds), values_alive),
-        ):
-            curves.append(Curve(cost, of, values, found, tuple(count(size) for size in sizes)))
-    return curves
+def measure(rounds: int = 5, ranges: Mapping[str, Sequence[Size]] = RANGES) -> list[Curve]:
+    """A curve of time and one of memory for each size that grows."""
+    sizes = list(dict.fromkeys(size for of in ranges.values() for size in of))
+    progress(f"growth: {len(sizes)} sizes")
+    costs = {
+        "time": (seconds(sizes, rounds), operations),
+        "memory": (megabytes(sizes, rounds), values_alive),
+    }
+    return [
+        Curve(
+            cost,
+            of,
+            tuple(getattr(size, of) for size in grown),
+            tuple(found[size] for size in grown),
+            tuple(arithmetic(size) for size in grown),
+        )
+        for of, grown in ranges.items()
+        for cost, (found, arithmetic) in costs.items()
+    ]
 
 
 def operations(size: Size) -> float:
@@ -102,30 +109,33 @@ def values_alive(size: Size) -> float:
     return float(size.batch * size.length)
 
 
-def seconds(sizes: Sequence[Size], rounds: int) -> tuple[Samples, ...]:
+def seconds(sizes: Sequence[Size], rounds: int) -> dict[Size, Samples]:
     """Of a forward pass at each size."""
-    models = {size.layers: model(size.layers) for size in sizes}
+    models = {layers: model(layers) for layers in {size.layers for size in sizes}}
+
+    def case(size: Size) -> Callable[[], float]:
+        network, ids = models[size.layers], tokens(size)
+        return timed(lambda: network(ids))
+
     with torch.inference_mode():
-        cases = {
-            str(size): timed(lambda size=size: models[size.layers](tokens(size)))  # type: ignore[misc]
-            for size in sizes
-        }
-        return tuple(in_turn(cases, rounds).values())
+        times = in_turn({str(size): case(size) for size in sizes}, rounds)
+    return dict(zip(sizes, times.values(), strict=True))
 
 
-def megabytes(sizes: Sequence[Size], rounds: int) -> tuple[Samples, ...]:
+def megabytes(sizes: Sequence[Size], rounds: int) -> dict[Size, Samples]:
     """Of memory that a forward pass takes at each size, each round in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.growth_memory"]
     command += [",".join(map(str, size)) for size in sizes]
     # What is freed goes back to the system at once, so that the peak of a process is that of what
     # it holds.
     variables = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_TRIM_THRESHOLD_": "0"}
-    found = [
+    runs = [
         subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables)
         for _ in range(rounds)
     ]
-    of_rounds = [map(float, run.stdout.split()) for run in found]
-    return tuple(Samples(values) for values in zip(*of_rounds, strict=True))
+    of_rounds = [map(float, run.stdout.split()) for run in runs]
+    of_sizes = map(Samples, zip(*of_rounds, strict=True))
+    return dict(zip(sizes, of_sizes, strict=True))
 
 
 def model(layers: int) -> zoo.Transformer:
