@@ -16,6 +16,7 @@ from benchmarks.__main__ import run
 from benchmarks.growth import Curve, Size
 from benchmarks.measure import Ratio, Samples, in_turn
 from benchmarks.page import Results, table
+from benchmarks.peers import hugging_face
 
 SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab": 60}
 TRANSLATOR = {**SMALL, "hidden": 48}
@@ -99,11 +100,15 @@ def test_a_curve_tells_what_grew_faster_than_the_arithmetic() -> None:
     ]
 
 
-def test_the_limit_counts_the_products_of_a_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SIDE", 8)
-    left, right = torch.ones(16, 8), torch.ones(8, 32)
-    # As many multiplications as eight products of 8 x 8 matrices.
-    run_limit = limits.products(lambda: left @ right)
+def test_the_limit_counts_the_products_of_weights_with_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, model = hugging_face.gpt2(**DECODER)
+    tokens = forward.ids(1, 256, DECODER)
     clock = iter((10.0, 11.5))
+    monkeypatch.setattr(limits, "SIDE", 8)
     monkeypatch.setattr(limits, "perf_counter", lambda: next(clock))
-    assert run_limit() == 8 * 1.5
+    with torch.inference_mode():
+        seconds = limits.products(lambda: model(tokens))()
+    # 12 d^2 weights in each of two layers, and the head.
+    assert seconds == pytest.approx(1.5 * 256 * (2 * 12 * 32**2 + 60 * 32) / 8**3)
