@@ -104,9 +104,7 @@ def in_turn(
         run()
     start = time.perf_counter()
     number = 0
-    while number < rounds or (
-        number < MOST_ROUNDS and time.perf_counter() - start < seconds * (number / (number + 1))
-    ):
+    while number < rounds or (number < MOST_ROUNDS and time.perf_counter() - start < seconds):
         # Every other round backwards: no case always comes after the same one.
         for name in list(cases)[:: 1 - 2 * (number % 2)]:
             time.sleep(PAUSE)
@@ -129,19 +127,21 @@ def compared(
         rounds: how many rounds there are at least; there are more where a round is short.
         bars: of the peers where it is not 1.
     """
-    progress(f"{what}: {', '.join(cases)}")
+    progress(what)
     times = in_turn(cases, rounds, seconds=2.0 * rounds)
     measured, *peers = cases
-    return [
+    ratios = [
         Ratio(what, peer, times[measured], times[peer], (bars or {}).get(peer, 1.0))
         for peer in peers
     ]
+    told = ", ".join(f"{ratio.ratio:.2f} of {ratio.against}" for ratio in ratios)
+    progress(f"{what}: {told}, {len(times[measured])} rounds")
+    return ratios
 
 
-def progress(*lines: object) -> None:
+def progress(line: str) -> None:
     """Tell what is being done, beside the table."""
-    for line in lines:
-        print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def process(arguments: Sequence[str]) -> Callable[[], float]:
