@@ -24,8 +24,8 @@ drill: $(VENV)/installed-dev
 reliability: $(VENV)/installed-dev
 	PYTHONPATH=tests $(BIN)/python -m drills.report
 
-bench: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks --write docs/performance.md
+bench: $(VENV)/installed-bench
+	$(BIN)/python -W ignore -m benchmarks --write docs/performance.md
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,11 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed-dev benchmarks/no-deps.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/no-deps.txt
 	touch $@
 
 clean:

@@ -1,37 +1,46 @@
-"""Measure everything and print the table: python -m benchmarks [SUITE ...] [--write PAGE]."""
+"""Measure, and print a table of each suite: python -m benchmarks [SUITE ...] [--write PAGE]."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
-import torch
+from benchmarks import (
+    build,
+    forward,
+    generation,
+    growth,
+    importing,
+    load,
+    page,
+    startup,
+    store,
+    training,
+)
+from benchmarks.measure import progress
 
-from benchmarks import build, forward, generation, growth, importing, load, startup, store
-from benchmarks.measure import HEAD, Ratio
 
-SUITES: Mapping[str, Callable[[], list[Ratio]]] = {
-    "startup": startup.measure,
-    "build": build.measure,
-    "load": load.measure,
-    "store": store.measure,
-    "import": importing.measure,
-    "forward": forward.measure,
-    "generation": generation.measure,
-    "growth": growth.measure,
+class Suite(Protocol):
+    """A module whose docstring says what it measures."""
+
+    __doc__: str | None
+
+    def measure(self) -> page.Results: ...
+
+
+SUITES: Mapping[str, Suite] = {
+    "forward": forward,
+    "training": training,
+    "generation": generation,
+    "growth": growth,
+    "startup": startup,
+    "build": build,
+    "load": load,
+    "store": store,
+    "import": importing,
 }
-PAGE = """\
-# Performance
-
-Written by `make bench`. Each row is a time over that of a peer or a limit, which is measured in the
-same run, in turn with it; the medians of several rounds. A ratio below 1 is faster than the peer.
-Weights are the same where the peer is a model of `transformers`.
-
-"""
 
 
 def main() -> None:
@@ -42,23 +51,19 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.suites) - set(SUITES):
         parser.error(f"there is no suite {', '.join(sorted(unknown))}")
-    lines = [_circumstances(), "", *HEAD.split("\n")]
-    print("\n".join(lines))
-    for name in arguments.suites or SUITES:
-        for ratio in SUITES[name]():
-            lines.append(ratio.row())
-            print(lines[-1], flush=True)
-    if arguments.write is not None:
-        arguments.write.write_text(PAGE + "\n".join(lines) + "\n")
+    run({name: SUITES[name] for name in arguments.suites or SUITES}, arguments.write)
 
 
-def _circumstances() -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
-    return (
-        f"Python {platform.python_version()}, {packages}; {os.cpu_count()} cores, "
-        f"{torch.get_num_threads()} threads; float32; load when it began "
-        f"{os.getloadavg()[0]:.1f}."
-    )
+def run(suites: Mapping[str, Suite], path: Path | None) -> None:
+    """Measure suites, print their tables, and write a page of them where there is a path."""
+    written = None if path is None else page.Page(path)
+    print(page.circumstances())
+    for name, suite in suites.items():
+        progress(f"suite {name}")
+        results = suite.measure()
+        print(f"\n{page.table(results)}", flush=True)
+        if written is not None:
+            written.add(name, suite.__doc__ or "", results)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import zoo
-from benchmarks.measure import Ratio, printed, process, zoo_command
+from benchmarks.measure import Ratio, Samples, in_turn, printed, process, zoo_command
 
 BAR = 1.3
 MODEL = "vaswani-big"
@@ -44,25 +44,36 @@ def measure(rounds: int = 7) -> list[Ratio]:
     """The ratio of a build to that sum, and to the sum without waiting for the disk, for which a
     build does wait."""
     n_parameters = zoo.read_spec(MODEL).n_parameters
-    builds: list[float] = []
-    sums: dict[str, list[float]] = {part: [] for part in PARTS}
+    parts: dict[str, list[float]] = {part: [] for part in PARTS}
     with tempfile.TemporaryDirectory() as folder:
         path, output = Path(folder) / "plain", Path(folder) / "model"
-        build = process([zoo_command(), "build", MODEL, "-o", str(output)])
-        for number in range(rounds + 1):
+        command = process([zoo_command(), "build", MODEL, "-o", str(output)])
+
+        def build() -> float:
+            seconds = command()
+            shutil.rmtree(output)
+            return seconds
+
+        def least() -> float:
             seconds = printed(LEAST.format(n=n_parameters, path=str(path)))
             path.unlink()
-            built = build()
-            shutil.rmtree(output)
-            if number > 0:
-                builds.append(built)
-                for part, value in zip(PARTS, seconds, strict=True):
-                    sums[part].append(value)
-    parts = {part: statistics.median(values) for part, values in sums.items()}
-    told = ", ".join(f"{part} {seconds:.2f}" for part, seconds in parts.items())
-    least = sum(parts.values())
-    took = statistics.median(builds)
+            for part, value in zip(PARTS, seconds, strict=True):
+                parts[part].append(value)
+            return sum(seconds)
+
+        times = in_turn({"build": build, "least": least}, rounds)
+    told = ", ".join(f"{part} {statistics.median(values):.2f}" for part, values in parts.items())
+    # The first round is the one that warms up.
+    without = zip(times["least"], parts["sync"][1:], strict=True)
     return [
-        Ratio(f"zoo build {MODEL}", f"torch, fill, write, sync, hash ({told})", took, least, BAR),
-        Ratio(f"zoo build {MODEL}", "the same without the sync", took, least - parts["sync"], BAR),
+        Ratio(
+            f"zoo build {MODEL}", f"torch, fill, write, sync, hash ({told})", *times.values(), BAR
+        ),
+        Ratio(
+            f"zoo build {MODEL}",
+            "the same without the sync",
+            times["build"],
+            Samples(total - sync for total, sync in without),
+            BAR,
+        ),
     ]

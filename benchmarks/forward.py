@@ -1,139 +1,157 @@
-"""How long a forward pass takes, against the same model elsewhere: the same sizes, and for models
-of `transformers` the same weights. Float32, no gradients."""
+"""A forward pass, against the same model elsewhere: float32, inference mode, without caches.
+Weights are the same and results agree, but for peers that are marked as having the same sizes only.
+The limit is the rate of matrix products, of which 80 % is a ratio of 1.25."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import nn
 
-from benchmarks import peers
-from benchmarks.measure import Ratio, in_turn
+from benchmarks import limits
+from benchmarks.measure import Ratio, compared, timed
+from benchmarks.peers import hugging_face, peer, plain
 
-VOCAB = 32000
-Case = Callable[[], object]
+Case = Callable[[], torch.Tensor]
+Sizes = Mapping[str, Any]
+
+SIZES_ONLY = "(sizes only)"
+LIMIT = "limit: matrix products"
+TRANSLATOR: Sizes = {"layers": 6, "width": 512, "heads": 8, "hidden": 2048, "vocab": 32000}
+BERT: Sizes = {"layers": 12, "width": 768, "heads": 12, "vocab": 30522, "length": 512}
+GPT2: Sizes = {"layers": 12, "width": 768, "heads": 12, "vocab": 50257, "length": 1024}
+LLAMA: Sizes = {**GPT2, "kv_heads": 4, "hidden": 2048, "vocab": 32000}
+LENGTHS = (128, 16, 96, 32, 64, 64, 80, 32)
+"""Of 8 x 128 tokens, those that are no padding: half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A model in several libraries.
+
+    Args:
+        what: the model and its input.
+        cases: what computes it, the zoo first.
+        bars: of the ratios to peers where they are not 1.
+        mask: where the results have to agree; None for everywhere.
+    """
+
+    what: str
+    cases: Mapping[str, Case]
+    bars: Mapping[str, float] = field(default_factory=dict)
+    mask: torch.Tensor | None = None
+
+    def measure(self, rounds: int) -> list[Ratio]:
+        """A ratio for each peer, and one to the limit.
+
+        Raises:
+            AssertionError: a peer with the same weights computes something else.
+        """
+        with torch.inference_mode():
+            self._check()
+            runs = {name: timed(case) for name, case in self.cases.items()}
+            runs[LIMIT] = limits.products(self.cases["zoo"])
+            bars = {**self.bars, LIMIT: limits.OF_PRODUCTS}
+            return compared(self.what, runs, rounds, bars)
+
+    def _check(self) -> None:
+        wanted = self.cases["zoo"]()
+        for name, case in self.cases.items():
+            found = case()
+            if not name.endswith(SIZES_ONLY):
+                where = ... if self.mask is None else self.mask
+                torch.testing.assert_close(found[where], wanted[where], rtol=1e-2, atol=1e-2)
 
 
 def measure(rounds: int = 5) -> list[Ratio]:
-    """A ratio for each model and peer."""
-    return [
-        *translation(rounds),
-        *bert(rounds, padded=False),
-        *bert(rounds, padded=True),
-        *gpt2(rounds),
-        *llama(rounds),
-    ]
+    """The ratios of all models."""
+    # One model at a time is in memory.
+    return [ratio for group in groups() for ratio in group.measure(rounds)]
 
 
-def translation(rounds: int) -> list[Ratio]:
-    """The encoder-decoder of Vaswani et al., base size, 8 x 64."""
-    theirs, ours = peers.marian(
-        layers=6, width=512, heads=8, hidden=2048, vocab=VOCAB, eos=0, start=VOCAB - 1
-    )
-    plain = PlainTransformer().eval()
-    source, target = ids(8, 64), ids(8, 64)
+def groups() -> Iterator[Group]:
+    """All models that are compared."""
+    yield translation(TRANSLATOR)
+    yield bert(BERT, padded=False)
+    yield bert(BERT, padded=True)
+    yield gpt2(GPT2)
+    yield llama(LLAMA)
+
+
+def translation(sizes: Sizes) -> Group:
+    """The encoder-decoder of Vaswani et al. (2017)."""
+    theirs, ours = hugging_face.marian(**sizes, eos=0, start=sizes["vocab"] - 1)
+    torchs = plain.Translator(theirs).eval()
+    source, target = ids(8, 64, sizes), ids(8, 64, sizes)
     cases: dict[str, Case] = {
         "zoo": lambda: ours(source, target),
-        "Marian": lambda: theirs(input_ids=source, decoder_input_ids=target),
-        "nn.Transformer": lambda: plain(source, target),
+        "Marian of transformers": lambda: (
+            theirs(input_ids=source, decoder_input_ids=target, use_cache=False).logits
+        ),
+        "nn.Transformer": lambda: torchs(source, target),
     }
-    agree(ours(source, target), theirs(input_ids=source, decoder_input_ids=target).logits)
-    return ratios("encoder-decoder base, 8 x 64", cases, rounds, {"Marian": 1 / 1.15})
+    if x := peer("x-transformers"):
+        others = x.Translator(**sizes, dropout=0.0).eval()
+        cases[f"x-transformers {SIZES_ONLY}"] = lambda: others(source, target)
+    bars = {"Marian of transformers": 1 / 1.15}
+    return Group("encoder-decoder base, 8 x 64", cases, bars)
 
 
-class PlainTransformer(nn.Module):
-    """`nn.Transformer` of base size with one table of tokens, without positions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(VOCAB, 512)
-        self.transformer = nn.Transformer(512, 8, 6, 6, 2048, batch_first=True)
-        self.head = nn.Linear(512, VOCAB, bias=False)
-
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Ids (batch, length) to logits."""
-        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
-        states = self.transformer(
-            self.tokens(source), self.tokens(target), tgt_mask=mask, tgt_is_causal=True
-        )
-        return self.head(states)
-
-
-def bert(rounds: int, *, padded: bool) -> list[Ratio]:
-    """BERT-base, 8 x 128; with `padded` half of the tokens are padding."""
-    theirs, ours = peers.bert(layers=12, width=768, heads=12, vocab=30522, length=512)
-    tokens = ids(8, 128)
-    mask = None
-    if padded:
-        lengths = torch.tensor([128, 16, 96, 32, 64, 64, 80, 32])
-        mask = torch.arange(128) < lengths[:, None]
-    layer = nn.TransformerEncoderLayer(768, 12, 3072, activation="gelu", batch_first=True)
-    plain = nn.TransformerEncoder(layer, 12).eval()
-    hidden = None if mask is None else ~mask
-    embedded = torch.randn(8, 128, 768)
+def bert(sizes: Sizes, *, padded: bool) -> Group:
+    """BERT's encoder; with `padded` half of the tokens are padding."""
+    theirs, ours = hugging_face.bert(**sizes)
+    torchs = plain.Encoder(theirs).eval()
+    tokens = ids(8, 128, sizes)
+    mask = torch.arange(128) < torch.tensor(LENGTHS)[:, None] if padded else None
     cases: dict[str, Case] = {
         "zoo": lambda: ours(tokens, source_mask=mask),
-        "BertModel": lambda: theirs(tokens, attention_mask=mask),
-        "nn.TransformerEncoder": lambda: plain(embedded, src_key_padding_mask=hidden),
+        "BertModel of transformers": lambda: theirs(tokens, attention_mask=mask).last_hidden_state,
+        "nn.TransformerEncoder": lambda: torchs(tokens, mask),
     }
-    wanted = theirs(tokens, attention_mask=mask).last_hidden_state
-    found = ours(tokens, source_mask=mask)
-    agree(found if mask is None else found[mask], wanted if mask is None else wanted[mask])
-    name = "BERT-base, 8 x 128" + (", half of it padding" if padded else "")
-    return ratios(name, cases, rounds, {"BertModel": 1 / 1.3} if padded else {})
+    if curated := peer("curated-transformers"):
+        encoder = curated.Encoder(theirs)
+        cases["curated-transformers"] = lambda: encoder(tokens, mask)
+    what = "BERT-base, 8 x 128" + (", half of it padding" if padded else "")
+    bars = {"BertModel of transformers": 1 / 1.3} if padded else {}
+    return Group(what, cases, bars, mask)
 
 
-def gpt2(rounds: int) -> list[Ratio]:
-    """GPT-2 small, 1 x 256."""
-    theirs, ours = peers.gpt2(layers=12, width=768, heads=12, vocab=50257, length=1024)
-    tokens = ids(1, 256)
-    cases: dict[str, Case] = {"zoo": lambda: ours(tokens), "transformers": lambda: theirs(tokens)}
-    agree(ours(tokens), theirs(tokens).logits)
-    return ratios("GPT-2 small, 1 x 256", cases, rounds)
+def gpt2(sizes: Sizes) -> Group:
+    """A decoder with learned positions."""
+    theirs, ours = hugging_face.gpt2(**sizes)
+    tokens = ids(1, 256, sizes)
+    cases: dict[str, Case] = {
+        "zoo": lambda: ours(tokens),
+        "transformers": lambda: theirs(tokens, use_cache=False).logits,
+    }
+    for package in ("x-transformers", "litgpt"):
+        if library := peer(package):
+            cases[f"{package} {SIZES_ONLY}"] = called(library.gpt2(**sizes), tokens)
+    return Group("GPT-2 small, 1 x 256", cases)
 
 
-def llama(rounds: int) -> list[Ratio]:
-    """A Llama with grouped queries, 1 x 256."""
-    theirs, ours = peers.llama(
-        layers=12, width=768, heads=12, kv_heads=4, hidden=2048, vocab=VOCAB, length=1024
-    )
-    tokens = ids(1, 256)
-    cases: dict[str, Case] = {"zoo": lambda: ours(tokens), "transformers": lambda: theirs(tokens)}
-    agree(ours(tokens), theirs(tokens).logits)
-    return ratios("Llama shape, 12 over 4 heads, 1 x 256", cases, rounds)
+def llama(sizes: Sizes) -> Group:
+    """A decoder with rotary positions and grouped queries."""
+    theirs, ours = hugging_face.llama(**sizes)
+    tokens = ids(1, 256, sizes)
+    cases: dict[str, Case] = {
+        "zoo": lambda: ours(tokens),
+        "transformers": lambda: theirs(tokens, use_cache=False).logits,
+    }
+    for package in ("x-transformers", "litgpt"):
+        if library := peer(package):
+            cases[package] = called(library.llama(theirs), tokens)
+    return Group(f"Llama, {sizes['heads']} heads over {sizes['kv_heads']}, 1 x 256", cases)
 
 
-def ids(batch: int, length: int) -> torch.Tensor:
-    """Random ids, (batch, length)."""
-    return torch.randint(5, 30000, (batch, length), generator=torch.Generator().manual_seed(0))
+def called(model: Callable[[torch.Tensor], torch.Tensor], tokens: torch.Tensor) -> Case:
+    """A case of one argument."""
+    return lambda: model(tokens)
 
 
-def agree(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Raises AssertionError unless both models compute the same."""
-    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
-
-
-def ratios(
-    name: str, cases: Mapping[str, Case], rounds: int, bars: Mapping[str, float] | None = None
-) -> list[Ratio]:
-    """The zoo's time over that of each peer."""
-    with torch.inference_mode():
-        times = in_turn({peer: timed(case) for peer, case in cases.items()}, rounds)
-    return [
-        Ratio(name, peer, times["zoo"], times[peer], (bars or {}).get(peer, 1.0))
-        for peer in cases
-        if peer != "zoo"
-    ]
-
-
-def timed(case: Case) -> Callable[[], float]:
-    """Runs a case and gives its seconds."""
-
-    def run() -> float:
-        start = time.perf_counter()
-        case()
-        return time.perf_counter() - start
-
-    return run
+def ids(batch: int, length: int, sizes: Sizes) -> torch.Tensor:
+    """Random ids, (batch, length), without the first and last few, which may be special."""
+    random = torch.Generator().manual_seed(0)
+    return torch.randint(5, sizes["vocab"] - 5, (batch, length), generator=random)

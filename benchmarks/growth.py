@@ -1,57 +1,150 @@
-"""How cost grows with length, layers and batch, against the growth of the arithmetic itself."""
+"""How the cost of a forward pass grows with length, layers and batch, against the growth of the
+arithmetic itself. The model is small, so that what does not belong to the arithmetic shows. Memory
+is what the process takes during the pass, beside the weights."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 
 import zoo
-from benchmarks.forward import ids, timed
-from benchmarks.measure import Ratio, in_turn
+from benchmarks.measure import Ratio, Samples, in_turn, progress, timed
 
 WIDTH, HEADS, VOCAB = 128, 4, 1000
-LENGTHS, LAYERS, BATCHES = (128, 512, 2048, 8192), (2, 8, 32, 96), (1, 4, 16, 64)
+BAR = 1.2
 
 
-def measure(rounds: int = 5) -> list[Ratio]:
-    """For each step of a size, the time of the larger over what the arithmetic makes of the
-    smaller's."""
+class Size(NamedTuple):
+    """Of a model and its input."""
+
+    layers: int = 2
+    batch: int = 1
+    length: int = 128
+
+
+RANGES: Mapping[str, Sequence[Size]] = {
+    "length": tuple(Size(length=length) for length in (128, 512, 2048, 8192)),
+    "layers": tuple(Size(layers=layers) for layers in (2, 8, 32, 96)),
+    "batch": tuple(Size(batch=batch) for batch in (1, 4, 16, 64)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A cost at growing sizes.
+
+    Args:
+        cost: "time" or "memory".
+        of: the size that grows.
+        sizes: its values.
+        measured: seconds or MB at each of them.
+        arithmetic: what the closed form counts at each of them, in any unit.
+    """
+
+    cost: str
+    of: str
+    sizes: tuple[int, ...]
+    measured: tuple[Samples, ...]
+    arithmetic: tuple[float, ...]
+
+    @property
+    def unit(self) -> str:
+        return "s" if self.cost == "time" else "MB"
+
+    def rows(self) -> list[Ratio]:
+        """For each step, the cost of the larger size over what the arithmetic makes of the cost of
+        the smaller one."""
+        steps = pairwise(zip(self.sizes, self.measured, self.arithmetic, strict=True))
+        return [
+            Ratio(
+                f"{self.cost}, {self.of} {small} to {large}",
+                "growth of the arithmetic",
+                found,
+                before.times(count / count_before),
+                BAR,
+                self.unit,
+            )
+            for (small, before, count_before), (large, found, count) in steps
+        ]
+
+
+def measure(rounds: int = 5, ranges: Mapping[str, Sequence[Size]] = RANGES) -> list[Curve]:
+    """A curve of time and one of memory for each size that grows."""
+    sizes = list(dict.fromkeys(size for of in ranges.values() for size in of))
+    progress(f"growth: {len(sizes)} sizes")
+    costs = {
+        "time": (seconds(sizes, rounds), operations),
+        "memory": (megabytes(sizes, rounds), values_alive),
+    }
     return [
-        *_steps("length", [(2, 1, length) for length in LENGTHS], rounds),
-        *_steps("layers", [(layers, 1, 128) for layers in LAYERS], rounds),
-        *_steps("batch", [(2, batch, 128) for batch in BATCHES], rounds),
+        Curve(
+            cost,
+            of,
+            tuple(getattr(size, of) for size in grown),
+            tuple(found[size] for size in grown),
+            tuple(arithmetic(size) for size in grown),
+        )
+        for of, grown in ranges.items()
+        for cost, (found, arithmetic) in costs.items()
     ]
 
 
-def operations(layers: int, batch: int, length: int) -> float:
+def operations(size: Size) -> float:
     """Multiplications of a causal decoder: its linear maps, its attention, and its head."""
-    maps = 12 * WIDTH**2 * length
-    attention = WIDTH * length**2
-    return batch * (layers * (maps + attention) + WIDTH * VOCAB * length)
+    maps = 12 * WIDTH**2 * size.length
+    attention = WIDTH * size.length**2
+    return size.batch * (size.layers * (maps + attention) + WIDTH * VOCAB * size.length)
 
 
-def _steps(what: str, sizes: list[tuple[int, int, int]], rounds: int) -> list[Ratio]:
-    models = {layers: _model(layers) for layers, _, _ in sizes}
-    inputs = {size: ids(size[1], size[2]) % VOCAB for size in sizes}
+def values_alive(size: Size) -> float:
+    """Numbers that have to exist at once: for each token those of a layer or its logits, however
+    many layers there are, and no scores of attention."""
+    return float(size.batch * size.length)
+
+
+def seconds(sizes: Sequence[Size], rounds: int) -> dict[Size, Samples]:
+    """Of a forward pass at each size."""
+    models = {layers: model(layers) for layers in {size.layers for size in sizes}}
+
+    def case(size: Size) -> Callable[[], float]:
+        network, ids = models[size.layers], tokens(size)
+        return timed(lambda: network(ids))
+
     with torch.inference_mode():
-        times = in_turn(
-            {
-                str(size): timed(lambda size=size: models[size[0]](inputs[size]))  # type: ignore[misc]
-                for size in sizes
-            },
-            rounds,
-        )
-    found: list[Ratio] = []
-    for small, large in pairwise(sizes):
-        place = {"length": 2, "layers": 0, "batch": 1}[what]
-        grown = times[str(small)] * operations(*large) / operations(*small)
-        name = f"forward, {what} {small[place]} to {large[place]}"
-        found.append(Ratio(name, "growth of the arithmetic", times[str(large)], grown, 1.2))
-    return found
+        times = in_turn({str(size): case(size) for size in sizes}, rounds)
+    return dict(zip(sizes, times.values(), strict=True))
 
 
-def _model(layers: int) -> zoo.Transformer:
+def megabytes(sizes: Sequence[Size], rounds: int) -> dict[Size, Samples]:
+    """Of memory that a forward pass takes at each size, each round in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.growth_memory"]
+    command += [",".join(map(str, size)) for size in sizes]
+    # What is freed goes back to the system at once, so that the peak of a process is that of what
+    # it holds.
+    variables = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_TRIM_THRESHOLD_": "0"}
+    runs = [
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables)
+        for _ in range(rounds)
+    ]
+    of_rounds = [map(float, run.stdout.split()) for run in runs]
+    of_sizes = map(Samples, zip(*of_rounds, strict=True))
+    return dict(zip(sizes, of_sizes, strict=True))
+
+
+def model(layers: int) -> zoo.Transformer:
+    """A causal decoder."""
     sizes = {"n_layers": layers, "d_model": WIDTH, "n_heads": HEADS, "d_ff": 4 * WIDTH}
     spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": VOCAB, **sizes}
     return zoo.build({**spec, "position": "rotary"}).eval()
+
+
+def tokens(size: Size) -> torch.Tensor:
+    """Ids, (batch, length)."""
+    return torch.arange(size.batch * size.length).view(size.batch, size.length) % VOCAB

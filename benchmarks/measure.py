@@ -1,4 +1,5 @@
-"""Timing of whole processes, in turn, so that a machine that drifts drifts for all of them."""
+"""Times, and their ratios: what is compared runs in turn, so that what else the machine does meets
+all alike."""
 
 from __future__ import annotations
 
@@ -11,45 +12,136 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+PAUSE = 0.1
+"""Seconds before each run, in which the threads of the last one stop spinning."""
+
+SHORTEST = 0.05
+"""Seconds that a run takes at least; what takes less is called several times in it."""
+
+MOST_ROUNDS = 25
+
+
+class Samples(tuple[float, ...]):
+    """The seconds that one thing took in each round."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self)
+
+    def times(self, factor: float) -> Samples:
+        """What these seconds say of something that takes `factor` as long."""
+        return Samples(seconds * factor for seconds in self)
+
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A measured time over another of the same run, and the bar that it should keep below, if there
-    is one."""
+    """What was measured, over what it is held against.
+
+    Args:
+        what: what was measured.
+        against: the peer, or the limit.
+        seconds: of each round.
+        reference: seconds of the peer in the same rounds, or a fixed number of them.
+        bar: what the ratio should not exceed, if there is something.
+        unit: of both, where they are not seconds.
+    """
 
     what: str
     against: str
-    seconds: float
-    reference: float
+    seconds: Samples
+    reference: Samples | float
     bar: float | None = None
+    unit: str = "s"
+
+    @property
+    def of_rounds(self) -> Samples:
+        """The ratio in each round."""
+        reference = self.reference
+        if not isinstance(reference, Samples):
+            reference = Samples([reference] * len(self.seconds))
+        return Samples(a / b for a, b in zip(self.seconds, reference, strict=True))
 
     @property
     def ratio(self) -> float:
-        return self.seconds / self.reference
+        """The median of the rounds' ratios."""
+        return self.of_rounds.median
 
-    def row(self) -> str:
-        bar = "" if self.bar is None else f"{self.bar:.2f}"
-        verdict = "" if self.bar is None else "kept" if self.ratio <= self.bar else "missed"
-        return (
-            f"| {self.what} | {self.against} | {self.seconds:.3f} s | {self.reference:.3f} s "
-            f"| {self.ratio:.2f} | {bar} | {verdict} |"
-        )
+    @property
+    def kept(self) -> bool | None:
+        """Whether the ratio keeps to its bar, None where there is no bar."""
+        return None if self.bar is None else self.ratio <= self.bar
 
-
-HEAD = """\
-| what | against | median | reference | ratio | bar | |
-|---|---|---:|---:|---:|---:|---|"""
+    def rows(self) -> list[Ratio]:
+        return [self]
 
 
-def in_turn(cases: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """The median seconds of each case, run in turn `rounds` times after one round of warming up."""
+def timed(call: Callable[[], object]) -> Callable[[], float]:
+    """Runs something and gives the seconds of a call."""
+
+    def run() -> float:
+        calls = 0
+        start = time.perf_counter()
+        while (elapsed := time.perf_counter() - start) < SHORTEST:
+            call()
+            calls += 1
+        return elapsed / calls
+
+    return run
+
+
+def in_turn(
+    cases: Mapping[str, Callable[[], float]], rounds: int, seconds: float = 0.0
+) -> dict[str, Samples]:
+    """The seconds that each case gives in each round, after one round of warming up.
+
+    Args:
+        cases: each measures one run of its own.
+        rounds: how many rounds there are at least.
+        seconds: rounds go on until as much time has passed, but no further than 25.
+    """
     found: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(rounds + 1):
-        for name, run in cases.items():
-            seconds = run()
-            if number > 0:
-                found[name].append(seconds)
-    return {name: statistics.median(values) for name, values in found.items()}
+    for run in cases.values():
+        run()
+    start = time.perf_counter()
+    number = 0
+    while number < rounds or (number < MOST_ROUNDS and time.perf_counter() - start < seconds):
+        # Every other round backwards: no case always comes after the same one.
+        for name in list(cases)[:: 1 - 2 * (number % 2)]:
+            time.sleep(PAUSE)
+            found[name].append(cases[name]())
+        number += 1
+    return {name: Samples(values) for name, values in found.items()}
+
+
+def compared(
+    what: str,
+    cases: Mapping[str, Callable[[], float]],
+    rounds: int,
+    bars: Mapping[str, float] | None = None,
+) -> list[Ratio]:
+    """The first case over each of the others.
+
+    Args:
+        what: what all cases do.
+        cases: what is measured, and its peers by name.
+        rounds: how many rounds there are at least; there are more where a round is short.
+        bars: of the peers where it is not 1.
+    """
+    progress(what)
+    times = in_turn(cases, rounds, seconds=2.0 * rounds)
+    measured, *peers = cases
+    ratios = [
+        Ratio(what, peer, times[measured], times[peer], (bars or {}).get(peer, 1.0))
+        for peer in peers
+    ]
+    told = ", ".join(f"{ratio.ratio:.2f} of {ratio.against}" for ratio in ratios)
+    progress(f"{what}: {told}, {len(times[measured])} rounds")
+    return ratios
+
+
+def progress(line: str) -> None:
+    """Tell what is being done, beside the table."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def process(arguments: Sequence[str]) -> Callable[[], float]:

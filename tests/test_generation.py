@@ -13,7 +13,7 @@ from torch import nn
 from transformers import GenerationConfig
 
 import zoo
-from benchmarks import peers
+from benchmarks.peers import hugging_face as peers
 from zoo.generation.beam import Hypotheses
 from zoo.generation.sampling import probabilities
 from zoo.generation.search import Ends

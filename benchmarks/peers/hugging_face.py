@@ -1,4 +1,4 @@
-"""Models of `transformers` with random weights, and ours with the same weights."""
+"""Models of `transformers` with random weights, and the zoo's with the same weights."""
 
 from __future__ import annotations
 
@@ -141,9 +141,18 @@ def bert(*, layers: int, width: int, heads: int, vocab: int, length: int) -> Pai
 
 
 def marian(
-    *, layers: int, width: int, heads: int, hidden: int, vocab: int, eos: int, start: int
+    *,
+    layers: int,
+    width: int,
+    heads: int,
+    hidden: int,
+    vocab: int,
+    eos: int,
+    start: int,
+    dropout: float = 0.0,
 ) -> Pair:
-    """Marian: the encoder-decoder of Vaswani et al. with one table for all tokens."""
+    """Marian: the encoder-decoder of Vaswani et al. with one table for all tokens. Dropout is that
+    behind sublayers and embeddings."""
     config = transformers.MarianConfig(
         vocab_size=vocab,
         d_model=width,
@@ -160,6 +169,7 @@ def marian(
         eos_token_id=eos,
         forced_eos_token_id=None,
         decoder_start_token_id=start,
+        dropout=dropout,
     )
     theirs = _random(transformers.MarianMTModel(config))
     spec = {
@@ -171,6 +181,9 @@ def marian(
         "d_model": width,
         "n_heads": heads,
         "d_ff": hidden,
+        "dropout": dropout,
+        "attention": {"kind": "multi_head", "dropout": 0.0},
+        "ffn": {"kind": "mlp", "dropout": 0.0},
         "norm_placement": "post",
         "position": {"kind": "sinusoidal", "arrangement": "halves", "max_length": 512},
         "embedding": {"kind": "tokens", "scale": "sqrt_d_model"},

@@ -1,0 +1,38 @@
+"""Print how many MB a forward pass takes at its peak, for each of some sizes:
+
+    python -m benchmarks.growth_memory LAYERS,BATCH,LENGTH ...
+
+Linux only: the kernel keeps the peak of a process, and forgets it when told."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.growth import Size, model, tokens
+
+
+def megabytes(size: Size) -> float:
+    """What the second pass of a model takes, beside what the process holds before."""
+    network, ids = model(size.layers), tokens(size)
+    with torch.inference_mode():
+        network(ids)  # what libraries keep for later calls is no part of it
+        Path("/proc/self/clear_refs").write_text("5")
+        before = kilobytes("VmRSS")
+        network(ids)
+        return (kilobytes("VmHWM") - before) / 1e3
+
+
+def kilobytes(key: str) -> int:
+    """Memory of this process, from a line of its status."""
+    found = re.search(rf"{key}:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        print(megabytes(Size(*map(int, argument.split(",")))))

@@ -1,0 +1,52 @@
+"""What the machine can do at best, measured beside what is held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+OF_PRODUCTS = 1 / 0.80
+"""The bar of a forward pass: 80 % of the rate of matrix products."""
+
+OF_READING = 1 / 0.85
+"""The bar of generating one sequence: 85 % of the rate at which weights are read."""
+
+SIDE = 2048
+
+
+def products(call: Callable[[], object]) -> Callable[[], float]:
+    """Gives the seconds of the matrix products in `call`, at the rate of one product of 2,048 x
+    2,048 matrices that it measures in each run.
+
+    Counted are the products of weights with tokens. Those inside of attention kernels are not, so
+    that no model gains from computing scores that a mask hides.
+    """
+    with FlopCounterMode(display=False) as counter:
+        call()
+    share = counter.get_total_flops() / (2 * SIDE**3)
+    left, right = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
+    product = torch.empty(SIDE, SIDE)
+
+    def run() -> float:
+        start = perf_counter()
+        torch.mm(left, right, out=product)
+        return (perf_counter() - start) * share
+
+    return run
+
+
+def reading(n_bytes: int, times: int) -> Callable[[], float]:
+    """Gives the seconds of reading as many bytes of memory `times` over, by the fastest plain way
+    that torch has: the largest of all numbers in it."""
+    memory = torch.zeros(n_bytes // 4)
+
+    def run() -> float:
+        start = perf_counter()
+        for _ in range(times):
+            memory.amax()
+        return perf_counter() - start
+
+    return run

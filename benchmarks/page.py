@@ -1,0 +1,105 @@
+"""The page of a run: its circumstances, and for each suite a plot and a table."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from benchmarks.growth import Curve
+from benchmarks.measure import Ratio, Samples
+from benchmarks.peers import versions
+from benchmarks.plots import draw
+
+Results = Sequence[Ratio] | Sequence[Curve]
+
+HEAD = """\
+# Performance
+
+Written by `make bench`. Each row is what the zoo takes over what a peer or a limit takes. Both are
+measured in the same run, in turn, one round to warm up and then at least five. The ratio is the
+median of the rounds' ratios, beside the least and the greatest of them. **Below 1 the zoo is
+faster.** The bar is what the ratio should not exceed.
+"""
+COLUMNS = """\
+| what | against | zoo | against | ratio | rounds | bar | |
+|---|---|---:|---:|---:|---:|---:|---|"""
+
+
+class Page:
+    """Grows by one suite after the other, so that what was measured is kept if a later suite fails.
+
+    Args:
+        path: of the page, in Markdown. Plots go to `images/` beside it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._parts = [HEAD, circumstances()]
+
+    def add(self, name: str, about: str, results: Results) -> None:
+        """Write a section.
+
+        Args:
+            name: of the suite, also in the plot's file name.
+            about: what it measures, Markdown.
+            results: what it measured.
+        """
+        image = Path("images") / f"performance-{name}.svg"
+        (self._path.parent / image).parent.mkdir(parents=True, exist_ok=True)
+        draw(results, self._path.parent / image)
+        title = name.capitalize()
+        self._parts.append(f"## {title}\n\n{about}\n\n![{title}]({image})\n\n{table(results)}")
+        self._path.write_text("\n".join(part.strip() + "\n" for part in self._parts))
+
+
+def circumstances() -> str:
+    """With what and on what it is measured, Markdown."""
+    known = {"torch": version("torch"), **versions()}
+    found = ", ".join(f"{name} {number}" for name, number in known.items() if number)
+    missing = ", ".join(name for name, number in known.items() if number is None)
+    lines = [
+        f"Python {platform.python_version()}, {found}.",
+        *([f"Not installed, and not measured: {missing}."] if missing else []),
+        f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; float32; "
+        f"load when it began {os.getloadavg()[0]:.1f}.",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def processor() -> str:
+    """The name of the processor, where Linux tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def table(results: Results) -> str:
+    """Markdown."""
+    return "\n".join([COLUMNS, *(row(ratio) for one in results for ratio in one.rows())])
+
+
+def row(ratio: Ratio) -> str:
+    """A line of a table."""
+    rounds = ratio.of_rounds
+    bar = "" if ratio.bar is None else f"{ratio.bar:.2f}"
+    reference = ratio.reference
+    theirs = reference.median if isinstance(reference, Samples) else reference
+    verdict = {None: "", True: "kept", False: "missed"}[ratio.kept]
+    return (
+        f"| {ratio.what} | {ratio.against} "
+        f"| {amount(ratio.seconds.median, ratio.unit)} | {amount(theirs, ratio.unit)} "
+        f"| **{ratio.ratio:.2f}** | {min(rounds):.2f} … {max(rounds):.2f} | {bar} | {verdict} |"
+    )
+
+
+def amount(value: float, unit: str) -> str:
+    """A number with three digits and its unit."""
+    if unit == "s" and value < 1:
+        value, unit = 1e3 * value, "ms"
+    return f"{value:.3g} {unit}" if value < 1e3 else f"{value:,.0f} {unit}"

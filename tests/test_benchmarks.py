@@ -1,0 +1,114 @@
+"""`make bench` measures, compares and writes what it should. How fast things are, no test says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from benchmarks import forward, generation, growth, limits, measure, training
+from benchmarks.__main__ import run
+from benchmarks.growth import Curve, Size
+from benchmarks.measure import Ratio, Samples, in_turn
+from benchmarks.page import Results, table
+from benchmarks.peers import hugging_face
+
+SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab": 60}
+TRANSLATOR = {**SMALL, "hidden": 48}
+DECODER = {**SMALL, "length": 256}
+
+# Where weights are the same, each checks that the peers that are installed compute the same.
+SUITES: dict[str, Callable[[], Results]] = {
+    "translation": lambda: forward.translation(TRANSLATOR).measure(1),
+    "bert": lambda: forward.bert(DECODER, padded=False).measure(1),
+    "bert, padded": lambda: forward.bert(DECODER, padded=True).measure(1),
+    "gpt2": lambda: forward.gpt2(DECODER).measure(1),
+    "llama": lambda: forward.llama({**DECODER, "kv_heads": 2, "hidden": 48}).measure(1),
+    "training": lambda: training.translation(TRANSLATOR, 1),
+    "greedy, one": lambda: generation.greedy(DECODER, 1, 4, 1),
+    "greedy, two": lambda: generation.greedy(DECODER, 2, 4, 1),
+    "beam": lambda: generation.beam(TRANSLATOR, 4, 1),
+    "growth": lambda: growth.measure(1, {"length": (Size(), Size(length=256))}),
+}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_is_measured_and_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "PAUSE", 0.0)
+    monkeypatch.setattr(measure, "SHORTEST", 1e-4)
+    monkeypatch.setattr(measure, "MOST_ROUNDS", 3)
+    monkeypatch.setattr(limits, "SIDE", 64)
+    results: list[Ratio | Curve] = []
+
+    def measured() -> Results:
+        results.extend(SUITES[name]())
+        return results  # type: ignore[return-value]
+
+    suite = SimpleNamespace(__doc__="What it is about.", measure=measured)
+    page = tmp_path / "docs" / "performance.md"
+    page.parent.mkdir()
+    run({"tiny": suite}, page)
+    ratios = [ratio for one in results for ratio in one.rows()]
+    assert ratios
+    for ratio in ratios:
+        assert math.isfinite(ratio.ratio)
+        assert min(ratio.of_rounds) > 0
+        assert f"| {ratio.what} | {ratio.against} |" in page.read_text()
+    assert "What it is about." in page.read_text()
+    assert "![Tiny](images/performance-tiny.svg)" in page.read_text()
+    image = page.parent / "images" / "performance-tiny.svg"
+    assert ElementTree.parse(image).getroot().tag.endswith("svg")
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    # In the second round the machine was busy with something else.
+    ratio = Ratio("a", "b", Samples([1.0, 30.0, 3.0]), Samples([2.0, 40.0, 2.0]), bar=0.7)
+    assert ratio.of_rounds == (0.5, 0.75, 1.5)
+    assert ratio.ratio == 0.75
+    assert not ratio.kept
+    assert "| 3 s | 2 s | **0.75** | 0.50 … 1.50 | 0.70 | missed |" in table([ratio])
+
+
+def test_cases_run_in_turn_after_warming_up() -> None:
+    calls: list[str] = []
+
+    def case(name: str) -> Callable[[], float]:
+        def call() -> float:
+            calls.append(name)
+            return float(len(calls))
+
+        return call
+
+    found = in_turn({name: case(name) for name in "abc"}, rounds=3)
+    assert "".join(calls) == "abc" + "abc" + "cba" + "abc"
+    assert found == {"a": (4, 9, 10), "b": (5, 8, 11), "c": (6, 7, 12)}
+
+
+def test_a_curve_tells_what_grew_faster_than_the_arithmetic() -> None:
+    measured = (Samples([1.0]), Samples([2.0]), Samples([12.0]))
+    curve = Curve("time", "length", (1, 2, 4), measured, arithmetic=(1.0, 2.0, 4.0))
+    assert [(row.what, row.ratio, row.kept) for row in curve.rows()] == [
+        ("time, length 1 to 2", 1.0, True),
+        ("time, length 2 to 4", 3.0, False),
+    ]
+
+
+def test_the_limit_counts_the_products_of_weights_with_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, model = hugging_face.gpt2(**DECODER)
+    tokens = forward.ids(1, 256, DECODER)
+    clock = iter((10.0, 11.5))
+    monkeypatch.setattr(limits, "SIDE", 8)
+    monkeypatch.setattr(limits, "perf_counter", lambda: next(clock))
+    with torch.inference_mode():
+        seconds = limits.products(lambda: model(tokens))()
+    # 12 d^2 weights in each of two layers, and the head.
+    assert seconds == pytest.approx(1.5 * 256 * (2 * 12 * 32**2 + 60 * 32) / 8**3)
