@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from zoo.cache import AttentionCache
+from zoo.linear import Linear
 from zoo.position import Rotation
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
@@ -57,12 +58,12 @@ class MultiHeadAttention(nn.Module):
         self.temperature, self.reach, self.scoring = temperature, reach, scoring
         self.gate = gate
         for prefix in ("", "global_") if global_tokens else ("",):
-            q = nn.Linear(d_model, n_heads * head_dim, bias="q" in bias)
+            q = Linear(d_model, n_heads * head_dim, bias="q" in bias)
             self.add_module(f"{prefix}q_proj", q)
-            k = nn.Linear(key_width, n_kv_heads * head_dim, bias="k" in bias)
+            k = Linear(key_width, n_kv_heads * head_dim, bias="k" in bias)
             self.add_module(f"{prefix}k_proj", k)
             if not keys_as_values:
-                v = nn.Linear(key_width, n_kv_heads * v_head_dim, bias="v" in bias)
+                v = Linear(key_width, n_kv_heads * v_head_dim, bias="v" in bias)
                 self.add_module(f"{prefix}v_proj", v)
         self.keys_as_values = keys_as_values
         for name, norm in norms.items():
@@ -71,11 +72,11 @@ class MultiHeadAttention(nn.Module):
         self.gate_bias = None
         if gate is not None:
             gates = n_heads if gate.per_head else n_heads * v_head_dim
-            self.gate_proj = nn.Linear(d_model, gates, bias=gate.bias == "projection")
+            self.gate_proj = Linear(d_model, gates, bias=gate.bias == "projection")
             if gate.bias == "head":
                 self.gate_bias = nn.Parameter(torch.empty(n_heads))
         self.o_proj: nn.Module = (
-            nn.Linear(n_heads * v_head_dim, d_out, bias="o" in bias)
+            Linear(n_heads * v_head_dim, d_out, bias="o" in bias)
             if output_projection
             else nn.Identity()
         )
