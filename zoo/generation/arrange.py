@@ -9,11 +9,11 @@ from zoo.transformer import Transformer
 def arrange_weights(model: Transformer) -> None:
     """Keep a copy of each matrix in the order in which the CPU reads it fastest.
 
-    It is for running a model whose weights stay as they are, with few rows at a time: generating
-    with 8 to 32 rows then takes about two thirds of the time. It takes as long as generating ten tokens,
-    and the memory of the matrices once more; on a GPU, and in other dtypes than float32, nothing
-    is done. The weights themselves, their names, files and digests stay the same. A matrix that is
-    changed in place afterwards, as by a step of training or `load_state_dict`, is read as it is.
+    It is for running a model whose weights stay as they are, with few rows at a time: maps of 8 to
+    32 rows take two thirds of the time. It takes as long as generating ten tokens, and the memory
+    of the matrices once more. On a GPU, and in other dtypes than float32, nothing is done. The
+    weights themselves, their names, files and digests stay the same. A matrix that is changed in
+    place afterwards, as by a step of training or `load_state_dict`, is read as it is then.
     """
     for module in model.modules():
         if isinstance(module, Linear):
