@@ -57,6 +57,7 @@ class Linear(nn.Linear):
             and x.dtype == self.weight.dtype == torch.float32
             and x.is_cpu
             and x.shape[-1] == self.in_features
+            and x.numel() > 0
             and torch.backends.mkldnn.enabled
             and not torch.compiler.is_compiling()
             and not torch.is_autocast_enabled("cpu")
