@@ -54,8 +54,7 @@ class TokenClassifier(Head):
         return self._build(pooling=None)
 
     def _build(self, *, pooling: Pooling | None) -> "nn.Module":
-        from torch.nn import Linear
-
+        from zoo.linear import Linear
         from zoo_components.modules.activation import make_activation
         from zoo_components.modules.classifier import Classifier as Module
 

@@ -104,8 +104,7 @@ class TokenEmbedding(Embedding):
         return Layout(parts, f"{self.vocab} tokens")
 
     def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
-        from torch.nn import Linear
-
+        from zoo.linear import Linear
         from zoo_components.modules.embedding import TokenEmbedding as Module
 
         proj = None

@@ -242,8 +242,7 @@ class MixtureOfExperts(Activated, FeedForward):
         return Layout(parts, cut=cut)
 
     def build(self) -> "nn.Module":
-        from torch.nn import Linear
-
+        from zoo.linear import Linear
         from zoo_components.modules.experts import Expert, GroupedLinear
         from zoo_components.modules.moe import MixtureOfExperts as Module
 

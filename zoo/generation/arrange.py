@@ -1,22 +1,20 @@
-"""Weights in the order in which a CPU multiplies single vectors fastest."""
+"""Weights in the order in which a CPU multiplies with them fastest."""
 
 from __future__ import annotations
 
-import torch
-from torch import nn
-
+from zoo.linear import Linear
 from zoo.transformer import Transformer
 
 
 def arrange_weights(model: Transformer) -> None:
-    """Lay the matrices of linear maps out in memory by columns, in place.
+    """Keep a copy of each matrix in the order in which the CPU reads it fastest.
 
-    Generating one sequence on a CPU multiplies each matrix with one vector at a time, and is as
-    fast as memory is read. By columns it is read in one go; by rows, torch's usual order, several
-    places are read at once, which is slower. It takes about as long as generating ten tokens.
-    Names, shapes and values stay the same, and so do files and digests.
+    It is for running a model whose weights stay as they are, with few rows at a time: maps of 8 to
+    32 rows take two thirds of the time. It takes as long as generating ten tokens, and the memory
+    of the matrices once more. On a GPU, and in other dtypes than float32, nothing is done. The
+    weights themselves, their names, files and digests stay the same. A matrix that is changed in
+    place afterwards, as by a step of training or `load_state_dict`, is read as it is then.
     """
     for module in model.modules():
-        if isinstance(module, nn.Linear) and module.weight.device.type == "cpu":
-            with torch.no_grad():
-                module.weight.data = module.weight.data.t().contiguous().t()
+        if isinstance(module, Linear):
+            module.pack()

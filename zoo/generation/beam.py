@@ -139,13 +139,9 @@ def _candidates(
         (rows, n_best) or as many as there are.
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if method.repetition_penalty != 1.0:
-        wide = penalize(wide.log_softmax(-1), seen, method.repetition_penalty)
-        norm = torch.zeros(())
-    else:  # the best logits are the best probabilities: only theirs are computed
-        norm = wide.logsumexp(-1, keepdim=True)
-    found, tokens = wide.topk(min(n_best, wide.shape[-1]))
-    sums = (found - norm).view(*totals.shape, -1) + totals[:, :, None]
+    judged = penalize(wide.log_softmax(-1), seen, method.repetition_penalty)
+    found, tokens = judged.topk(min(n_best, wide.shape[-1]))
+    sums = found.view(*totals.shape, -1) + totals[:, :, None]
     values, places = sums.flatten(1).topk(min(n_best, sums[0].numel()))
     return values, places // found.shape[-1], tokens.view(len(sums), -1).gather(1, places)
 

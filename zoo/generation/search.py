@@ -146,7 +146,7 @@ def _choose(
     else:
         chosen = judged.argmax(-1, keepdim=True)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    added = wide.gather(1, chosen) - wide.logsumexp(-1, keepdim=True)
+    added = wide.log_softmax(-1).gather(1, chosen)
     return chosen[:, 0], added[:, 0]
 
 

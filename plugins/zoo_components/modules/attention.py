@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from zoo.cache import AttentionCache
+from zoo.linear import Linear, together
 from zoo.position import Rotation
 from zoo.sharding.parts import all_parts, local, own_part
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
-from zoo_components.modules.packing import at_places, places_of_tokens
+from zoo_components.modules.packing import at_places, places_of_tokens, put_back, taken
 from zoo_components.modules.scores import Scoring, attend
 
 
@@ -58,12 +59,12 @@ class MultiHeadAttention(nn.Module):
         self.temperature, self.reach, self.scoring = temperature, reach, scoring
         self.gate = gate
         for prefix in ("", "global_") if global_tokens else ("",):
-            q = nn.Linear(d_model, n_heads * head_dim, bias="q" in bias)
+            q = Linear(d_model, n_heads * head_dim, bias="q" in bias)
             self.add_module(f"{prefix}q_proj", q)
-            k = nn.Linear(key_width, n_kv_heads * head_dim, bias="k" in bias)
+            k = Linear(key_width, n_kv_heads * head_dim, bias="k" in bias)
             self.add_module(f"{prefix}k_proj", k)
             if not keys_as_values:
-                v = nn.Linear(key_width, n_kv_heads * v_head_dim, bias="v" in bias)
+                v = Linear(key_width, n_kv_heads * v_head_dim, bias="v" in bias)
                 self.add_module(f"{prefix}v_proj", v)
         self.keys_as_values = keys_as_values
         for name, norm in norms.items():
@@ -72,11 +73,11 @@ class MultiHeadAttention(nn.Module):
         self.gate_bias = None
         if gate is not None:
             gates = n_heads if gate.per_head else n_heads * v_head_dim
-            self.gate_proj = nn.Linear(d_model, gates, bias=gate.bias == "projection")
+            self.gate_proj = Linear(d_model, gates, bias=gate.bias == "projection")
             if gate.bias == "head":
                 self.gate_bias = nn.Parameter(torch.empty(n_heads))
         self.o_proj: nn.Module = (
-            nn.Linear(n_heads * v_head_dim, d_out, bias="o" in bias)
+            Linear(n_heads * v_head_dim, d_out, bias="o" in bias)
             if output_projection
             else nn.Identity()
         )
@@ -127,8 +128,7 @@ class MultiHeadAttention(nn.Module):
             sinks=None if self.sinks is None else local(self.sinks),
             return_weights=return_weights,
         )
-        q = self._queries(x, rotation, positions, places)
-        k, v = self._kept(x, memory, rotation, cache, places)
+        q, k, v = self._heads(x, memory, rotation, positions, cache, places)
         seen = mask
         if self.reach is not None:
             keys = positions if cache is None else cache.positions(k.shape[-2])
@@ -138,8 +138,7 @@ class MultiHeadAttention(nn.Module):
             seen = join(last_keys(mask, k.shape[-2]), near)
         mixed, weights = mix(q, k, v, mask=seen)
         if global_tokens is not None:
-            q = self._queries(x, rotation, positions, places, "global_")
-            k, v = self._keys_and_values(x, rotation, places, "global_")
+            q, k, v = self._heads(x, None, rotation, positions, None, places, "global_")
             theirs, their_weights = mix(q, k, v, mask=mask)
             mine = global_tokens[..., None, :, None]
             mixed = torch.where(mine, theirs, mixed)
@@ -158,60 +157,53 @@ class MultiHeadAttention(nn.Module):
         """Of what is for the scores of all heads, that for those of this process."""
         return None if scores is None else own_part(scores, -3, self.q_proj.weight)
 
-    def _projected(
-        self, name: str, x: torch.Tensor, width: int, places: torch.Tensor | None
-    ) -> torch.Tensor:
-        """What the projection of that name makes of x, (..., heads, length, width)."""
-        projected = at_places(self.get_submodule(name), x, places)
-        if self.clip is not None:
-            projected = projected.clamp(-self.clip, self.clip)
-        return split_heads(projected, width)
-
-    def _queries(
-        self,
-        x: torch.Tensor,
-        rotation: Rotation | None,
-        positions: torch.Tensor | None,
-        places: torch.Tensor | None,
-        prefix: str = "",
-    ) -> torch.Tensor:
-        """(..., heads, query, head_dim), by the projection whose name starts with `prefix`."""
-        q = self._projected(f"{prefix}q_proj", x, self.head_dim, places)
-        q = self._turned(q, self.q_norm, rotation)
-        return q if self.temperature is None else self.temperature(q, positions)
-
-    def _kept(
+    def _heads(
         self,
         x: torch.Tensor,
         memory: torch.Tensor | None,
         rotation: Rotation | None,
+        positions: torch.Tensor | None,
         cache: AttentionCache | None,
         places: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of `memory` or `x`; with a cache, those of all tokens that it keeps."""
-        if cache is None:
-            source = x if memory is None else memory
-            return self._keys_and_values(source, rotation, places)
-        if memory is not None:
-            k, v = cache.of_memory(lambda: self._keys_and_values(memory, rotation, None))
-            return k, v
-        window = None if self.reach is None else self.reach.past
-        k, v = cache.extend(*self._keys_and_values(x, rotation, places), window=window)
-        return k, v
-
-    def _keys_and_values(
-        self,
-        source: torch.Tensor,
-        rotation: Rotation | None,
-        places: torch.Tensor | None,
         prefix: str = "",
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries of `x`, and keys and values of `memory` or `x`, each (..., heads, length, width),
+        by the projections whose names start with `prefix`; with a cache, the keys and values of all
+        tokens that it keeps."""
+        names = "k" if self.keys_as_values else "kv"
+        if memory is not None:
+            (q,) = self._projected("q", x, places, prefix)
+
+            def made() -> tuple[torch.Tensor, ...]:
+                return self._finished(rotation, *self._projected(names, memory, None, prefix))
+
+            k, v = made() if cache is None else cache.of_memory(made)
+        else:
+            q, *of_keys = self._projected("q" + names, x, places, prefix)
+            k, v = self._finished(rotation, *of_keys)
+            if cache is not None:
+                window = None if self.reach is None else self.reach.past
+                k, v = cache.extend(k, v, window=window)
+        q = self._turned(q, self.q_norm, rotation)
+        return q if self.temperature is None else self.temperature(q, positions), k, v
+
+    def _projected(
+        self, names: str, x: torch.Tensor, places: torch.Tensor | None, prefix: str
+    ) -> list[torch.Tensor]:
+        """What the projections of these names, of `q`, `k` and `v`, make of x, each (..., heads,
+        length, width)."""
+        maps = [self.get_submodule(f"{prefix}{name}_proj") for name in names]
+        found = [put_back(one, x, places) for one in together(maps, taken(x, places))]
+        if self.clip is not None:
+            found = [one.clamp(-self.clip, self.clip) for one in found]
+        widths = {"q": self.head_dim, "k": self.head_dim, "v": self.v_head_dim}
+        return [split_heads(one, widths[name]) for name, one in zip(names, found, strict=True)]
+
+    def _finished(
+        self, rotation: Rotation | None, k: torch.Tensor, v: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(..., key-value heads, key, width), by the projections whose names start with
-        `prefix`."""
-        k = v = self._projected(f"{prefix}k_proj", source, self.head_dim, places)
-        if not self.keys_as_values:
-            v = self._projected(f"{prefix}v_proj", source, self.v_head_dim, places)
-        v = self.v_norm(v)
+        """Keys and values with their norms and turned; without `v`, of keys that are values too."""
+        v = self.v_norm(k if v is None else v)
         if self.rotate_values and rotation is not None:
             v = rotation(v)
         return self._turned(k, self.k_norm, rotation), v

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from zoo.cache import Cache
+from zoo.linear import Linear
 from zoo.transformer import AttentionMaps, Transformer, expand_mask
 from zoo_components.modules.stack import Maps, join
 
@@ -188,7 +189,7 @@ class Encoder(TiedTransformer):
         self.encoder = encoder
         self.head, self.head_pools = head, head_pools
         self.pooler = pooler
-        self.nsp = nn.Linear(width, 2) if nsp else None
+        self.nsp = Linear(width, 2) if nsp else None
 
     def encode(
         self,

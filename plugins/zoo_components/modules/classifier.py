@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from zoo.linear import Linear
+
 
 def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tensor:
     """One vector for each sequence.
@@ -59,7 +61,7 @@ class Classifier(nn.Module):
         self.activation = activation
         self.norm = norm
         self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(d_model, n_classes, bias=bias)
+        self.out = Linear(d_model, n_classes, bias=bias)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """(..., length, d_model) to (..., n_classes), or without a pooling to (..., length,
@@ -71,7 +73,7 @@ class Classifier(nn.Module):
         return self.out(self.dropout(self.norm(x)))
 
 
-class Pooler(nn.Linear):
+class Pooler(Linear):
     """activation(weight pool(x) + bias)."""
 
     def __init__(self, *, d_model: int, pooling: str, activation: nn.Module) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import nn
 
+from zoo.linear import Linear
 from zoo.position import Rotation
 from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.relative import DisentangledPositions
@@ -38,13 +39,13 @@ class DisentangledAttention(nn.Module):
         self.position_to_content = position_to_content
         self.scoring = scoring
         width = n_heads * head_dim
-        self.q_proj = nn.Linear(d_model, width, bias="q" in bias)
-        self.k_proj = nn.Linear(d_model, width, bias="k" in bias)
-        self.v_proj = nn.Linear(d_model, width, bias="v" in bias)
+        self.q_proj = Linear(d_model, width, bias="q" in bias)
+        self.k_proj = Linear(d_model, width, bias="k" in bias)
+        self.v_proj = Linear(d_model, width, bias="v" in bias)
         self.shares_projections = not position_biases
         for name, has_bias in position_biases.items():
-            self.add_module(name, nn.Linear(d_model, width, bias=has_bias))
-        self.o_proj = nn.Linear(width, d_model, bias="o" in bias)
+            self.add_module(name, Linear(d_model, width, bias=has_bias))
+        self.o_proj = Linear(width, d_model, bias="o" in bias)
 
     def forward(
         self,

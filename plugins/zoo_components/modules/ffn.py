@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from zoo.linear import Linear
+
 
 class Mlp(nn.Module):
     """down(dropout(sub_norm(activation(up(x)))))."""
@@ -20,11 +22,11 @@ class Mlp(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.activation = activation
         self.sub_norm = sub_norm
         self.dropout = nn.Dropout(dropout)
-        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+        self.down_proj = Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., d_model) to (..., d_model)."""
@@ -46,12 +48,12 @@ class Glu(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.gate_proj = Linear(d_model, d_ff, bias=bias)
         self.activation = activation
-        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.sub_norm = sub_norm
         self.dropout = nn.Dropout(dropout)
-        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+        self.down_proj = Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., d_model) to (..., d_model)."""
@@ -101,10 +103,10 @@ class ResidualStack(nn.Module):
         super().__init__()
         self.n_units = n_units
         self.unit_norm = norm
-        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.activation = activation
         self.dropout = nn.Dropout(dropout)
-        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+        self.down_proj = Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., d_model) to (..., d_model)."""

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from zoo.linear import Linear
+
 
 class Logits(NamedTuple):
     """What is made of the values of the map to the vocabulary.
@@ -48,7 +50,7 @@ class LinearHead(nn.Module):
     ) -> None:
         super().__init__()
         self.input_scale = input_scale
-        self.out = nn.Linear(width, vocab, bias=bias)
+        self.out = Linear(width, vocab, bias=bias)
         self.register_buffer("logits_bias", torch.zeros(vocab) if logits_bias else None)
         self.logits = logits
 
@@ -84,11 +86,11 @@ class MlmHead(LinearHead):
             logits_bias=logits_bias,
             logits=logits,
         )
-        self.dense = nn.Linear(dense_widths[0], dense_widths[1], bias=dense_bias)
+        self.dense = Linear(dense_widths[0], dense_widths[1], bias=dense_bias)
         self.activation = activation
         self.dense2 = None
         if len(dense_widths) == 3:
-            self.dense2 = nn.Linear(dense_widths[1], dense_widths[2], bias=dense_bias)
+            self.dense2 = Linear(dense_widths[1], dense_widths[2], bias=dense_bias)
         self.norm = norm
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from zoo.cache import AttentionCache
+from zoo.linear import Linear
 from zoo.position import Rotation
 from zoo.sharding.parts import all_parts, entering, local, own_part
 from zoo_components.modules.heads import merge_heads, split_heads
@@ -39,16 +40,16 @@ class LatentAttention(nn.Module):
         q_width = n_heads * (qk_nope_head_dim + qk_rope_head_dim)
         self.has_q_latent = q_lora_rank is not None
         if q_lora_rank is None:
-            self.q_proj = nn.Linear(d_model, q_width, bias=False)
+            self.q_proj = Linear(d_model, q_width, bias=False)
         else:
-            self.q_a_proj = nn.Linear(d_model, q_lora_rank, bias=bias)
+            self.q_a_proj = Linear(d_model, q_lora_rank, bias=bias)
             self.q_a_norm = q_norm
-            self.q_b_proj = nn.Linear(q_lora_rank, q_width, bias=False)
-        self.kv_a_proj = nn.Linear(key_width, kv_lora_rank + qk_rope_head_dim, bias=bias)
+            self.q_b_proj = Linear(q_lora_rank, q_width, bias=False)
+        self.kv_a_proj = Linear(key_width, kv_lora_rank + qk_rope_head_dim, bias=bias)
         self.kv_a_norm = kv_norm
         kv_width = n_heads * (qk_nope_head_dim + v_head_dim)
-        self.kv_b_proj = nn.Linear(kv_lora_rank, kv_width, bias=False)
-        self.o_proj = nn.Linear(n_heads * v_head_dim, d_model, bias=bias)
+        self.kv_b_proj = Linear(kv_lora_rank, kv_width, bias=False)
+        self.o_proj = Linear(n_heads * v_head_dim, d_model, bias=bias)
 
     def forward(
         self,

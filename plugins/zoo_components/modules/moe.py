@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from zoo.linear import Linear
 from zoo_components.modules.experts import Expert
 from zoo_components.modules.routing import Router
 
@@ -37,7 +38,7 @@ class MixtureOfExperts(nn.Module):
         experts: Expert,
         weigh_inputs: bool,
         shared: Expert | None,
-        shared_gate: nn.Linear | None,
+        shared_gate: Linear | None,
         average_shared: bool,
         auxiliary_loss: float,
     ) -> None:

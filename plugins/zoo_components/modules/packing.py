@@ -32,8 +32,17 @@ def at_places(
     f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, places: torch.Tensor | None
 ) -> torch.Tensor:
     """f(x) for a map of single tokens, (batch, length, width); 0 at those that are left out."""
+    return put_back(f(taken(x, places)), x, places)
+
+
+def taken(x: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+    """The tokens of x, (batch, length, width), that are at these places, (n, width); or x."""
+    return x if places is None else x.flatten(0, 1)[places]
+
+
+def put_back(computed: torch.Tensor, x: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+    """What was computed of the tokens taken from x, at their places; 0 at those left out."""
     if places is None:
-        return f(x)
-    computed = f(x.flatten(0, 1)[places])
+        return computed
     whole = computed.new_zeros(x.shape[0] * x.shape[1], computed.shape[-1])
     return whole.index_copy_(0, places, computed).unflatten(0, x.shape[:2])

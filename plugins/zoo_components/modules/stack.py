@@ -10,6 +10,7 @@ from torch import nn
 
 from zoo.cache import Cache
 from zoo.context import LayerContext
+from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo.transformer import check_mask
 from zoo_components.modules.packing import places_of_tokens
@@ -63,7 +64,7 @@ class Stack(nn.Module):
             self.add_module(name, scheme)
         self.norm = norm
         self.out_proj = (
-            nn.Linear(d_model, output_width, bias=False) if output_width != d_model else None
+            Linear(d_model, output_width, bias=False) if output_width != d_model else None
         )
         self.memory_width = memory_width
         self.causal = causal

@@ -1,0 +1,167 @@
+"""The linear map: what computes it, that it is the same map, and that packing is never stale."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from zoo.linear import Linear, together
+
+ONEDNN = "mkldnn::_linear_pointwise"
+SHAPES = [(5,), (1, 5), (7, 5), (2, 3, 5), (2, 3, 4, 5), (0, 5), (2, 0, 5)]
+
+pytestmark = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="this torch comes without oneDNN"
+)
+
+
+class Called(TorchDispatchMode):
+    """The operators that run in its block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def called(run: Callable[[], object]) -> int:
+    """How many products oneDNN computes in a run."""
+    with Called() as found:
+        run()
+    return found.names.count(ONEDNN)
+
+
+def made(n_in: int = 5, n_out: int = 6, *, bias: bool = True) -> Linear:
+    torch.manual_seed(0)
+    return Linear(n_in, n_out, bias=bias)
+
+
+def exact(f: Linear, x: torch.Tensor) -> torch.Tensor:
+    """The map in float64, by plain PyTorch."""
+    bias = None if f.bias is None else f.bias.double()
+    return F.linear(x.double(), f.weight.double(), bias)
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(found.double(), wanted.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("packed", [True, False])
+def test_it_is_the_map(shape: tuple[int, ...], bias: bool, packed: bool) -> None:
+    f, x = made(bias=bias), torch.randn(shape)
+    if packed:
+        f.pack()
+    with torch.inference_mode():
+        assert called(lambda: f(x)) == (x.numel() > 0)
+        close(f(x), exact(f, x))
+        if x.dim() > 1:  # as rows that do not lie one after the other
+            close(
+                f(x.expand(2, *shape).transpose(0, 1)),
+                exact(f, x.expand(2, *shape)).transpose(0, 1),
+            )
+
+
+def test_what_torch_computes_itself() -> None:
+    x = torch.randn(3, 5)
+    with torch.no_grad():
+        assert called(lambda: made().double()(x.double())) == 0
+        with torch.backends.mkldnn.flags(enabled=False):
+            assert called(lambda: made()(x)) == 0
+        with torch.autocast("cpu", torch.bfloat16):
+            assert made()(x).dtype == torch.bfloat16
+    compiled = torch.compile(made(), backend="aot_eager", fullgraph=True)
+    close(compiled(x), exact(made(), x))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        made()(torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients(shape: tuple[int, ...]) -> None:
+    f, x = made(), torch.randn(shape, requires_grad=True)
+    wanted_f, wanted_x = copy.deepcopy(f).double(), x.detach().double().requires_grad_()
+    assert called(lambda: f(x).square().sum().backward()) == 3 * (x.numel() > 0)
+    wanted_f(wanted_x).square().sum().backward()
+    for found, wanted in ((x, wanted_x), (f.weight, wanted_f.weight), (f.bias, wanted_f.bias)):
+        assert found.grad is not None
+        assert wanted.grad is not None
+        torch.testing.assert_close(found.grad.double(), wanted.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_gradients_and_of_single_examples() -> None:
+    f, x = made(), torch.randn(3, 5, requires_grad=True)
+    (first,) = torch.autograd.grad(f(x).pow(3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    wide, wide_x = copy.deepcopy(f).double(), x.detach().double().requires_grad_()
+    (first,) = torch.autograd.grad(wide(wide_x).pow(3).sum(), wide_x, create_graph=True)
+    (wanted,) = torch.autograd.grad(first.square().sum(), wide_x)
+    torch.testing.assert_close(second.double(), wanted, rtol=1e-3, atol=1e-3)
+    each = torch.func.vmap(torch.func.grad(lambda row: f(row).square().sum()))(x.detach())
+    close(each, 2 * exact(f, x.detach()) @ f.weight.double())
+
+
+def changed_in_place(f: Linear) -> None:
+    with torch.no_grad():
+        f.weight.mul_(2)
+
+
+def loaded(f: Linear) -> None:
+    f.load_state_dict({name: value + 1 for name, value in f.state_dict().items()})
+
+
+def stepped(f: Linear) -> None:
+    f(torch.ones(1, 5)).sum().backward()
+    torch.optim.SGD(f.parameters(), 0.5).step()
+
+
+def replaced(f: Linear) -> None:
+    f.weight = torch.nn.Parameter(torch.ones(6, 5))
+
+
+@pytest.mark.parametrize("change", [changed_in_place, loaded, stepped, replaced])
+@pytest.mark.parametrize("at", [0, 1])
+def test_packed_weights_are_never_stale(change: Callable[[Linear], None], at: int) -> None:
+    maps, x = [made(), made(bias=False)], torch.randn(4, 5)
+    if at == 1:
+        maps.reverse()
+    for f in maps:
+        f.pack()
+    with torch.inference_mode():
+        assert called(lambda: together(maps, x)) == 1
+    change(next(f for f in maps if f.bias is not None))
+    with torch.inference_mode():
+        for f, found in zip(maps, together(maps, x), strict=True):
+            close(found, exact(f, x))
+            close(f(x), exact(f, x))
+
+
+def test_maps_that_are_not_packed_are_not_joined() -> None:
+    maps, x = [made(), made()], torch.randn(4, 5)
+    with torch.inference_mode():
+        assert called(lambda: together(maps, x)) == 2
+        maps[0].pack()
+        close(torch.cat(together(maps, x)), torch.cat([exact(f, x) for f in maps]))
+
+
+def test_a_packed_weight_is_in_no_copy() -> None:
+    f, x = made(), torch.randn(4, 5)
+    names = list(f.state_dict())
+    f.pack()
+    assert list(f.state_dict()) == names
+    for other in (copy.deepcopy(f), pickle.loads(pickle.dumps(f))):
+        changed_in_place(other)
+        with torch.inference_mode():
+            close(other(x), exact(other, x))
