@@ -61,8 +61,10 @@ class Group:
         for name, case in self.cases.items():
             found = case()
             if not name.endswith(SIZES_ONLY):
+                # As vectors: random weights amplify rounding, in single numbers by much.
                 where = ... if self.mask is None else self.mask
-                torch.testing.assert_close(found[where], wanted[where], rtol=1e-2, atol=1e-2)
+                error = (found[where] - wanted[where]).norm() / wanted[where].norm()
+                assert error < 1e-2, f"{self.what}: {name} is off by {error:.3f}"
 
 
 def measure(rounds: int = 5) -> list[Ratio]:
