@@ -83,8 +83,10 @@ def generated(path: Path, shape: Shape | None) -> list[list[int]]:
 
 
 def shares(path: Path, shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
-    """What a process has: the bytes of its parameters, and how many bytes it has read for them."""
+    """What a process has: the bytes of its parameters, and how many bytes it has read for them, not
+    counting what is imported by the first load."""
     mesh = mesh_of(shape)
+    zoo.load(path, mesh=mesh, **options)
     before = n_read()
     model = zoo.load(path, mesh=mesh, **options)
     read = n_read() - before

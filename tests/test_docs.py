@@ -1,8 +1,8 @@
 """Every command and every piece of code in the README and the docs works as written.
 
-A page is run from top to bottom in an empty folder: TOML blocks are saved under the name in the
-text before them, shell blocks run line by line, Python blocks run as scripts. A block marked
-`sh fails` must end with status 2, the zoo's status for a user's mistake.
+A page is run from top to bottom in an empty folder: TOML and Python blocks are saved under the name
+in the text before them, shell blocks run line by line, other Python blocks run as scripts. A block
+marked `sh fails` must end with status 2, the zoo's status for a user's mistake.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ PAGES = [
     "docs/generate.md",
     "docs/bundles.md",
     "docs/inspect.md",
+    "docs/larger.md",
     "docs/load.md",
     "docs/share.md",
     "docs/train.md",
     "docs/import.md",
     "docs/write-a-family.md",
 ]
-FILE = re.compile(r"`([\w.-]+\.toml)`")
+FILE = re.compile(r"`([\w.-]+\.(?:toml|py))`")
 
 
 def run_page(page: str, folder: Path) -> int:
@@ -45,7 +46,7 @@ def run_page(page: str, folder: Path) -> int:
             continue
         kind, body = part[3:-3].split("\n", 1)
         name = FILE.findall(preceding.strip().split("\n\n")[-1])
-        if kind == "toml" and name:
+        if kind in ("toml", "python") and name:
             (folder / name[-1]).write_text(body)
         elif kind.startswith("sh") and not body.startswith("make "):
             for line in filter(None, body.splitlines()):
@@ -60,9 +61,11 @@ def run_page(page: str, folder: Path) -> int:
 
 
 def check(command: str, folder: Path, *, expected: int) -> None:
-    zoo = shutil.which("zoo", path=str(Path(sys.executable).parent))
-    assert zoo is not None, "the zoo is not installed beside this Python"
-    command = re.sub(r"^zoo\b", zoo, command)
+    word = re.match(r"(?:zoo|torchrun)\b", command)
+    if word is not None:
+        installed = shutil.which(word[0], path=str(Path(sys.executable).parent))
+        assert installed is not None, f"{word[0]} is not installed beside this Python"
+        command = installed + command[word.end() :]
     done = subprocess.run(
         command,
         shell=True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -338,6 +340,16 @@ def test_memory(tmp_path: Path, mesh: dict[str, int], made: str) -> None:
     with ranks(2, tmp_path) as fresh:
         found = fresh(tasks.peak, first, path, mesh, text)
     assert all(1.0 < share < 1.3 for share in found), found
+
+
+def test_without_a_mesh_nothing_of_it_is_imported(tmp_path: Path) -> None:
+    """torch's distributed tensors take longer to import than a small model to load."""
+    script = (
+        "import sys, zoo\n"
+        f"zoo.load({str(saved(tmp_path, DECODER))!r})(__import__('torch').tensor([[1]]))\n"
+        "sys.exit('torch.distributed.tensor' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 @pytest.mark.drill

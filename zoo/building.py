@@ -59,7 +59,8 @@ def build(
     found = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
     model = build_on_meta(found, dtype or torch.float32)
     if mesh is not None:
-        from zoo.sharding import device_in, initial_shares
+        from zoo.sharding.filling import initial_shares
+        from zoo.sharding.mesh import device_in
 
         device = device_in(mesh, device)
         shares = initial_shares(model, mesh, device, seed=seed, on_bytes=on_bytes)

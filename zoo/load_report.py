@@ -19,7 +19,8 @@ class TensorReport(NamedTuple):
         shape: its sizes.
         share: the sizes of the part of it that this process has; all of it without a mesh.
         sha256: that of its bytes in the file.
-        checked: whether that was computed of the bytes that were loaded.
+        checked: whether that was computed of the bytes that were loaded; with a mesh, by some
+            process, of the file.
     """
 
     name: str

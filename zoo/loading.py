@@ -102,7 +102,8 @@ def load(
         together: AbstractContextManager[list[str]] = nullcontext([])
         device = torch.device("cpu" if device is None else device)
     else:
-        from zoo.sharding import device_in, load_shares, processes_of
+        from zoo.sharding.mesh import device_in
+        from zoo.sharding.together import processes_of
 
         together = processes_of(mesh)
         device = device_in(mesh, device)
@@ -121,6 +122,8 @@ def load(
                 tensors = reader.read_all(names)
                 tensors |= reader.initial(header.records.keys() - names)
             else:
+                from zoo.sharding.reading import load_shares
+
                 tensors = load_shares(model, weights, names, mesh, device, dtype, verify=verify)
         place(model, tensors, device=device)
     model.load_report = _report(weights, spec, names, tensors, verified=verify, mapped=mapped)

@@ -29,7 +29,7 @@ def meshes_of(mesh: DeviceMesh) -> Meshes:
     """The dimensions `fsdp` (or `dp`) and `tp` of a mesh.
 
     Raises:
-        ZooError: a dimension has no name or another one, or this process is not in the mesh.
+        ZooError: a dimension has no name, or another one.
     """
     names = mesh.mesh_dim_names or ("",) * mesh.ndim
     known = (*DATA, TENSOR)
@@ -44,8 +44,6 @@ def meshes_of(mesh: DeviceMesh) -> Meshes:
     if len(data) > 1:
         message = "`fsdp` and `dp` are two names for the same: a mesh has one of them"
         raise ZooError(Problem(message, help=help_))
-    if mesh.get_coordinate() is None:
-        raise ZooError("this process is not in the mesh")
     return Meshes(
         data=mesh[data[0]] if data else None,
         tensor=mesh[TENSOR] if TENSOR in names else None,
@@ -64,8 +62,10 @@ def device_in(mesh: DeviceMesh, device: str | torch.device | None) -> torch.devi
     """The device of this process: `device`, or that of the mesh if it is None.
 
     Raises:
-        ZooError: the mesh has devices of another type.
+        ZooError: the mesh has devices of another type, or this process is not in it.
     """
+    if mesh.get_coordinate() is None:
+        raise ZooError("this process is not in the mesh")
     if device is not None:
         if torch.device(device).type != mesh.device_type:
             message = f"the processes of the mesh compute on {mesh.device_type}, not on {device}"
