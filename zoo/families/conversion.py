@@ -78,8 +78,9 @@ class _Run:
     def run(self) -> None:
         jobs = [self._job(step) for step in self.plan.steps]
         jobs += [
-            _Job(self.tensors[copy].n_bytes, STEP, partial(self._digest, copy))
-            for copy in self.plan.copies
+            _Job(tensor.n_bytes, min(STEP, tensor.n_bytes), partial(self._digest, copy))
+            for copy, tensor in self.tensors.items()
+            if copy in self.plan.copies
         ]
         jobs.sort(key=lambda job: job.n_bytes, reverse=True)
         with ThreadPoolExecutor(max_workers=self._n_workers(jobs)) as pool:
@@ -94,14 +95,14 @@ class _Run:
         for tensor in self.tensors.values():
             sizes[tensor.path] = sizes.get(tensor.path, 0) + tensor.n_bytes
         largest_file = max(sizes.values(), default=0)
-        most_memory = max((job.memory for job in jobs), default=1)
-        return max(1, min(os.cpu_count() or 1, largest_file // most_memory))
+        most_memory = max((job.memory for job in jobs), default=0)
+        return max(1, min(os.cpu_count() or 1, largest_file // max(1, most_memory)))
 
     def _job(self, step: Step) -> _Job:
         n_bytes = sum(self.tensors[key].n_bytes for key in step.sources)
         if step.stacked or step.relayout.changes:
             return _Job(n_bytes, 2 * n_bytes, partial(self._rearrange, step))
-        return _Job(n_bytes, STEP, partial(self._pass_on, step))
+        return _Job(n_bytes, min(STEP, n_bytes), partial(self._pass_on, step))
 
     def _pass_on(self, step: Step) -> None:
         """Write a tensor that stays as it is, without having all of it in memory."""
