@@ -1,5 +1,5 @@
 """How long `zoo.families.import_folder` takes for a checkpoint of GPT-2's size, against reading,
-hashing and writing its bytes once, as a plain copy would."""
+hashing and writing its bytes once, one after the other in one buffer, as a plain copy would."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ COPY = """
 import hashlib, os, time
 
 start = time.perf_counter()
-digest = hashlib.sha256()
+digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))
 with open({source!r}, "rb", buffering=0) as read, open({target!r}, "xb", buffering=0) as write:
-    while block := read.read(1 << 22):
-        digest.update(block)
-        write.write(block)
+    while length := read.readinto(buffer):
+        digest.update(buffer[:length])
+        write.write(buffer[:length])
     os.fsync(write.fileno())
 print(time.perf_counter() - start)
 os.unlink({target!r})

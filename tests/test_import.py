@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import zoo
 from zoo.families import export_folder, import_folder
@@ -97,9 +106,11 @@ def test_shards(source: Path) -> None:
 
 
 PEAK = """
-import sys
+import os, sys
 from pathlib import Path
 from zoo.families import import_folder
+
+os.cpu_count = lambda: 16  # with more cores, more tensors are under way
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -113,11 +124,14 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_memory_is_bounded_by_a_shard(source: Path) -> None:
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_memory_is_bounded_by_a_shard(source: Path, is_transposed: bool) -> None:
     """However many shards there are, no more than one is in memory, and the model never is."""
     big = {**LLAMA, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 16}
     folder = source.parent / "big"
-    LlamaForCausalLM(LlamaConfig(**big)).save_pretrained(folder, max_shard_size="32MB")
+    llama, gpt2 = LlamaConfig(**big), GPT2Config(n_layer=16, n_embd=512, n_head=2, vocab_size=9)
+    model = GPT2LMHeadModel(gpt2) if is_transposed else LlamaForCausalLM(llama)
+    model.save_pretrained(folder, max_shard_size="32MB")
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
     assert sum(sizes) > 6 * max(sizes)
     command = [sys.executable, "-c", PEAK, str(source), str(folder)]
@@ -262,8 +276,6 @@ def test_a_quantised_checkpoint(source: Path) -> None:
 
 
 def refused_gpt2(source: Path) -> str:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
     config = GPT2Config(
         vocab_size=19, n_embd=8, n_layer=1, n_head=2, n_positions=9, add_cross_attention=False
     )
@@ -328,6 +340,53 @@ def test_tied_copies_that_agree(source: Path) -> None:
     assert "lm_head.weight" in load_file(source.parent / "back/model.safetensors")
 
 
+@pytest.mark.parametrize(
+    ("own", "copy", "same"),
+    [(0.0, -0.0, False), (float("nan"), float("nan"), True), (1.0, 1.0, True)],
+)
+def test_tied_copies_are_compared_by_their_bytes(
+    source: Path, own: float, copy: float, same: bool
+) -> None:
+    """Export gives back one of the two for both."""
+    change_config(source, tie_word_embeddings=True)
+
+    def tie(tensors: dict[str, torch.Tensor]) -> None:
+        table = tensors["model.embed_tokens.weight"]
+        table[3, 2] = own
+        tensors["lm_head.weight"] = table.clone()
+        tensors["lm_head.weight"][3, 2] = copy
+
+    change_tensors(source, tie)
+    if same:
+        import_folder(source, source.parent / "mine")
+    else:
+        assert "must be the same as" in refused(source)
+
+
+def test_each_byte_of_a_tensor_is_read_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a tensor that is there twice, or that is transposed."""
+    change_config(source, tie_word_embeddings=True)
+
+    def tie(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+    change_tensors(source, tie)
+    raw = (source / "model.safetensors").read_bytes()
+    spans: list[tuple[int, int]] = []
+    preadv = os.preadv
+
+    def recorded(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        count = preadv(descriptor, buffers, offset)
+        spans.append((offset, offset + count))
+        return count
+
+    monkeypatch.setattr(os, "preadv", recorded)
+    import_folder(source, source.parent / "mine")
+    ends = [8 + int.from_bytes(raw[:8], "little"), *(end for _, end in sorted(spans))]
+    assert [start for start, _ in sorted(spans)] == ends[:-1]
+    assert ends[-1] == len(raw)
+
+
 def test_pickle(source: Path) -> None:
     torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
     (source / "model.safetensors").unlink()
@@ -346,6 +405,62 @@ def test_cut_file(source: Path, kept: int) -> None:
     path = source / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
     assert "not a whole safetensors file" in refused(source, at="model.safetensors")
+
+
+def change_entries(source: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the header of the file, and leave all else as it is."""
+    path = source / "model.safetensors"
+    raw = path.read_bytes()
+    length = 8 + int.from_bytes(raw[:8], "little")
+    entries = json.loads(raw[8:length])
+    change(entries)
+    text = json.dumps(entries).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[length:])
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [[0, 255], [4, 260], [-256, 0], [256, 0], [0.0, 256.0], [True, 256], [0], "ab", [1 << 80] * 2],
+)
+def test_offsets_where_no_tensor_can_be(source: Path, offsets: Any) -> None:
+    change_entries(source, lambda entries: entries[Q].update(data_offsets=offsets))
+    assert "not a whole safetensors file" in refused(source, at="model.safetensors")
+
+
+def test_tensors_that_overlap(source: Path) -> None:
+    def swap(entries: dict[str, Any]) -> None:
+        entries[Q]["data_offsets"] = entries[Q.replace("q_proj", "o_proj")]["data_offsets"]
+
+    change_entries(source, swap)
+    assert "is not where its bytes can be" in refused(source, at="model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda path: os.truncate(path, 2000), "it has become shorter while it was read"),
+        (lambda path: path.open("ab").write(b"x"), "it was written to while it was read"),
+    ],
+)
+def test_a_file_that_changes_meanwhile(
+    source: Path, change: Callable[[Path], Any], told: str
+) -> None:
+    output = source.parent / "output"
+    done = False
+
+    def on_bytes(_: int) -> None:
+        nonlocal done
+        if not done:
+            change(source / "model.safetensors")
+        done = True
+
+    with (
+        patch("os.cpu_count", return_value=1),  # so that all else is read after the change
+        pytest.raises(zoo.WeightsError, match=told) as error,
+    ):
+        import_folder(source, output, on_bytes=on_bytes)
+    assert str(error.value.problems[0].place).endswith("source/model.safetensors")
+    assert not output.exists()
 
 
 # --- what is refused: the index of shards -------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -192,6 +194,18 @@ def test_what_is_mapped_can_be_changed_and_the_file_is_not(read_only: Path) -> N
     wanted = {name: tensor.clone() for name, tensor in kept.state_dict().items()}
     zoo.save(zoo.build(TINY, seed=9), "tiny")  # takes the name; the old file lives on
     assert all(torch.equal(kept.state_dict()[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+@pytest.mark.parametrize("name", ["tiny.safetensors", "missing.safetensors"])
+def test_the_garbage_collector_is_left_as_it_was(is_on: bool, name: str, tiny: Path) -> None:
+    gc.enable() if is_on else gc.disable()
+    try:
+        with contextlib.suppress(zoo.WeightsError):
+            zoo.load(tiny.with_name(name))
+        assert gc.isenabled() is is_on
+    finally:
+        gc.enable()
 
 
 def test_an_unknown_way_to_read(tiny: Path) -> None:

@@ -242,7 +242,7 @@ def test_a_width_that_is_no_integer(source: Path, width: Any) -> None:
 
 def test_another_width_than_the_weights_have(source: Path) -> None:
     change(source / "2_Dense" / "config.json", out_features=OUT + 1)
-    assert "makes `head.dense.bias` [6]; the spec says [7]" in refused(source, at="")
+    assert "makes `head.dense.weight` [6, 8]; the spec says [7, 8]" in refused(source, at="")
 
 
 def test_a_dense_layer_without_its_weights(source: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,22 @@ def test_a_named_model_is_what_was_published(published: Path) -> None:
         loaded.state_dict().items(), original.state_dict().items(), strict=True
     ):
         assert one.equal(two), name
+
+
+LOAD = """
+import sys, zoo
+zoo.load("small.v1")
+print(*(name for name in ("tomlkit", "zoo.store.pulling") if name in sys.modules))
+"""
+
+
+def test_a_model_in_the_store_is_loaded_without_what_pulls_it(published: Path) -> None:
+    imported = []
+    for _ in range(2):
+        command = [sys.executable, "-c", LOAD]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        imported.append(done.stdout.split())
+    assert imported == [["zoo.store.pulling"], []]
 
 
 @pytest.mark.parametrize("name", ["small", "small.v1", "wee"])

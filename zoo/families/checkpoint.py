@@ -13,12 +13,9 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, cast
 
-import torch
-
 from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
 from zoo.families.config import read_json
 from zoo.open_file import OpenFile, cannot_read
-from zoo.saving import TORCH_DTYPES, bytes_of
 from zoo.weights_file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
 
 FILE_NAME = "model.safetensors"
@@ -164,15 +161,13 @@ class Reader:
     ) -> None:
         self._stack.close()
 
-    def read(self, tensor: Stored) -> torch.Tensor:
-        """A tensor in memory. Raises `WeightsError` if its file cannot be read or has changed."""
-        try:
-            made = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype])
-        except RuntimeError:
-            message = f"a tensor of {tensor.n_bytes:,} bytes does not fit into memory"
-            raise WeightsError(Problem(message, Place(str(tensor.path)))) from None
-        self._file(tensor).read(bytes_of(made), tensor.start)
-        return made
+    def read(self, tensor: Stored, buffer: memoryview) -> None:
+        """Read a tensor into `buffer`, which has its size.
+
+        Raises:
+            WeightsError: the file cannot be read, or is shorter than it was.
+        """
+        self._file(tensor).read(buffer, tensor.start)
 
     def steps(self, tensor: Stored) -> Iterator[memoryview]:
         """The bytes of a tensor, a step at a time, all in one buffer. Raises as `read`."""

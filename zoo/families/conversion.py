@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from threading import Condition
+from math import prod
+from pathlib import Path
+from threading import local
 from typing import NamedTuple
 
 import torch
 
+from zoo.building import empty
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Reader, Stored
 from zoo.families.family import Family
 from zoo.families.plan import Plan, Step
 from zoo.families.tensor_writer import TensorWriter
 from zoo.open_file import STEP
-from zoo.saving import bytes_of
+from zoo.saving import TORCH_DTYPES, bytes_of
 from zoo.spec import ModelSpec
 
 
@@ -53,9 +55,12 @@ class Conversion(NamedTuple):
 
 
 class _Job(NamedTuple):
+    """What one thread does at once: the bytes that it reads, those that it has in memory together,
+    and what it calls."""
+
     n_bytes: int
     memory: int
-    run: Callable[[], None]
+    do: Callable[[], None]
 
 
 class _Run:
@@ -68,36 +73,36 @@ class _Run:
         self.writer = writer
         self.compared = {*self.plan.copies, *self.plan.copies.values()}
         self.digests: dict[str, str] = {}
+        self.memory = _Memory()
 
     def run(self) -> None:
         jobs = [self._job(step) for step in self.plan.steps]
         jobs += [
-            _Job(self.tensors[copy].n_bytes, STEP, partial(self._digest, copy))
-            for copy in self.plan.copies
+            _Job(tensor.n_bytes, min(STEP, tensor.n_bytes), partial(self._digest, copy))
+            for copy, tensor in self.tensors.items()
+            if copy in self.plan.copies
         ]
         jobs.sort(key=lambda job: job.n_bytes, reverse=True)
-        room = _Room(self._largest_file())
-
-        def run(job: _Job) -> None:
-            with room.taken(job.memory):
-                job.run()
-
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            for _ in pool.map(run, jobs):  # the first error ends the block and leaves out the rest
+        with ThreadPoolExecutor(max_workers=self._n_workers(jobs)) as pool:
+            # An error ends the block, and leaves out the rest.
+            for _ in pool.map(lambda job: job.do(), jobs):
                 pass
         self._check_copies()
 
-    def _largest_file(self) -> int:
-        sizes: dict[object, int] = {}
+    def _n_workers(self, jobs: Sequence[_Job]) -> int:
+        """As many as there are cores, and as have together no more in memory than a file holds."""
+        sizes = dict[Path, int]()
         for tensor in self.tensors.values():
             sizes[tensor.path] = sizes.get(tensor.path, 0) + tensor.n_bytes
-        return max(sizes.values(), default=0)
+        largest_file = max(sizes.values(), default=0)
+        most_memory = max((job.memory for job in jobs), default=0)
+        return max(1, min(os.cpu_count() or 1, largest_file // max(1, most_memory)))
 
     def _job(self, step: Step) -> _Job:
         n_bytes = sum(self.tensors[key].n_bytes for key in step.sources)
         if step.stacked or step.relayout.changes:
             return _Job(n_bytes, 2 * n_bytes, partial(self._rearrange, step))
-        return _Job(n_bytes, STEP, partial(self._pass_on, step))
+        return _Job(n_bytes, min(STEP, n_bytes), partial(self._pass_on, step))
 
     def _pass_on(self, step: Step) -> None:
         """Write a tensor that stays as it is, without having all of it in memory."""
@@ -107,22 +112,38 @@ class _Run:
         self.digests[key] = self.writer.digests[target]
 
     def _rearrange(self, step: Step) -> None:
-        parts = [self._parts(step, key) for key in step.sources]
+        parts = self._parts(step)
         for number, target in enumerate(step.targets):
             pieces = [part[number] for part in parts]
-            tensor = torch.stack(pieces) if step.stacked else pieces[0]
-            self._check_shape(step, target, tuple(tensor.shape))
+            shape = tuple(pieces[0].shape)
+            shape = (len(pieces), *shape) if step.stacked else shape
+            self._check_shape(step, target, shape)
+            tensor = self.memory.made.tensor(shape, pieces[0].dtype, self.spec)
+            if step.stacked:
+                torch.stack(pieces, out=tensor)
+            else:
+                tensor.copy_(pieces[0])
             self.writer.write(target, steps_of(tensor))
 
-    def _parts(self, step: Step, key: str) -> list[torch.Tensor]:
-        tensor = self.reader.read(self.tensors[key])
-        if key in self.compared:
-            self.digests[key] = hashlib.sha256(bytes_of(tensor)).hexdigest()
-        try:
-            return step.relayout.apply(tensor)
-        except ValueError as error:
-            message = f"the tensor `{key}` is {list(tensor.shape)}: {error}"
-            raise WeightsError(Problem(message, self.where, related=self._rule(step))) from None
+    def _parts(self, step: Step) -> list[list[torch.Tensor]]:
+        """What is made of each source, for each target."""
+        first, related = self.tensors[step.sources[0]], self._rule(step)
+        shape = (len(step.sources), *first.shape)
+        stored = self.memory.stored.tensor(shape, TORCH_DTYPES[first.dtype], self.spec)
+        parts: list[list[torch.Tensor]] = []
+        for tensor, key in zip(stored, step.sources, strict=True):
+            if self.tensors[key].shape != first.shape:
+                message = f"`{key}` has another shape than `{step.sources[0]}`, beside it"
+                raise WeightsError(Problem(message, self.where, related=related))
+            self.reader.read(self.tensors[key], bytes_of(tensor))
+            if key in self.compared:
+                self.digests[key] = hashlib.sha256(bytes_of(tensor)).hexdigest()
+            try:
+                parts.append(step.relayout.apply(tensor))
+            except ValueError as error:
+                message = f"the tensor `{key}` is {list(tensor.shape)}: {error}"
+                raise WeightsError(Problem(message, self.where, related=related)) from None
+        return parts
 
     def _check_shape(self, step: Step, target: str, shape: tuple[int, ...]) -> None:
         expected = self.spec.tensors[target].shape
@@ -165,22 +186,23 @@ def steps_of(tensor: torch.Tensor) -> Iterator[memoryview]:
     return (data[start : start + STEP] for start in range(0, len(data), STEP))
 
 
-class _Room:
-    """Lets in those whose bytes fit under a limit together. One alone always fits."""
+class _Scratch:
+    """Memory for one tensor after the other. Fresh memory costs as much as to read into it, and the
+    allocator would keep what each thread has freed."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._taken = 0
-        self._changed = Condition()
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
 
-    @contextmanager
-    def taken(self, n_bytes: int) -> Generator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._taken == 0 or self._taken + n_bytes <= self._limit)
-            self._taken += n_bytes
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._taken -= n_bytes
-                self._changed.notify_all()
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.Tensor:
+        """A tensor of any values, in the place of the one before."""
+        n_bytes = prod(shape) * dtype.itemsize
+        if n_bytes > len(self._bytes):
+            self._bytes = empty((n_bytes,), torch.uint8, spec)
+        return self._bytes[:n_bytes].view(dtype).view(shape)
+
+
+class _Memory(local):
+    """What each thread has for itself: tensors as they are stored, and one that is made of them."""
+
+    def __init__(self) -> None:
+        self.stored, self.made = _Scratch(), _Scratch()

@@ -32,7 +32,7 @@ from zoo.families.tensor_writer import TensorWriter
 from zoo.model_files import COMPANIONS
 from zoo.provenance import plugin_versions
 from zoo.registry import Registry, load_registry
-from zoo.saving import TORCH_DTYPES
+from zoo.saving import TORCH_DTYPES, bytes_of
 from zoo.spec import ModelSpec
 from zoo.weights_file import FILE_NAME, Header, Record
 
@@ -237,7 +237,9 @@ def _check_computed(found: Import, reader: Reader) -> None:
         path, _, attribute = table.rpartition(".")
         module = model.get_submodule(path)
         module.reset_buffers(device="cpu")  # type: ignore[operator]
-        own, stored = getattr(module, attribute), reader.read(found.tensors[key])
+        own, tensor = getattr(module, attribute), found.tensors[key]
+        stored = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype])
+        reader.read(tensor, bytes_of(stored))
         if own.shape != stored.shape or not torch.allclose(
             own, stored.float(), rtol=0.0, atol=_TOLERANCE
         ):
