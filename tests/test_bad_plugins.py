@@ -11,7 +11,7 @@ from trials import Refused, spec
 
 import zoo
 from zoo.cli import run
-from zoo.plugin_check import check_plugins
+from zoo.plugin_kit.check import check_plugins
 from zoo.registry import read_layers, shipped_registry
 
 HEAD = """from __future__ import annotations

@@ -473,7 +473,11 @@ def test_a_further_registry(command: Zoo) -> None:
 
 
 def commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    for name, one in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        one = group.get_command(context, name)
+        assert one is not None
+        assert one.name == name
         if isinstance(one, click.Group):
             yield from commands(one, *names, name)
         yield (*names, name), one
@@ -483,7 +487,7 @@ COMMANDS = {" ".join(names): one for names, one in commands(cli)}
 
 
 def test_the_commands_are_there() -> None:
-    assert COMMANDS.keys() >= {"build", "validate", "show", "list"}
+    assert COMMANDS.keys() >= {"build", "validate", "show", "list", "plugin check", "bundle make"}
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

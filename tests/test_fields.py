@@ -22,7 +22,7 @@ import torch
 import zoo
 from zoo.component import GIVEN, Component, LayerRules, Part, Slot, fields_of
 from zoo.only_with import OnlyWith
-from zoo.plugin_hosts import SIZES, complete, with_hosts
+from zoo.plugin_kit.hosts import SIZES, complete, with_hosts
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.spec import ModelSpec
 from zoo_components.modules.moe import auxiliary_loss

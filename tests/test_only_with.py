@@ -38,7 +38,16 @@ def moe(**router: Any) -> Data:
         (multi_head(output_gate_scope="head"), multi_head(output_gate="sigmoid"), '"none"'),
         (multi_head(output_gate_bias="head"), multi_head(output_gate="softplus"), '"none"'),
         (multi_head(qk_norm_scope="full"), multi_head(qk_norm=RMS), '`qk_norm = "none"`'),
-        (multi_head(qk_norm_site="after_rotation"), multi_head(qk_norm="rms_norm"), '"none"'),
+        (
+            multi_head(qk_norm_site="after_rotation"),
+            {"position": "rotary"} | multi_head(qk_norm="rms_norm"),
+            '"none"',
+        ),
+        (
+            multi_head(qk_norm="rms_norm", qk_norm_site="after_rotation"),
+            {"position": "rotary"},
+            "`qk_norm_site` is about rotary positions, and no layer that states it has them",
+        ),
         (multi_head(rotate_values=True), {"position": "rotary"}, "no layer that states it has"),
         (
             {"position": {"kind": "sinusoidal", "zero_padding": True}},

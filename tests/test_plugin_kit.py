@@ -11,9 +11,9 @@ import pytest
 from broken_plugins import BROKEN, Broken
 
 from zoo.errors import RegistryError
-from zoo.plugin_check import check_plugins
-from zoo.plugin_report import Report
-from zoo.project import new_plugin
+from zoo.plugin_kit.check import check_plugins
+from zoo.plugin_kit.project import new_plugin
+from zoo.plugin_kit.report import Report
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.slots import SLOTS
 from zoo.testing import check_plugin

@@ -106,6 +106,11 @@ def test_a_list_needs_the_registries_only(folder: Path) -> None:
     assert imported(folder, "list", among=among) == set()
 
 
+def test_a_command_does_not_pay_for_the_others(folder: Path) -> None:
+    among = ("zoo.cli.bundles", "zoo.cli.families", "zoo.cli.specs", "zoo.cli.store")
+    assert imported(folder, "list", among=among) == {"zoo.cli.specs"}
+
+
 def test_what_the_check_looks_for_is_there_to_be_found(folder: Path) -> None:
     """Else the names above could be misspelled."""
     among = (*HEAVY, *OTHERS)

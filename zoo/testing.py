@@ -29,7 +29,7 @@ def check_plugin(
         AssertionError: a promise is broken; the message is the table of all checks.
         RegistryError: the registry cannot be read, or does not have the component.
     """
-    from zoo.plugin_check import check_plugins
+    from zoo.plugin_kit.check import check_plugins
 
     __tracebackhide__ = True  # pytest shows the caller instead
     if not isinstance(registry, Registry):

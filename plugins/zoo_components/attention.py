@@ -192,7 +192,9 @@ class MultiHead(Attention):
 
     @property
     def rotation_key(self) -> str | None:
-        return "rotate_values" if self.rotate_values else None
+        if self.rotate_values:
+            return "rotate_values"
+        return "qk_norm_site" if self.qk_norm_site == "after_rotation" else None
 
     def _check_masks(self) -> None:
         stated = [name for name in ("window", "chunk") if getattr(self, name) != "none"]

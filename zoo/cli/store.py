@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from zoo.cli.options import Layers, json_option
+from zoo.cli.output import print_report
+from zoo.cli.progress import bytes_bar
 
 if TYPE_CHECKING:
     from zoo.errors import Problem
     from zoo.registry import Registry
     from zoo.store.checking import Verdict
     from zoo.store.refs import Ref
-
-Layers = Callable[[], "Registry"]
-json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 
 
 @click.command()
@@ -35,14 +33,14 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 
     registry, store = layers(), Store.default()
     for name in names:
-        with _progress(name) as (on_total, on_bytes):
+        with bytes_bar(name) as bar:
             ref = pull(
                 name,
                 registry,
                 store,
                 trust_first_use=trust_first_use,
-                on_total=on_total,
-                on_bytes=on_bytes,
+                on_total=bar.set_total,
+                on_bytes=bar.advance,
             )
         click.echo(f"{ref.name}@{ref.version}\n{store.snapshot(ref.files)}\n{ref.content_digest}")
 
@@ -175,18 +173,21 @@ def store(as_json: bool) -> None:
 
     found = Store.default()
     there = list(refs(found))
-    if as_json:
-        import json
+    rows = [_row(ref, found.snapshot(ref.files)) for ref in there]
+    data = {"folder": str(found.root), "models": rows}
+    print_report(as_json, data, lambda _: _listing(found.root, there))
 
-        rows = [_row(ref, found.snapshot(ref.files)) for ref in there]
-        click.echo(json.dumps({"folder": str(found.root), "models": rows}, indent=2))
-        return
-    click.echo(found.root)
-    width = max((len(f"{ref.name}@{ref.version}") for ref in there), default=0)
-    for ref in there:
-        click.echo(f"  {f'{ref.name}@{ref.version}':<{width}}  {_size(ref.n_bytes):>9}")
+
+def _listing(root: Path, there: list[Ref]) -> str:
+    names = [f"{ref.name}@{ref.version}" for ref in there]
+    width = max(map(len, names), default=0)
+    lines = [
+        f"  {name:<{width}}  {_size(ref.n_bytes):>9}"
+        for name, ref in zip(names, there, strict=True)
+    ]
     once = {file.sha256: file.size for ref in there for file in ref.files.values()}
-    click.echo(f"{len(there)} models, {_size(sum(once.values()))}")
+    total = f"{len(there)} models, {_size(sum(once.values()))}"
+    return "\n".join([str(root), *lines, total])
 
 
 def _row(ref: Ref, folder: Path) -> dict[str, Any]:
@@ -222,37 +223,3 @@ def _size(n_bytes: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
-
-
-Counters = tuple[Callable[[int], None], Callable[[int], None]]
-
-
-@contextmanager
-def _progress(name: str) -> Generator[Counters]:
-    """A bar on stderr with bytes and rate, when that is a terminal."""
-    if not sys.stderr.isatty():
-        yield (lambda n: None), (lambda n: None)
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(name, total=None)
-        yield (
-            lambda total: progress.update(task, total=total),
-            lambda n: progress.advance(task, n),
-        )

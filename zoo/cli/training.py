@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from zoo.cli_output import print_report
-
-if TYPE_CHECKING:
-    from zoo.registry import Registry
+from zoo.cli.options import Layers, json_option
+from zoo.cli.output import print_report
 
 
 @click.command()
@@ -32,10 +29,10 @@ if TYPE_CHECKING:
     help="Folder of the data files.  [default: the recipe's]",
 )
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the folder.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@json_option
 @click.pass_obj
 def train(
-    layers: Callable[[], Registry],
+    layers: Layers,
     recipe: Path,
     output: Path | None,
     data: Path | None,
@@ -63,9 +60,9 @@ def train(
     type=click.Path(path_type=Path),
     help="Folder of the data files.  [default: FOLDER]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@json_option
 @click.pass_obj
-def score(layers: Callable[[], Registry], folder: Path, data: Path | None, as_json: bool) -> None:
+def score(layers: Layers, folder: Path, data: Path | None, as_json: bool) -> None:
     """Measure the trained model in FOLDER again, on the test data of its recipe."""
     from zoo.training.scores import score as measure
 

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 from zoo.building import build, build_on_meta
 from zoo.component import GIVEN, Part, fields_of
 from zoo.loading import load
-from zoo.plugin_driver import Bare, Driver, PromiseError, Tensors, close
-from zoo.plugin_drivers import driver_for
+from zoo.plugin_kit.driver import Bare, Driver, PromiseError, Tensors, close
+from zoo.plugin_kit.drivers import driver_for
 from zoo.reading import read_spec
 from zoo.registry import Registry
 from zoo.saving import save

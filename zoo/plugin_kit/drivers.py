@@ -12,7 +12,7 @@ import torch
 from zoo.cache import Cache, LayerCache
 from zoo.component import fields_of
 from zoo.context import LayerContext
-from zoo.plugin_driver import (
+from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
     MEMORY_LENGTH,
@@ -27,7 +27,7 @@ from zoo.plugin_driver import (
     vectors,
     with_another,
 )
-from zoo.plugin_hosts import HOSTS, MEMORY_WIDTH, SIZES, Host
+from zoo.plugin_kit.hosts import HOSTS, MEMORY_WIDTH, SIZES, Host
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from zoo.building import build
+from zoo.cli.progress import bytes_bar
 from zoo.errors import Problem, ZooError
 from zoo.saving import described
 from zoo.spec import ModelSpec
@@ -17,8 +16,6 @@ from zoo.weights_file import weights_path
 from zoo.weights_writer import destination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from zoo.registry import Registry
 
 
@@ -52,11 +49,11 @@ def build_and_save(
         t.size * (8 if t.dtype == "int64" else torch_dtype.itemsize) for t in spec.tensors.values()
     )
     with (
-        _progress(f"building {spec.name}", 2 * n_bytes) as on_bytes,
+        bytes_bar(f"building {spec.name}", 2 * n_bytes) as bar,
         # Opened first: a place that cannot be written to is told before the long work.
-        destination(path, max_shard_bytes=max_shard_bytes, on_bytes=on_bytes) as write,
+        destination(path, max_shard_bytes=max_shard_bytes, on_bytes=bar.advance) as write,
     ):
-        model = build(spec, seed=seed, device=target, dtype=torch_dtype, on_bytes=on_bytes)
+        model = build(spec, seed=seed, device=target, dtype=torch_dtype, on_bytes=bar.advance)
         header, content = described(model)
         write(header, content)
         report["content_digest"] = header.content_digest
@@ -72,8 +69,8 @@ def import_and_save(
 
     found = plan_import(source, name=name, registry=registry)
     folder = output if output is not None else Path(found.spec.name)
-    with _progress(f"importing {found.spec.name}", found.n_bytes) as on_bytes:
-        digest = save_import(found, folder, on_bytes=on_bytes)
+    with bytes_bar(f"importing {found.spec.name}", found.n_bytes) as bar:
+        digest = save_import(found, folder, on_bytes=bar.advance)
     return {
         "name": found.spec.name,
         "family": found.family.name,
@@ -97,31 +94,3 @@ def _device(name: str) -> torch.device:
             )
         ) from None
     return device
-
-
-@contextmanager
-def _progress(task_name: str, total: int) -> Generator[Callable[[int], None] | None]:
-    """A bar on stderr over the bytes that are filled or written, when that is a terminal."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(task_name, total=total)
-        yield lambda n: progress.advance(task, n)

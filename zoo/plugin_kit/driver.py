@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from zoo.plugin_hosts import SIZES
+from zoo.plugin_kit.hosts import SIZES
 from zoo.position import PositionScheme
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
-from zoo.cli_output import print_report
+from zoo.cli.options import Layers, json_option
+from zoo.cli.output import print_report
 from zoo.errors import InputError
 
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
-    from zoo.registry import Registry
 
 
 @click.command()
@@ -43,10 +42,10 @@ if TYPE_CHECKING:
 @click.option("--eos", type=int, help="The id that ends text, over what the folder says.")
 @click.option("--start", type=int, help="The id that a target begins with, likewise.")
 @click.option("--mask-id", type=int, help="The id of a masked token, where text is ids.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@json_option
 @click.pass_obj
 def run(
-    layers: Callable[[], Registry],
+    layers: Layers,
     model: str,
     text: str,
     max_new_tokens: int,

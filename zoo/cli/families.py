@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from zoo.cli_output import print_report
-
-if TYPE_CHECKING:
-    from zoo.registry import Registry
-
-Layers = Callable[[], "Registry"]
+from zoo.cli.options import Layers, json_option
+from zoo.cli.output import print_report
 
 
 @click.command("import")
@@ -27,7 +22,7 @@ Layers = Callable[[], "Registry"]
     help="The new folder.  [default: the model's name]",
 )
 @click.option("--name", help="Of the model.  [default: that of the folder SRC]")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@json_option
 @click.pass_obj
 def import_(
     layers: Layers, source: Path, output: Path | None, name: str | None, as_json: bool
@@ -35,7 +30,7 @@ def import_(
     """Turn SRC, a folder with a config.json and safetensors as Hugging Face publishes them, into a
     model of the zoo. `zoo families` lists the kinds of model that are known."""
     registry = layers()
-    from zoo.commands import import_and_save
+    from zoo.cli.making import import_and_save
 
     gc.enable()
     report = import_and_save(source, output, name=name, registry=registry)
@@ -73,7 +68,7 @@ def export(layers: Layers, model: str, to: str, output: Path) -> None:
 
 @click.command()
 @click.argument("pattern", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@json_option
 @click.pass_obj
 def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
     """List the families whose name or model type matches PATTERN (`qwen*`), or all."""
@@ -89,7 +84,7 @@ def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="A config.json to check with, instead of the defaults of the family's model types.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@json_option
 @click.pass_obj
 def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: bool) -> None:
     """Check each FAMILY, a name or a family file: each tensor of its models is made by exactly one

@@ -91,7 +91,11 @@ def nearest_registry() -> Path:
 
 
 def _template(name: str, /, **values: str) -> str:
-    text = importlib.resources.files("zoo").joinpath("templates", f"{name}.tmpl").read_text("utf-8")
+    text = (
+        importlib.resources.files("zoo.plugin_kit")
+        .joinpath("templates", f"{name}.tmpl")
+        .read_text("utf-8")
+    )
     return Template(text).substitute(values)
 
 

@@ -56,7 +56,7 @@ class Host(Builder):
         return Layout({"part": self.part.layout()})
 
     def build(self) -> Transformer:
-        from zoo.plugin_driver import Hosted
+        from zoo.plugin_kit.driver import Hosted
 
         return Hosted(self.part.build())
 
@@ -85,7 +85,7 @@ class EmbeddingHost(Host):
     part: Annotated[Embedding, Slot("embedding", inherit=False)]
 
     def build(self) -> Transformer:
-        from zoo.plugin_driver import Hosted, Ramp
+        from zoo.plugin_kit.driver import Hosted, Ramp
 
         return Hosted(self.part.build(Ramp()))
 
@@ -104,7 +104,7 @@ class ReadingHost(Host):
         return Layout({"part": self.part.layout(), "scheme": self.scheme.layout()})
 
     def build(self) -> Transformer:
-        from zoo.plugin_driver import Hosted
+        from zoo.plugin_kit.driver import Hosted
 
         return Hosted(self.part.build(), self.scheme.build())
 
@@ -124,7 +124,7 @@ class InitHost(Builder):
         )
 
     def build(self) -> Transformer:
-        from zoo.plugin_driver import Bare
+        from zoo.plugin_kit.driver import Bare
 
         return Bare({name: tensor.shape for name, tensor in self.layout().tensors()})
 

@@ -1,83 +1,28 @@
-"""The command line: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`. Further commands are
-in `zoo.plugin_cli`, `zoo.family_cli`, `zoo.bundle_cli` and `zoo.store_cli`."""
+"""Commands for specs: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import zoo
-from zoo.bundle_cli import bundle, load, lock
-from zoo.cli_output import print_report
+from zoo.cli.options import Layers, dtype_choice, json_option
+from zoo.cli.output import print_report
 from zoo.errors import Place, Problem, ZooError
-from zoo.family_cli import export, families, import_, lint
-from zoo.plugin_cli import init, plugin
-from zoo.run_cli import run as run_command
-from zoo.store_cli import gc as gc_
-from zoo.store_cli import pull, push, rm, store, verify
-from zoo.train_cli import score, train
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
     from zoo.spec import ModelSpec
 
-USER_ERROR = 2
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Run one command. The exit status is 0, or 2 for a mistake that the user can mend; `diff` has
-    1 for models that differ."""
-    try:
-        # What a command returns, or None; the status of `--help` and the like.
-        return cli.main(list(arguments), prog_name="zoo", standalone_mode=False) or 0
-    except ZooError as error:
-        click.echo(str(error), err=True)
-        return USER_ERROR
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return 130
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(zoo.__version__, prog_name="zoo")
-@click.option(
-    "--registry",
-    type=click.Path(path_type=Path),
-    help="A further registry.toml, over those of the user and the working directory.",
-)
-@click.option(
-    "--budget",
-    metavar="NAME=NUMBER",
-    multiple=True,
-    help="Raise or lower a limit: parameters, layers, bytes, file_size, key_depth.",
-)
-@click.pass_context
-def cli(context: click.Context, registry: Path | None, budget: tuple[str, ...]) -> None:
-    """Transformers from declarative specs: build, inspect and share them."""
-
-    def layers() -> Registry:
-        from zoo.budget import Budget
-        from zoo.registry import load_registry
-
-        return load_registry(registry, budget=Budget.from_options(budget))
-
-    context.obj = layers
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 spec_argument = click.argument("spec")
-Layers = Callable[[], "Registry"]
 
 
-@cli.command()
+@click.command()
 @spec_argument
 @click.option(
     "-o",
@@ -95,7 +40,7 @@ Layers = Callable[[], "Registry"]
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "float64", "float16", "bfloat16"]),
+    type=dtype_choice,
     default="float32",
     show_default=True,
     help="Of the weights; they are made in float32 and cast last.",
@@ -133,7 +78,7 @@ def build(
         from zoo.lock import check_locked
 
         check_locked(found, Path(spec).parent)
-    from zoo.commands import build_and_save
+    from zoo.cli.making import build_and_save
 
     gc.enable()
     report = build_and_save(
@@ -149,7 +94,7 @@ def _build_text(report: dict[str, Any]) -> str:
     return f"{size}, seed {report['seed']}\n{report['path']}\n{report['content_digest']}"
 
 
-@cli.command()
+@click.command()
 @click.argument("specs", nargs=-1, required=True)
 @json_option
 @click.pass_obj
@@ -196,7 +141,7 @@ def _told_of(found: ModelSpec | None, problems: Sequence[Problem]) -> dict[str, 
     }
 
 
-@cli.command()
+@click.command()
 @spec_argument
 @click.option("--resolved", is_flag=True, help="The full form, each value with its origin.")
 @click.option("--tensors", is_flag=True, help="The name and shape of every stored tensor.")
@@ -237,7 +182,7 @@ def show(
         )
 
 
-@cli.command()
+@click.command()
 @click.argument("a")
 @click.argument("b")
 @json_option
@@ -253,7 +198,7 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
     return 0 if data["equal"] else 1
 
 
-@cli.command()
+@click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the schema.")
 @click.pass_obj
 def schema(layers: Layers, output: Path | None) -> None:
@@ -271,7 +216,7 @@ def schema(layers: Layers, output: Path | None) -> None:
         write_text(output, text)
 
 
-@cli.command("list")
+@click.command("list")
 @click.argument("what", required=False, metavar="[models|components]")
 @click.argument("pattern", required=False)
 @json_option
@@ -285,26 +230,3 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
             raise click.UsageError(f"{what!r} is neither 'models' nor 'components'")
         what, pattern = None, what
     print_report(as_json, listing_data(layers(), what, pattern), listing_text)
-
-
-for command in (
-    import_,
-    export,
-    families,
-    lint,
-    load,
-    lock,
-    bundle,
-    pull,
-    push,
-    verify,
-    rm,
-    gc_,
-    store,
-    train,
-    score,
-    run_command,
-    init,
-    plugin,
-):
-    cli.add_command(command)

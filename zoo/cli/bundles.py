@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from zoo.cli.options import Layers, dtype_choice, json_option
+from zoo.cli.output import print_report
+
 if TYPE_CHECKING:
     from zoo.bundle import Bundle
-    from zoo.registry import Registry
-
-Layers = Callable[[], "Registry"]
-json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 
 
 @click.command()
@@ -28,7 +26,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Machine-read
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "float64", "float16", "bfloat16"]),
+    type=dtype_choice,
     help="Cast floating-point tensors; they are kept as stored unless given.",
 )
 @click.option("--no-verify", is_flag=True, help="Leave out the digests of the tensors.")
@@ -68,10 +66,11 @@ def load(
         registry=registry,
     ).load_report
     assert told is not None  # `load` sets it
-    if as_json:
-        _print_json(told.data() if report else {**told.data(), "tensors": len(told.tensors)})
+    if report:
+        print_report(as_json, told.data(), lambda _: told.text())
     else:
-        click.echo(told.text() if report else told.summary())
+        summary = {**told.data(), "tensors": len(told.tensors)}
+        print_report(as_json, summary, lambda _: told.summary())
 
 
 @click.command()
@@ -212,14 +211,5 @@ def _print_bundle(bundle: Bundle, as_json: bool, signature: str | None = None) -
         "files": {name: {"sha256": f.sha256, "size": f.size} for name, f in lock.files.items()},
         "signature": signature,
     }
-    if as_json:
-        _print_json(data)
-        return
-    click.echo(f"{lock.name}: {len(lock.files)} files, signature: {signature}")
-    click.echo(f"{bundle.path}\n{lock.content}")
-
-
-def _print_json(data: Any) -> None:
-    import json
-
-    click.echo(json.dumps(data, indent=2))
+    told = f"{lock.name}: {len(lock.files)} files, signature: {signature}"
+    print_report(as_json, data, lambda _: f"{told}\n{bundle.path}\n{lock.content}")

@@ -15,11 +15,11 @@ from zoo.errors import (
     did_you_mean,
     quoted,
 )
-from zoo.plugin_driver import PromiseError
 from zoo.plugin_errors import describe_failure
-from zoo.plugin_hosts import complete, host_data, with_hosts
-from zoo.plugin_promises import PROMISES, interface, layout, meta, schema, threads
-from zoo.plugin_report import Check, Report
+from zoo.plugin_kit.driver import PromiseError
+from zoo.plugin_kit.hosts import complete, host_data, with_hosts
+from zoo.plugin_kit.promises import PROMISES, interface, layout, meta, schema, threads
+from zoo.plugin_kit.report import Check, Report
 from zoo.registry import Entry, Registry
 from zoo.spec import ModelSpec
 from zoo.torch_free import import_failures

@@ -1,0 +1,104 @@
+"""The command line. Each command is in the module of this package that `COMMANDS` names, which is
+imported when the command is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import zoo
+from zoo.errors import ZooError
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
+
+USER_ERROR = 2
+COMMANDS: Mapping[str, str] = {
+    "build": "specs.build",
+    "bundle": "bundles.bundle",
+    "diff": "specs.diff",
+    "export": "families.export",
+    "families": "families.families",
+    "gc": "store.gc",
+    "import": "families.import_",
+    "init": "plugins.init",
+    "lint": "families.lint",
+    "list": "specs.list_",
+    "load": "bundles.load",
+    "lock": "bundles.lock",
+    "plugin": "plugins.plugin",
+    "pull": "store.pull",
+    "push": "store.push",
+    "rm": "store.rm",
+    "run": "running.run",
+    "schema": "specs.schema",
+    "score": "training.score",
+    "show": "specs.show",
+    "store": "store.store",
+    "train": "training.train",
+    "validate": "specs.validate",
+    "verify": "store.verify",
+}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command. The exit status is 0, or 2 for a mistake that the user can mend; `diff` has
+    1 for models that differ."""
+    try:
+        # What a command returns, or None; the status of `--help` and the like.
+        return cli.main(list(arguments), prog_name="zoo", standalone_mode=False) or 0
+    except ZooError as error:
+        click.echo(str(error), err=True)
+        return USER_ERROR
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+
+
+class Commands(click.Group):
+    """Finds a command when it is called, so that no command pays for the import of the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, or None."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name].split(".")
+        command: click.Command = getattr(import_module(f"zoo.cli.{module}"), attribute)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(zoo.__version__, prog_name="zoo")
+@click.option(
+    "--registry",
+    type=click.Path(path_type=Path),
+    help="A further registry.toml, over those of the user and the working directory.",
+)
+@click.option(
+    "--budget",
+    metavar="NAME=NUMBER",
+    multiple=True,
+    help="Raise or lower a limit: parameters, layers, bytes, file_size, key_depth.",
+)
+@click.pass_context
+def cli(context: click.Context, registry: Path | None, budget: tuple[str, ...]) -> None:
+    """Transformers from declarative specs: build, inspect and share them."""
+
+    def layers() -> Registry:
+        from zoo.budget import Budget
+        from zoo.registry import load_registry
+
+        return load_registry(registry, budget=Budget.from_options(budget))
+
+    context.obj = layers

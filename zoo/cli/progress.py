@@ -1,0 +1,76 @@
+"""How far a command is, as a bar on stderr; where that is no terminal, nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Bar:
+    """A bar to be moved.
+
+    Args:
+        shown: the rich `Progress` that draws it; without one, nothing is drawn.
+    """
+
+    def __init__(self, shown: Any = None, description: str = "", total: int | None = None) -> None:
+        self._shown = shown
+        self._task = None if shown is None else shown.add_task(description, total=total)
+
+    def advance(self, n: int = 1) -> None:
+        """So many more are done."""
+        self._update(advance=n)
+
+    def set_total(self, n: int) -> None:
+        """There are so many in all."""
+        self._update(total=n)
+
+    def describe(self, description: str) -> None:
+        """Write this before the bar."""
+        self._update(description=description)
+
+    def _update(self, **changes: Any) -> None:
+        if self._shown is not None:
+            self._shown.update(self._task, **changes)
+
+
+@contextmanager
+def bytes_bar(description: str, total: int | None = None) -> Generator[Bar]:
+    """A bar over bytes, with their rate. The total may be told later."""
+    if not sys.stderr.isatty():
+        yield Bar()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        yield Bar(shown, description, total)
+
+
+@contextmanager
+def count_bar(description: str, total: int) -> Generator[Bar]:
+    """A bar over so many things."""
+    if not sys.stderr.isatty():
+        yield Bar()
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        yield Bar(shown, description, total)
