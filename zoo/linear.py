@@ -58,7 +58,7 @@ class Linear(nn.Linear):
             and x.is_cpu
             and x.shape[-1] == self.in_features
             and x.numel() > 0
-            and torch.backends.mkldnn.enabled
+            and bool(torch.backends.mkldnn.enabled)
             and not torch.compiler.is_compiling()
             and not torch.is_autocast_enabled("cpu")
         )
@@ -96,7 +96,7 @@ def together(maps: Sequence[Linear], x: torch.Tensor) -> tuple[torch.Tensor, ...
     if packed.of != now:
         return tuple(one(x) for one in maps)
     product = _product(x, packed.weight, packed.bias)
-    return product.split([one.out_features for one in maps], -1)
+    return torch.split(product, [one.out_features for one in maps], -1)
 
 
 def _packed(maps: Sequence[Linear]) -> Packed:
