@@ -165,3 +165,30 @@ def test_a_packed_weight_is_in_no_copy() -> None:
         changed_in_place(other)
         with torch.inference_mode():
             close(other(x), exact(other, x))
+
+
+@pytest.mark.parametrize("instead", ["hook", "module"])
+def test_what_stands_in_for_a_map_is_called(instead: str) -> None:
+    """A hook, or a module such as an adapter in the place of a packed map."""
+    maps: list[torch.nn.Module] = [made(), made()]
+    x = torch.randn(4, 5)
+    for f in maps:
+        f.pack()
+    with torch.inference_mode():
+        together(maps, x)
+        if instead == "hook":
+            maps[1].register_forward_hook(lambda module, inputs, output: output * 0)
+        else:
+            maps[1] = torch.nn.Linear(5, 6)
+            torch.nn.init.zeros_(maps[1].weight)
+            torch.nn.init.zeros_(maps[1].bias)
+        one, other = together(maps, x)
+    close(one, exact(maps[0], x))
+    assert torch.equal(other, torch.zeros(4, 6))
+
+
+def test_a_map_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        f, x = made(), torch.randn(4, 5)
+        f.pack()
+        close(f(x), exact(f, x))

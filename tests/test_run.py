@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
+from zoo.running.tasks import Options, stream_task
+from zoo.running.text import Numbers, SpecialIds
 
 WORDS = ["[PAD]", "[EOS]", "[MASK]", "ich", "ein", "bier", "a", "beer", "I", "want"]
 SIZES = {"format": 1, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
@@ -161,3 +164,45 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json: error: this is no tokenizer" in refused("run", str(folder), "ich")
+
+
+@pytest.mark.parametrize("name", ["pair", "decoder"])
+def test_a_terminal_sees_tokens_as_they_come(
+    with_words: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """Each write is a part of the text that a pipe gets at once; a beam comes whole."""
+    model = with_words(name)
+    whole = said(capsys, model, "ich ein bier", "-n", "6")
+    written: list[str] = []
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    write = sys.stdout.write
+    monkeypatch.setattr(sys.stdout, "write", lambda part: written.append(part) or write(part))
+    assert said(capsys, model, "ich ein bier", "-n", "6") == whole
+    assert len(written) > 3
+    assert "".join(written) == whole
+    written.clear()
+    said(capsys, model, "ich ein bier", "-n", "6", "--beams", "2")
+    assert len(written) == 1
+
+
+def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> None:
+    """The text of bytes: two ids make one letter, and the last one is never completed."""
+
+    class Bytes(Numbers):
+        def decode(self, ids: Sequence[int]) -> str:
+            return bytes(0xC3 if n % 2 == 0 else 0xA4 for n in range(len(ids))).decode(
+                "utf-8", "replace"
+            )
+
+    pieces = stream_task(
+        zoo.load(saved / "decoder"),
+        "3 4",
+        text=Bytes(),
+        special=SpecialIds(),
+        options=Options(max_new_tokens=5, method=zoo.Greedy()),
+        method=zoo.Greedy(),
+    )
+    assert list(pieces) == ["ä", "ä", "\N{REPLACEMENT CHARACTER}"]

@@ -58,45 +58,55 @@ class Linear(nn.Linear):
             and x.is_cpu
             and x.shape[-1] == self.in_features
             and x.numel() > 0
-            and torch.backends.mkldnn.enabled
+            and bool(torch.backends.mkldnn.enabled)
             and not torch.compiler.is_compiling()
             and not torch.is_autocast_enabled("cpu")
         )
 
     def pack(self) -> None:
         """Keep a packed copy of the weight, which is used without gradients and while the weight
-        stays as it is. It is no part of the state, of copies or of files."""
+        stays as it is; only a change through `weight.data` goes unnoticed. It is no part of the
+        state, of copies or of files."""
         if self.weight.is_cpu and self.weight.dtype == torch.float32:
             self.packed = _packed([self])
 
     def now(self) -> tuple[int, int]:
-        """Where the weight lies, and how often it was changed in place."""
-        return self.weight.data_ptr(), self.weight._version
+        """Where the weight lies, and how often it was changed in place, which tensors made in
+        inference mode do not count."""
+        version = 0 if self.weight.is_inference() else self.weight._version
+        return self.weight.data_ptr(), version
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold."""
         return {name: value for name, value in self.__dict__.items() if name != "packed"}
 
 
-def together(maps: Sequence[Linear], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What several maps make of the same x, each (..., out_features).
 
     Where they are packed, they are packed anew as one when this is first called, and computed by
-    one product: of q, k and v of GPT-2 small it takes two thirds of the time of three.
+    one product: of q, k and v of GPT-2 small it takes two thirds of the time of three. What was put
+    into the place of a map, or has hooks, is called.
     """
-    first = maps[0]
-    packed = first.packed
-    if packed is None or torch.is_grad_enabled() or not all(one.takes(x) for one in maps):
+    linear = [one for one in maps if type(one) is Linear and not _hooked(one)]
+    first = linear[0] if len(linear) == len(maps) else None
+    if first is None or first.packed is None or torch.is_grad_enabled():
         return tuple(one(x) for one in maps)
-    now = tuple(one.now() for one in maps)
-    if packed.of == now[:1] and len(maps) > 1:
-        packed = first.packed = _packed(maps)
-        for one in maps[1:]:
+    now = tuple(one.now() for one in linear)
+    if len(linear) > 1 and first.packed.of == now[:1]:
+        first.packed = _packed(linear)
+        for one in linear[1:]:
             one.packed = None
-    if packed.of != now:
+    packed = first.packed
+    if packed.of != now or not all(one.takes(x) for one in linear):
         return tuple(one(x) for one in maps)
     product = _product(x, packed.weight, packed.bias)
-    return product.split([one.out_features for one in maps], -1)
+    return torch.split(product, [one.out_features for one in linear], -1)
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether somebody waits for the module to be called."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _packed(maps: Sequence[Linear]) -> Packed:

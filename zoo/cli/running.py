@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -71,23 +72,30 @@ def run(
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
     if sample and beams is not None:
         raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
+    from zoo.generation.methods import Beam
     from zoo.loading import find_weights, load
-    from zoo.running.tasks import Options, as_text, run_task
+    from zoo.running.tasks import GENERATING, Options, as_text, run_task, stream_task
     from zoo.running.text import read_special_ids, read_text
 
     method = _method(given, beams, seed if sample else None, repetition_penalty)
     registry = layers()
     path = find_weights(model, registry)
     found, folder = load(path, registry=registry), path.parent
-    report = run_task(
-        found,
-        text,
-        text=read_text(folder),
-        special=read_special_ids(folder),
-        options=Options(
-            max_new_tokens=max_new_tokens, method=method, eos=eos, start=start, mask_id=mask_id
-        ),
+    reading, special = read_text(folder), read_special_ids(folder)
+    options = Options(
+        max_new_tokens=max_new_tokens, method=method, eos=eos, start=start, mask_id=mask_id
     )
+    shown_live = not as_json and sys.stdout.isatty() and found.spec.model.task in GENERATING
+    if shown_live and not isinstance(method, Beam):  # a beam knows no token before its end
+        pieces = stream_task(
+            found, text, text=reading, special=special, options=options, method=method
+        )
+        for piece in pieces:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+        sys.stdout.write("\n")
+        return
+    report = run_task(found, text, text=reading, special=special, options=options)
     print_report(as_json, report, as_text)
 
 

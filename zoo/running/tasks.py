@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 
 from zoo.errors import InputError, Problem
-from zoo.generation import Beam, Greedy, Sampling, generate
+from zoo.generation import Beam, Greedy, Sampling, generate, stream
 from zoo.generation.prompts import check_length, read_ids
 from zoo.running.text import SpecialIds, Text
 from zoo.transformer import Transformer
 
 N_SHOWN = 5
+GENERATING = ("translate", "generate")
+"""The tasks that make text, one token after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ def run_task(
     if task is None:
         raise InputError(f"`zoo run` has no task for {model.spec.name}: its head says none")
     ids = text.encode(content)
-    if task in ("translate", "generate"):
+    if task in GENERATING:
         return {"task": task, **_generated(model, ids, text, special, options)}
     with torch.inference_mode():
         found = _READERS[task](model.eval(), ids, text, options)
@@ -61,23 +63,56 @@ def run_task(
 def _generated(
     model: Transformer, ids: list[int], text: Text, special: SpecialIds, options: Options
 ) -> dict[str, Any]:
-    start = special.decoder_start_token_id if options.start is None else options.start
-    eos = special.eos_token_id if options.eos is None else options.eos
-    how = model.spec.model.generation
-    (found,) = generate(
-        model,
-        [ids],
-        max_new_tokens=options.max_new_tokens,
-        method=options.method,
-        eos=() if eos is None else eos,
-        start=start if how is not None and how.has_source else None,
-    )
+    (found,) = generate(model, [ids], method=options.method, **_asked(model, special, options))
     shown = found.ids[:-1] if found.ended == "eos" else found.ids
     return {
         "text": text.decode(shown),
         "ids": list(found.ids),
         "score": found.score,
         "ended": found.ended,
+    }
+
+
+def stream_task(
+    model: Transformer,
+    content: str,
+    *,
+    text: Text,
+    special: SpecialIds,
+    options: Options,
+    method: Greedy | Sampling,
+) -> Iterator[str]:
+    """The text of `run_task` for a model that generates, in pieces as its tokens come.
+
+    Raises:
+        InputError: the text does not fit the model.
+    """
+    asked = _asked(model, special, options)
+    ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
+    ids: list[int] = []
+    told = whole = ""
+    for (id_,) in stream(model, [text.encode(content)], method=method, **asked):
+        if id_ is None or id_ in ends:
+            break
+        ids.append(id_)
+        whole = text.decode(ids)
+        # A token may be a part of a character, and a decoder may change what ends the text.
+        if whole.startswith(told) and not whole.endswith("\N{REPLACEMENT CHARACTER}"):
+            yield whole[len(told) :]
+            told = whole
+    if whole != told:
+        yield whole[len(told) :] if whole.startswith(told) else f"\n{whole}"
+
+
+def _asked(model: Transformer, special: SpecialIds, options: Options) -> dict[str, Any]:
+    """Where generated text begins and ends, as `generate` takes it."""
+    start = special.decoder_start_token_id if options.start is None else options.start
+    eos = special.eos_token_id if options.eos is None else options.eos
+    how = model.spec.model.generation
+    return {
+        "max_new_tokens": options.max_new_tokens,
+        "eos": () if eos is None else eos,
+        "start": start if how is not None and how.has_source else None,
     }
 
 

@@ -192,7 +192,7 @@ class MultiHeadAttention(nn.Module):
     ) -> list[torch.Tensor]:
         """What the projections of these names, of `q`, `k` and `v`, make of x, each (..., heads,
         length, width)."""
-        maps = [self.get_submodule(f"{prefix}{name}_proj") for name in names]
+        maps = [getattr(self, f"{prefix}{name}_proj") for name in names]
         found = [put_back(one, x, places) for one in together(maps, taken(x, places))]
         if self.clip is not None:
             found = [one.clamp(-self.clip, self.clip) for one in found]

@@ -84,7 +84,7 @@ class ResidualBlock(nn.Module):
             x = self._parallel(x, context, maps)
         else:
             for name in self.names:
-                f = self.get_submodule(name)
+                f = getattr(self, name)
                 normed = f.pre_norm(x)
                 added = self._branch(name, normed, context, maps)
                 skip = normed if self.skip_from_normed else x
@@ -113,7 +113,7 @@ class ResidualBlock(nn.Module):
     ) -> torch.Tensor:
         """residual_scale * dropout(post_norm(f(x))) for the sublayer `name`; its weights go into
         `maps`."""
-        f = self.get_submodule(name)
+        f = getattr(self, name)
         if name == "ffn":
             x = at_places(f, x, context.places if self.packs else None)
         elif name == "cross_attn":
