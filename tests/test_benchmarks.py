@@ -105,7 +105,7 @@ def test_the_limit_counts_the_products_of_weights_with_tokens(
 ) -> None:
     _, model = hugging_face.gpt2(**DECODER)
     tokens = forward.ids(1, 256, DECODER)
-    clock = iter((10.0, 11.5))
+    clock = iter((10.0, 11.5, 20.0, 22.0))  # of one kind of product, and of the other
     monkeypatch.setattr(limits, "SIDE", 8)
     monkeypatch.setattr(limits, "perf_counter", lambda: next(clock))
     with torch.inference_mode():

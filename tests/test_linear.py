@@ -22,6 +22,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is small counts as large, but where a test is about that."""
+    if request.function is not test_few_rows_are_computed_as_torch_does:
+        monkeypatch.setattr("zoo.linear.MANY_ROWS", 1)
+
+
 class Called(TorchDispatchMode):
     """The operators that run in its block."""
 
@@ -73,6 +80,20 @@ def test_it_is_the_map(shape: tuple[int, ...], bias: bool, packed: bool) -> None
                 f(x.expand(2, *shape).transpose(0, 1)),
                 exact(f, x.expand(2, *shape)).transpose(0, 1),
             )
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_few_rows_are_computed_as_torch_does(grad: bool) -> None:
+    f = made()
+    with torch.set_grad_enabled(grad):
+        for shape in ((5,), (127, 5), (3, 42, 5)):
+            x = torch.randn(shape)
+            assert called(lambda x=x: f(x)) == 0
+            assert torch.equal(f(x), F.linear(x, f.weight, f.bias))
+        assert called(lambda: f(torch.randn(2, 64, 5))) == 1
+    f.pack()
+    with torch.inference_mode():
+        assert called(lambda: f(torch.randn(5))) == 1
 
 
 def test_what_torch_computes_itself() -> None:

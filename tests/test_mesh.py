@@ -339,7 +339,7 @@ def test_memory(tmp_path: Path, mesh: dict[str, int], made: str) -> None:
     text = zoo.read_spec(spec).to_toml() if made == "built" else None
     with ranks(2, tmp_path) as fresh:
         found = fresh(tasks.peak, first, path, mesh, text)
-    assert all(1.0 < share < 1.3 for share in found), found
+    assert all(0.9 < share < 1.3 for share in found), found
 
 
 def test_without_a_mesh_nothing_of_it_is_imported(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+MANY_ROWS = 128
+
 
 class Packed(NamedTuple):
     """A copy of weights in the order in which oneDNN reads them fastest.
@@ -25,12 +27,13 @@ class Packed(NamedTuple):
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, which in float32 on a CPU is computed by oneDNN.
+    """`nn.Linear`, which in float32 on a CPU is computed by oneDNN, of few rows only if `packed`.
 
     torch's own choice there is MKL, which on processors that are not Intel's uses half of the
     vector width, and reads the weight at half the speed of memory where there are few rows. On two
     Zen 4 cores a map of 768 to 3,072 takes 0.6 of MKL's time for 1, 8 and 32 rows, and 0.8 for 512.
-    `torch.backends.mkldnn.flags(enabled=False)` switches it off.
+    What has few rows is small anyway, and then equals `nn.Linear` to the last bit. `pack` is for
+    models that generate. `torch.backends.mkldnn.flags(enabled=False)` switches oneDNN off.
     """
 
     packed: Packed | None = None
@@ -38,18 +41,18 @@ class Linear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) to (..., out_features)."""
-        if not self.takes(x):
+        packed = None if torch.is_grad_enabled() else self.packed
+        if packed is not None and packed.of == (self.now(),) and self.takes(x):
+            return _product(x, packed.weight, self.bias)
+        if x.numel() < MANY_ROWS * self.in_features or not self.takes(x):
             return F.linear(x, self.weight, self.bias)
         if torch.is_grad_enabled():
             found: torch.Tensor = _Product.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
             return found
-        packed = self.packed
-        if packed is None or packed.of != (self.now(),):
-            return _product(x, self.weight, self.bias)
-        return _product(x, packed.weight, self.bias)
+        return _product(x, self.weight, self.bias)
 
     def takes(self, x: torch.Tensor) -> bool:
-        """Whether oneDNN computes it: not in other dtypes, and not for what only stands for a
+        """Whether oneDNN can compute it: not in other dtypes, and not for what only stands for a
         tensor, as in a graph or a shard."""
         return (
             type(x) is torch.Tensor

@@ -17,7 +17,7 @@ from zoo.document import from_weights
 from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
 from zoo.layout import Tensor
 from zoo.load_report import LoadReport, TensorReport
-from zoo.lock import check_locked
+from zoo.lock import Lock, check_locked
 from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, TORCH_DTYPES
@@ -110,9 +110,10 @@ def load(
     with together as same:
         path = find_weights(path_or_name, registry)
         where = Place(str(path))
+        lock = _checked_lock(path.parent)
         with open_weights(path) as weights:
             header = weights.header
-            spec = _checked_spec(weights, registry, locked=locked)
+            spec = _checked_spec(weights, lock, registry, locked=locked)
             names = _matching(header, patterns, where)
             same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
             mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
@@ -157,13 +158,21 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Path:
     raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))
 
 
-def _checked_spec(weights: Weights, registry: Registry, *, locked: bool) -> ModelSpec:
-    """The spec of weights that are what it, and the lock of their bundle, say."""
-    path, header = weights.path, weights.header
-    lock = lock_of_bundle(path.parent)
+def _checked_lock(folder: Path) -> Lock | None:
+    """The lock of a bundle whose files are those of it; None if the folder is no bundle."""
+    lock = lock_of_bundle(folder)
     if lock is not None:
         # But for the weights, whose tensors are hashed when they are read.
-        check_files(path.parent, lock, [name for name in lock.files if not is_weights(name)])
+        check_files(folder, lock, [name for name in lock.files if not is_weights(name)])
+    return lock
+
+
+def _checked_spec(
+    weights: Weights, lock: Lock | None, registry: Registry, *, locked: bool
+) -> ModelSpec:
+    """The spec of weights that are what it, and the lock of their bundle, say."""
+    path, header = weights.path, weights.header
+    if lock is not None:
         check_weights(path.parent, lock, weights)
     spec = spec_of(from_weights(header.spec, f"{path} (its spec)"), registry)
     if locked:

@@ -14,18 +14,20 @@ import pydantic
 
 from zoo.errors import Place, PluginError, Problem, ZooError, printable
 
+_ZOO = Path(__file__).parent
 _RUNNERS = {
     folder
-    for file in (__file__, functools.__file__, importlib.__file__, pydantic.__file__)
+    for file in (functools.__file__, importlib.__file__, pydantic.__file__)
     for folder in (Path(file or "").parent, Path(file or "").parent / "_internal")
 }
-"""The folders of code that runs plugins; its frames say nothing of theirs."""
+"""The folders of other code that runs plugins; its frames say nothing of theirs."""
 
 
 def _says_nothing(filename: str) -> bool:
     """Whether a frame of this file is not a plugin's: the zoo runs it, or it runs in torch."""
     folder, torch = Path(filename).parent, sys.modules.get("torch")
-    inside = torch is not None and Path(torch.__file__ or "").parent in (folder, *folder.parents)
+    packages = {_ZOO} if torch is None else {_ZOO, Path(torch.__file__ or "").parent}
+    inside = not packages.isdisjoint((folder, *folder.parents))
     return filename.startswith("<") or folder in _RUNNERS or inside
 
 

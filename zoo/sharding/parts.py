@@ -1,27 +1,30 @@
 """For modules that are cut (`zoo.layout.Cut`) and compute with their parts themselves.
 
-Each function does nothing, and costs nothing, where the module is whole. `weight` is a parameter of
-the module, which knows the processes that have the other parts.
+Each function does nothing, and costs nothing, where the module is whole. `module` is the one that
+is cut: its `weight` knows the processes that have the other parts.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import nn
 
 
-def own_part(tensor: torch.Tensor, dim: int, weight: torch.Tensor) -> torch.Tensor:
+def own_part(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
     """The part of a tensor that goes with this process' part of a cut module.
 
     Args:
         tensor: of all processes, the same in each; along `dim` it is as long as all parts together,
             or 1 long, for all of them.
         dim: the dimension that is cut.
-        weight: a parameter of the module.
+        module: the one that is cut.
 
     Returns:
         The part along `dim`; all of it if the module is whole.
     """
-    mesh = getattr(weight, "device_mesh", None)
+    mesh = _mesh_of(module)
     if mesh is None or tensor.dim() < -dim or tensor.shape[dim] == 1:
         return tensor
     from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -30,9 +33,9 @@ def own_part(tensor: torch.Tensor, dim: int, weight: torch.Tensor) -> torch.Tens
     return whole.redistribute(placements=[Shard(dim % tensor.dim())]).to_local()
 
 
-def all_parts(tensor: torch.Tensor, dim: int, weight: torch.Tensor) -> torch.Tensor:
+def all_parts(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
     """The opposite: the parts of all processes, one after the other along `dim`."""
-    mesh = getattr(weight, "device_mesh", None)
+    mesh = _mesh_of(module)
     if mesh is None:
         return tensor
     from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -49,10 +52,10 @@ def local(parameter: torch.Tensor) -> torch.Tensor:
     return plain
 
 
-def entering(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def entering(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
     """x, which all processes have, and with which each computes its part: its gradient is the sum
     of theirs."""
-    mesh = getattr(weight, "device_mesh", None)
+    mesh = _mesh_of(module)
     if mesh is None:
         return x
     from torch.distributed.tensor import DTensor, Partial, Replicate
@@ -61,12 +64,17 @@ def entering(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return same.to_local(grad_placements=[Partial()])
 
 
-def summed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def summed(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
     """The sum over all processes of what each has made of its part."""
-    mesh = getattr(weight, "device_mesh", None)
+    mesh = _mesh_of(module)
     if mesh is None:
         return x
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     summands = DTensor.from_local(x, mesh, [Partial()], run_check=False)
     return summands.redistribute(placements=[Replicate()]).to_local()
+
+
+def _mesh_of(module: nn.Module) -> Any:
+    """The mesh of a module that is cut; None of one that is whole, or has no weight."""
+    return getattr(getattr(module, "weight", None), "device_mesh", None)

@@ -150,12 +150,12 @@ class MultiHeadAttention(nn.Module):
             mixed = mixed * self._gates(x, self.gate)
         merged = self.sub_norm(merge_heads(mixed))
         if weights is not None:
-            weights = all_parts(weights, -3, self.q_proj.weight)
+            weights = all_parts(weights, -3, self.q_proj)
         return at_places(self.o_proj, merged, places), weights
 
     def _own_heads(self, scores: torch.Tensor | None) -> torch.Tensor | None:
         """Of what is for the scores of all heads, that for those of this process."""
-        return None if scores is None else own_part(scores, -3, self.q_proj.weight)
+        return None if scores is None else own_part(scores, -3, self.q_proj)
 
     def _heads(
         self,

@@ -92,14 +92,14 @@ class GroupedLinear(nn.Module):
         weight, bias = local(self.weight), self.bias if self.bias is None else local(self.bias)
         sums = weight.shape[2] < self.n_in
         if not sums:
-            x = entering(x, self.weight)
+            x = entering(x, self)
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
         y = grouped_linear(x, weight, ends)
         if sums:
-            y = summed(y, self.weight)
+            y = summed(y, self)
         return y if bias is None else y + bias[experts]
 
 

@@ -84,7 +84,7 @@ class LatentAttention(nn.Module):
         if rotation is not None:
             q_rope = rotation(q_rope)
         latent, k_rope = self._latents(x, memory, rotation, cache)
-        by_heads = self.kv_b_proj.weight
+        by_heads = self.kv_b_proj
         k_rope = entering(k_rope, by_heads)
         mask = None if mask is None else own_part(mask, -3, by_heads)
         bias = None if bias is None else own_part(bias, -3, by_heads)
@@ -147,7 +147,7 @@ class LatentAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries that meet latents, and the latents as the keys and values of one head: q (W c) is
         (q W) c (DeepSeek-AI 2024, section 2.1.2)."""
-        latent = entering(latent, self.kv_b_proj.weight)
+        latent = entering(latent, self.kv_b_proj)
         return q_nope @ self._key_and_value_maps()[0], latent, latent
 
     def _key_and_value_maps(self) -> tuple[torch.Tensor, torch.Tensor]:
