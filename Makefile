@@ -11,11 +11,12 @@ demo: $(VENV)/installed
 	$(BIN)/zoo show $(DEMO)
 	$(BIN)/python examples/run_model.py $(DEMO)
 
+# One thread for each of the two processes: more would wait for each other.
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict zoo
-	$(BIN)/python -m pytest -n 2 -m "not drill"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not drill"
 
 drill: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m drill
