@@ -34,7 +34,7 @@ class Page:
     """Grows by one suite after the other, so that what was measured is kept if a later suite fails.
 
     Args:
-        path: of the page, in Markdown. Plots go to `images/` beside it.
+        path: of the page, in Markdown. Plots go to `plots/` beside it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class Page:
             about: what it measures, Markdown.
             results: what it measured.
         """
-        image = Path("images") / f"performance-{name}.svg"
+        image = Path("plots") / f"performance-{name}.svg"
         (self._path.parent / image).parent.mkdir(parents=True, exist_ok=True)
         draw(results, self._path.parent / image)
         title = name.capitalize()

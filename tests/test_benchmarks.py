@@ -62,8 +62,8 @@ def test_a_suite_is_measured_and_written(
         assert min(ratio.of_rounds) > 0
         assert f"| {ratio.what} | {ratio.against} |" in page.read_text()
     assert "What it is about." in page.read_text()
-    assert "![Tiny](images/performance-tiny.svg)" in page.read_text()
-    image = page.parent / "images" / "performance-tiny.svg"
+    assert "![Tiny](plots/performance-tiny.svg)" in page.read_text()
+    image = page.parent / "plots" / "performance-tiny.svg"
     assert ElementTree.parse(image).getroot().tag.endswith("svg")
 
 
