@@ -8,9 +8,11 @@ written outside of what a build may write.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
+import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,11 @@ def main() -> None:
     assert attempt("card", HOME / "card").startswith("accepted")
     attempt("spec", HOME / "wrong")
     import zoo.families.importing  # noqa: F401
+    import zoo_components.modules
+
+    # Python's own reading of a compiled module looks like that of a foreign one.
+    for module in pkgutil.iter_modules(zoo_components.modules.__path__, "zoo_components.modules."):
+        importlib.import_module(module.name)
 
     sys.addaudithook(watch)
     for case in cases:
