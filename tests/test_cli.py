@@ -21,8 +21,8 @@ import torch
 from safetensors.torch import load_file
 
 import zoo
+from zoo.byte_counts import human_bytes
 from zoo.cli import cli, run
-from zoo.show import human_bytes
 
 SPEC = """\
 format = 1

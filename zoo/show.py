@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from zoo.byte_counts import human_bytes
 from zoo.component import Component, fields_of
 from zoo.layout import LayerList, Layout, Tensor
 from zoo.slots import Attention
@@ -131,18 +132,6 @@ def _rows(
 
 def _by_dtype(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{human_bytes(size)} {dtype}" for dtype, size in sizes.items())
-
-
-def human_bytes(count: int) -> str:
-    """A number of bytes with a decimal unit: 252.2 MB."""
-    if count < 1000:
-        return f"{count} B"
-    size = float(count)
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
-        if size < 1000:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:,.1f} TB"
 
 
 def tensors_data(spec: ModelSpec) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zoo.byte_counts import human_bytes
 from zoo.cli.options import Layers, json_option
 from zoo.cli.output import print_report
 from zoo.cli.progress import bytes_bar
@@ -114,7 +115,7 @@ def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
     ref = verdict.ref
     if verdict.damaged:
         return f"{ref.name}@{ref.version}: damaged: {', '.join(verdict.damaged)}"
-    told = f"{ref.name}@{ref.version}: {len(ref.files)} files, {_size(ref.n_bytes)}: right"
+    told = f"{ref.name}@{ref.version}: {len(ref.files)} files, {human_bytes(ref.n_bytes)}: right"
     if verdict.difference is not None:
         return f"{told}; outputs within {verdict.difference:.1e} (allowed: {verdict.tolerance:.1e})"
     return f"{told}; no fingerprint is known" if fingerprint else told
@@ -161,7 +162,7 @@ def gc(folders: tuple[Path, ...], everything: bool) -> None:
     grace = 0.0 if everything else GRACE
     freed = [collect(Store.default(), grace=grace), *(sweep(f, grace=grace) for f in folders)]
     n_files, n_bytes = (sum(getattr(f, key) for f in freed) for key in ("files", "n_bytes"))
-    click.echo(f"{n_files} files removed, {_size(n_bytes)} freed")
+    click.echo(f"{n_files} files removed, {human_bytes(n_bytes)} freed")
 
 
 @click.command()
@@ -182,11 +183,11 @@ def _listing(root: Path, there: list[Ref]) -> str:
     names = [f"{ref.name}@{ref.version}" for ref in there]
     width = max(map(len, names), default=0)
     lines = [
-        f"  {name:<{width}}  {_size(ref.n_bytes):>9}"
+        f"  {name:<{width}}  {human_bytes(ref.n_bytes):>9}"
         for name, ref in zip(names, there, strict=True)
     ]
     once = {file.sha256: file.size for ref in there for file in ref.files.values()}
-    total = f"{len(there)} models, {_size(sum(once.values()))}"
+    total = f"{len(there)} models, {human_bytes(sum(once.values()))}"
     return "\n".join([str(root), *lines, total])
 
 
@@ -214,12 +215,3 @@ def _refs(names: tuple[str, ...], registry: Registry, store: Any) -> list[Ref]:
         hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
         raise StoreError(Problem(f"{quoted(n)} is not in the store", help=hint) for n in missing)
     return [ref for refs_of_it in found.values() for ref in refs_of_it]
-
-
-def _size(n_bytes: int) -> str:
-    size = float(n_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

@@ -1,0 +1,15 @@
+"""Numbers of bytes, as people read them."""
+
+from __future__ import annotations
+
+
+def human_bytes(count: int) -> str:
+    """A number of bytes with a decimal unit: 252.2 MB."""
+    if count < 1000:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:,.1f} TB"
