@@ -25,7 +25,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is small counts as large, but where a test is about that."""
-    if request.function is not test_few_rows_are_computed_as_torch_does:
+    if request.function is not test_what_is_too_small_for_onednn:
+        monkeypatch.setattr("zoo.linear.LARGE", 1)
         monkeypatch.setattr("zoo.linear.MANY_ROWS", 1)
 
 
@@ -82,18 +83,28 @@ def test_it_is_the_map(shape: tuple[int, ...], bias: bool, packed: bool) -> None
             )
 
 
-@pytest.mark.parametrize("grad", [False, True])
-def test_few_rows_are_computed_as_torch_does(grad: bool) -> None:
-    f = made()
-    with torch.set_grad_enabled(grad):
-        for shape in ((5,), (127, 5), (3, 42, 5)):
-            x = torch.randn(shape)
-            assert called(lambda x=x: f(x)) == 0
-            assert torch.equal(f(x), F.linear(x, f.weight, f.bias))
-        assert called(lambda: f(torch.randn(2, 64, 5))) == 1
+def test_what_is_too_small_for_onednn() -> None:
+    """Small maps; and few rows where gradients are computed, until the map is packed and they are
+    not. What torch computes is the same to the last bit."""
+    for f, shape, learns, times in (
+        (made(256, 255), (2, 64, 256), True, 0),
+        (made(256, 255), (256,), False, 0),
+        (made(256, 256), (256,), False, 1),
+        (made(256, 256), (127, 256), True, 0),
+        (made(256, 256), (3, 42, 256), True, 0),
+        (made(256, 256), (2, 64, 256), True, 1),
+    ):
+        x = torch.randn(shape)
+        with torch.set_grad_enabled(learns):
+            assert called(lambda f=f, x=x: f(x)) == times
+            if times == 0:
+                assert torch.equal(f(x), F.linear(x, f.weight, f.bias))
+    f, x = made(256, 256), torch.randn(3, 256)
     f.pack()
-    with torch.inference_mode():
-        assert called(lambda: f(torch.randn(5))) == 1
+    assert called(lambda: f(x)) == 0
+    small = made(256, 255)
+    small.pack()
+    assert (f.packed is None, small.packed is None) == (False, True)
 
 
 def test_what_torch_computes_itself() -> None:

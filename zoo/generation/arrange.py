@@ -7,9 +7,9 @@ from zoo.transformer import Transformer
 
 
 def arrange_weights(model: Transformer) -> None:
-    """Keep a copy of each matrix in the order in which the CPU reads it fastest.
+    """Keep a copy of each large matrix in the order in which the CPU reads it fastest.
 
-    It is for running a model whose weights stay as they are, with few rows at a time: maps of 8 to
+    It is for running a model whose weights stay as they are, with few rows at a time: maps of 4 to
     32 rows take two thirds of the time. It takes as long as generating ten tokens, and the memory
     of the matrices once more. On a GPU, and in other dtypes than float32, nothing is done. The
     weights themselves, their names, files and digests stay the same. A matrix that is changed in

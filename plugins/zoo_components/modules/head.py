@@ -59,7 +59,10 @@ class LinearHead(nn.Module):
         if self.input_scale != 1.0:
             x = x * self.input_scale
         values = self.out(x)
-        return self.logits(values if self.logits_bias is None else values + self.logits_bias)
+        if self.logits_bias is not None:
+            # In place: another tensor of this size takes a quarter of the product's time.
+            values = values.add_(self.logits_bias)
+        return self.logits(values)
 
 
 class MlmHead(LinearHead):
