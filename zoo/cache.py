@@ -197,14 +197,12 @@ class AttentionCache:
         """As `Cache.select`."""
         if self._of_memory is not None and memory_rows is not None:
             self._of_memory = tuple(t.index_select(0, memory_rows) for t in self._of_memory)
-        used = self._end
         for number, buffer in enumerate(self._buffers):
-            if buffer.shape[0] != rows.shape[0]:
-                resized = buffer.new_empty(rows.shape[0], *buffer.shape[1:])
-                self._buffers[number] = resized
-            else:
-                resized = buffer
-            resized[..., :used, :] = buffer[..., :used, :].index_select(0, rows)
+            kept = buffer.new_empty(rows.shape[0], *buffer.shape[1:])
+            # What lies behind the end is not copied.
+            used = (..., slice(self._end), slice(None))
+            torch.index_select(buffer[used], 0, rows, out=kept[used])
+            self._buffers[number] = kept
 
     @property
     def n_bytes(self) -> int:
