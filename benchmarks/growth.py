@@ -30,8 +30,9 @@ class Size(NamedTuple):
 
 
 RANGES: Mapping[str, Sequence[Size]] = {
-    "length": tuple(Size(length=length) for length in (128, 512, 2048, 8192)),
-    "layers": tuple(Size(layers=layers) for layers in (2, 8, 32, 96)),
+    # Four sequences: of one of 128 tokens, pages of memory are too coarse a measure.
+    "length": tuple(Size(batch=4, length=length) for length in (128, 512, 2048, 8192)),
+    "layers": tuple(Size(layers=layers, batch=4) for layers in (2, 8, 32, 96)),
     "batch": tuple(Size(batch=batch) for batch in (1, 4, 16, 64)),
 }
 
@@ -123,19 +124,18 @@ def seconds(sizes: Sequence[Size], rounds: int) -> dict[Size, Samples]:
 
 
 def megabytes(sizes: Sequence[Size], rounds: int) -> dict[Size, Samples]:
-    """Of memory that a forward pass takes at each size, each round in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.growth_memory"]
-    command += [",".join(map(str, size)) for size in sizes]
+    """Of memory that a forward pass takes at each size, each in a process of its own: what one pass
+    leaves behind would serve the next."""
     # What is freed goes back to the system at once, so that the peak of a process is that of what
     # it holds.
     variables = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_TRIM_THRESHOLD_": "0"}
-    runs = [
-        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables)
-        for _ in range(rounds)
-    ]
-    of_rounds = [map(float, run.stdout.split()) for run in runs]
-    of_sizes = map(Samples, zip(*of_rounds, strict=True))
-    return dict(zip(sizes, of_sizes, strict=True))
+
+    def measured(size: Size) -> float:
+        command = [sys.executable, "-m", "benchmarks.growth_memory", *map(str, size)]
+        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables)
+        return float(run.stdout)
+
+    return {size: Samples(measured(size) for _ in range(rounds)) for size in sizes}
 
 
 def model(layers: int) -> zoo.Transformer:

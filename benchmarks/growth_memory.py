@@ -1,6 +1,6 @@
-"""Print how many MB a forward pass takes at its peak, for each of some sizes:
+"""Print how many MB a forward pass takes at its peak:
 
-    python -m benchmarks.growth_memory LAYERS,BATCH,LENGTH ...
+    python -m benchmarks.growth_memory LAYERS BATCH LENGTH
 
 Linux only: the kernel keeps the peak of a process, and forgets it when told."""
 
@@ -34,5 +34,4 @@ def kilobytes(key: str) -> int:
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        print(megabytes(Size(*map(int, argument.split(",")))))
+    print(megabytes(Size(*map(int, sys.argv[1:]))))
