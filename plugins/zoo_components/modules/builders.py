@@ -11,12 +11,13 @@ from torch import nn
 from zoo.cache import Cache
 from zoo.linear import Linear
 from zoo.transformer import AttentionMaps, Transformer, expand_mask
-from zoo_components.modules.stack import Maps, join
+from zoo_components.modules.masks import join
+from zoo_components.modules.stack import Maps
 
 Output = torch.Tensor | tuple[torch.Tensor, AttentionMaps]
 
 
-class TiedTransformer(Transformer):
+class WithHead(Transformer):
     """A Transformer with a head, whose parameters can be made one and the same."""
 
     head: nn.Module
@@ -44,16 +45,10 @@ class TiedTransformer(Transformer):
         return self
 
 
-class EncoderDecoder(TiedTransformer):
-    """model(source, target) = head(decode(target, encode(source)))."""
+class WithEncoder(WithHead):
+    """A Transformer with an encoder."""
 
-    def __init__(
-        self, *, encoder: nn.Module, decoder: nn.Module, head: nn.Module, head_pools: bool
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
-        self.head, self.head_pools = head, head_pools
+    encoder: nn.Module
 
     def encode(
         self,
@@ -74,10 +69,16 @@ class EncoderDecoder(TiedTransformer):
         )
         return (states, _maps(encoder=maps)) if return_attention else states
 
+
+class WithDecoder(WithHead):
+    """A Transformer with a decoder."""
+
+    decoder: nn.Module
+
     def decode(
         self,
         target: torch.Tensor,
-        memory: torch.Tensor,
+        memory: torch.Tensor | None = None,
         *,
         target_mask: torch.Tensor | None = None,
         memory_mask: torch.Tensor | None = None,
@@ -86,8 +87,9 @@ class EncoderDecoder(TiedTransformer):
     ) -> Output:
         """The decoder's states, (batch, target length, d_model), and its maps if asked for.
 
-        `memory` is what `encode` returned; `memory_mask` tells which of it may be attended to,
-        padding included. With a `cache`, `target` and `target_mask` are those of the next tokens.
+        `memory` is what cross-attention attends to, such as what `encode` returned; `memory_mask`
+        tells which of it may be attended to, padding included. With a `cache`, `target` and
+        `target_mask` are those of the next tokens.
         """
         states, maps = self.decoder(
             target,
@@ -98,6 +100,18 @@ class EncoderDecoder(TiedTransformer):
             return_weights=return_attention,
         )
         return (states, _maps(decoder=maps)) if return_attention else states
+
+
+class EncoderDecoder(WithEncoder, WithDecoder):
+    """model(source, target) = head(decode(target, encode(source)))."""
+
+    def __init__(
+        self, *, encoder: nn.Module, decoder: nn.Module, head: nn.Module, head_pools: bool
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.head, self.head_pools = head, head_pools
 
     def memory_mask(
         self, source: torch.Tensor, source_mask: torch.Tensor | None = None
@@ -168,7 +182,7 @@ class EncoderDecoder(TiedTransformer):
             )
 
 
-class Encoder(TiedTransformer):
+class Encoder(WithEncoder):
     """model(source) = head(encode(source)).
 
     With a `pooler`, `model.pooler(states)` is what it makes of the states that `encode` returns,
@@ -190,25 +204,6 @@ class Encoder(TiedTransformer):
         self.head, self.head_pools = head, head_pools
         self.pooler = pooler
         self.nsp = Linear(width, 2) if nsp else None
-
-    def encode(
-        self,
-        source: torch.Tensor,
-        *,
-        source_mask: torch.Tensor | None = None,
-        token_types: torch.Tensor | None = None,
-        global_tokens: torch.Tensor | None = None,
-        return_attention: bool = False,
-    ) -> Output:
-        """The states, (batch, length, d_model), and the attention maps if asked for."""
-        states, maps = self.encoder(
-            source,
-            mask=source_mask,
-            token_types=token_types,
-            global_tokens=global_tokens,
-            return_weights=return_attention,
-        )
-        return (states, _maps(encoder=maps)) if return_attention else states
 
     def forward(
         self,
@@ -235,35 +230,13 @@ class Encoder(TiedTransformer):
         return (output, _maps(encoder=maps)) if return_attention else output
 
 
-class Decoder(TiedTransformer):
+class Decoder(WithDecoder):
     """model(target) = head(decode(target)), with or without an external memory."""
 
     def __init__(self, *, decoder: nn.Module, head: nn.Module, head_pools: bool) -> None:
         super().__init__()
         self.decoder = decoder
         self.head, self.head_pools = head, head_pools
-
-    def decode(
-        self,
-        target: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        target_mask: torch.Tensor | None = None,
-        memory_mask: torch.Tensor | None = None,
-        cache: Cache | None = None,
-        return_attention: bool = False,
-    ) -> Output:
-        """The states, (batch, length, d_model), and the attention maps if asked for. With a
-        `cache`, `target` and `target_mask` are those of the next tokens."""
-        states, maps = self.decoder(
-            target,
-            memory,
-            mask=target_mask,
-            memory_mask=memory_mask,
-            cache=cache,
-            return_weights=return_attention,
-        )
-        return (states, _maps(decoder=maps)) if return_attention else states
 
     def forward(
         self,

@@ -54,6 +54,8 @@ def last_keys(x: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
     return x if x is None or x.shape[-1] <= n_keys else x[..., x.shape[-1] - n_keys :]
 
 
-def join(a: torch.Tensor | None, b: torch.Tensor) -> torch.Tensor:
+def join(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
     """What both allow; None allows all."""
-    return b if a is None else a & b
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b

@@ -13,6 +13,7 @@ from zoo.context import LayerContext
 from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo.transformer import check_mask
+from zoo_components.modules.masks import join
 from zoo_components.modules.packing import places_of_tokens
 
 Maps = dict[str, tuple[torch.Tensor, ...]]
@@ -285,10 +286,3 @@ class Stack(nn.Module):
 def _by_token(mask: torch.Tensor | None) -> torch.Tensor | None:
     """The mask if it is (batch, length), the same for all queries."""
     return mask if mask is not None and mask.dim() == 2 else None
-
-
-def join(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
-    """Both masks at once."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
