@@ -1,5 +1,7 @@
 """Feed-forward networks: the `ffn` slot."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
@@ -22,7 +24,7 @@ class Mlp(Activated, FeedForward):
     d_ff: Shared[Size]
     """The inner width."""
     bias: Shared[bool] = True
-    """Whether both maps have a bias."""
+    """Whether the maps have a bias."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the activation."""
     sub_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_ff")] = Field(
@@ -31,7 +33,7 @@ class Mlp(Activated, FeedForward):
     """The norm before the last map (Wang et al. 2022, arXiv:2210.06423; BitNet)."""
 
     def layout(self) -> Layout:
-        inner, outer = _by_units(self, self.d_ff, self.sub_norm)
+        inner, outer = self._cuts()
         return Layout(
             {
                 "up_proj": linear(self.d_model, self.d_ff, bias=self.bias, cut=inner),
@@ -41,13 +43,23 @@ class Mlp(Activated, FeedForward):
                     self.d_ff, self.d_model, bias=self.bias, residual=True, cut=outer
                 ),
             },
-            f"mlp {self.activation}, d_ff {self.d_ff}",
+            f"{self.kind} {self.activation}, d_ff {self.d_ff}",
         )
+
+    def _cuts(self) -> tuple[Cut | None, Cut | None]:
+        """The cuts of the maps to the hidden units and from them. None where something between
+        needs all units at once: a norm of them, or an activation that learns from all."""
+        if self.activation_parts() or not self.sub_norm.absent:
+            return None, None
+        return column_wise(self.d_ff), row_wise(self.d_ff)
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import Mlp as Module
 
-        return Module(
+        return self._build(Module)
+
+    def _build(self, module: Callable[..., "nn.Module"]) -> "nn.Module":
+        return module(
             d_model=self.d_model,
             d_ff=self.d_ff,
             activation=self.build_activation(),
@@ -57,50 +69,25 @@ class Mlp(Activated, FeedForward):
         )
 
 
-class Glu(Activated, FeedForward):
+class Glu(Mlp):
     """A gated linear unit (Shazeer 2020, arXiv:2002.05202):
     down(dropout(sub_norm(activation(gate(x)) * up(x)))).
     `silu` is SwiGLU, `gelu` GeGLU, `relu` ReGLU, `none` the bilinear layer."""
 
-    d_ff: Shared[Size]
-    """The inner width."""
     activation: Activation = "silu"
     """The activation of the gate."""
-    bias: Shared[bool] = True
-    """Whether the three maps have a bias."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the product."""
-    sub_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_ff")] = Field(
-        default_factory=lambda data: NoNorm(kind="none", width=data["d_ff"])
-    )
-    """The norm before the last map (Wang et al. 2022, arXiv:2210.06423; BitNet)."""
 
     def layout(self) -> Layout:
-        inner, outer = _by_units(self, self.d_ff, self.sub_norm)
-        return Layout(
-            {
-                "gate_proj": linear(self.d_model, self.d_ff, bias=self.bias, cut=inner),
-                **self.activation_parts(),
-                "up_proj": linear(self.d_model, self.d_ff, bias=self.bias, cut=inner),
-                "sub_norm": self.sub_norm.layout(),
-                "down_proj": linear(
-                    self.d_ff, self.d_model, bias=self.bias, residual=True, cut=outer
-                ),
-            },
-            f"glu {self.activation}, d_ff {self.d_ff}",
-        )
+        mlp = super().layout()
+        gate = {"gate_proj": mlp.parts["up_proj"], **self.activation_parts()}
+        return replace(mlp, parts={**gate, **mlp.parts})
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import Glu as Module
 
-        return Module(
-            d_model=self.d_model,
-            d_ff=self.d_ff,
-            activation=self.build_activation(),
-            bias=self.bias,
-            sub_norm=self.sub_norm.build(),
-            dropout=self.dropout,
-        )
+        return self._build(Module)
 
 
 class Conv1d(Activated, FeedForward):
@@ -208,11 +195,3 @@ class ResidualStack(Activated, FeedForward):
             bias=self.bias,
             dropout=self.dropout,
         )
-
-
-def _by_units(ffn: Activated, d_ff: int, sub_norm: Norm) -> tuple[Cut | None, Cut | None]:
-    """The cuts of the maps to the hidden units and from them. None where something between needs
-    all units at once: a norm of them, or an activation that learns from all."""
-    if ffn.activation_parts() or not sub_norm.absent:
-        return None, None
-    return column_wise(d_ff), row_wise(d_ff)
