@@ -1,10 +1,16 @@
-"""Which layers of a stack use the same weights."""
+"""Which layers of a stack use the same weights, and which weights are alike."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationInfo
+
+from zoo.component import contradiction
+
+if TYPE_CHECKING:
+    from zoo.slots import Block, Position
 
 Number = Annotated[int, Field(ge=0)]
 
@@ -34,3 +40,54 @@ SharedLayers = Annotated[
 ]
 """Whether all layers use the same weights, or for each layer the number of those that it uses. It
 goes beside a field `n_layers` that is declared before it."""
+
+
+class Alike(NamedTuple):
+    """Layers, or weights of layers, that one description serves.
+
+    Args:
+        at: their numbers, from 0.
+        block: what each of them is.
+        position: how they tell positions apart.
+    """
+
+    at: Sequence[int]
+    block: Block
+    position: Position
+
+
+def weights_of_layers(shared: bool | tuple[int, ...], n_layers: int) -> Sequence[int]:
+    """For each layer the number of the weights that it uses."""
+    if isinstance(shared, tuple):
+        return shared
+    return [0] * n_layers if shared else range(n_layers)
+
+
+def alike_weights(layers: Sequence[Alike], shared: bool | tuple[int, ...]) -> list[Alike]:
+    """Of layers that are alike, the weights that are."""
+    if not isinstance(shared, tuple):
+        return [layers[0]._replace(at=range(1))] if shared else list(layers)
+    left = set(shared)
+    found: list[Alike] = []
+    for group in layers:
+        numbers = sorted(left.intersection(shared[layer] for layer in group.at))
+        left.difference_update(numbers)
+        if numbers:
+            found.append(group._replace(at=numbers))
+    return found
+
+
+def check_sharing(layers: Sequence[Alike], weights: Sequence[int]) -> None:
+    """Raises a contradiction if layers with the same weights, which are one module, differ;
+    `weights` are those that each layer uses."""
+    users: dict[int, tuple[int, Alike]] = {}
+    for group in layers:
+        for layer in group.at:
+            other, like = users.setdefault(weights[layer], (layer, group))
+            if (like.block, like.position) != (group.block, group.position):
+                raise contradiction(
+                    f"layers {min(layer, other)} and {max(layer, other)} share their weights "
+                    "and cannot differ, as the rules say: change `share_layers` or the rules",
+                    "share_layers",
+                    "layers",
+                )

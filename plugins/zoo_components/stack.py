@@ -12,7 +12,13 @@ from zoo.component import Component, Given, LayerRules, Shared, Size, Slot, cont
 from zoo.layout import LayerList, Layout, linear
 from zoo.only_with import OnlyWith
 from zoo.slots import Block, Embedding, Norm, NormPlacement, Position
-from zoo_components.sharing import SharedLayers
+from zoo_components.sharing import (
+    Alike,
+    SharedLayers,
+    alike_weights,
+    check_sharing,
+    weights_of_layers,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -105,6 +111,16 @@ class Stack(Component):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        self._check_padding()
+        if self.share_layers and self.layers:
+            check_sharing(self._alike_layers, self._weights_of_layers)
+        self._check_rotation()
+        self._check_global_tokens()
+        self._check_positions()
+        self._check_tables()
+        return self
+
+    def _check_padding(self) -> None:
         if self.count_positions == "unpadded" and self.pad_id is None:
             raise contradiction(
                 '`count_positions = "unpadded"` needs to know what padding is: state `pad_id`',
@@ -122,15 +138,30 @@ class Stack(Component):
                 "source_vocab",
                 "target_vocab",
             )
-        self._check_sharing()
-        self._check_rotation()
-        if self.causal and any(block.takes_global_tokens for _, block, _ in self.groups):
+
+    def _check_rotation(self) -> None:
+        """An option that is about rotary positions needs them in some layer that has it."""
+        keys = [group.block.rotation_key for group in self.groups]
+        for key in filter(None, dict.fromkeys(keys)):
+            schemes = [g.position for g in self.groups if g.block.rotation_key == key]
+            if not any(scheme.rotates for scheme in (*schemes, self.relative)):
+                raise contradiction(
+                    f"`{key}` is about rotary positions, and no layer that states it has them",
+                    f"block.self_attn.{key}",
+                    "position.kind",
+                )
+
+    def _check_global_tokens(self) -> None:
+        if self.causal and any(group.block.takes_global_tokens for group in self.groups):
             raise contradiction(
                 "global tokens see all and are seen by all, and in a causal stack no token sees "
                 "later ones: state `global_tokens` in an encoder alone",
                 "block.self_attn.global_tokens",
                 "causal",
             )
+
+    def _check_positions(self) -> None:
+        """What is added to the embeddings is added once, before the layers."""
         for group in self.layers:
             if self.position != group.position and (
                 self.position.embedded or group.position.embedded
@@ -146,6 +177,9 @@ class Stack(Component):
                 "`position`",
                 "relative.kind",
             )
+
+    def _check_tables(self) -> None:
+        """The schemes that have tables are modules of the stack, each under its own name."""
         sites = [scheme.site for scheme in self._inner() if scheme.layout().parts]
         if repeated := [site for site in sites if sites.count(site) > 1]:
             raise contradiction(
@@ -154,80 +188,41 @@ class Stack(Component):
                 "position.kind",
                 "relative.kind",
             )
-        for _, block, _ in self.groups:
-            if block.reads is not None and block.reads not in sites:
+        for group in self.groups:
+            if group.block.reads is not None and group.block.reads not in sites:
                 raise contradiction(
-                    f"the attention of these layers reads the table `{block.reads}`, which no "
-                    "position scheme of the stack has: state it as `position` or `relative`",
+                    f"the attention of these layers reads the table `{group.block.reads}`, which "
+                    "no position scheme of the stack has: state it as `position` or `relative`",
                     "self_attn.kind",
                     "attention.kind",
                     "position.kind",
                 )
-        return self
-
-    def _check_sharing(self) -> None:
-        """Layers with the same weights are one module, so nothing may differ between them."""
-        if not (self.share_layers and self.layers):
-            return
-        found: dict[int, tuple[int, Block, Position]] = {}
-        for at, block, scheme in self._layer_groups:
-            for layer in at:
-                number = self.share_layers[layer] if isinstance(self.share_layers, tuple) else 0
-                other, *same = found.setdefault(number, (layer, block, scheme))
-                if same != [block, scheme]:
-                    raise contradiction(
-                        f"layers {min(layer, other)} and {max(layer, other)} share their weights "
-                        "and cannot differ, as the rules say: change `share_layers` or the rules",
-                        "share_layers",
-                        "layers",
-                    )
-
-    def _check_rotation(self) -> None:
-        """An option that is about rotary positions needs them in some layer that has it."""
-        asking = {b.rotation_key: b for _, b, _ in self.groups if b.rotation_key}
-        for key in asking:
-            schemes = [scheme for _, b, scheme in self.groups if b.rotation_key == key]
-            if not any(scheme.rotates for scheme in (*schemes, self.relative)):
-                raise contradiction(
-                    f"`{key}` is about rotary positions, and no layer that states it has them",
-                    f"block.self_attn.{key}",
-                    "position.kind",
-                )
 
     @cached_property
-    def _layer_groups(self) -> list[tuple[Sequence[int], Block, Position]]:
+    def _alike_layers(self) -> list[Alike]:
         """The layers that are alike, in the order in which they run."""
         special = {number for group in self.layers for number in group.at}
-        if not special:
-            return [(range(self.n_layers), self.block, self.position)]
+        if not special:  # a range, since nothing has refused a huge number of layers yet
+            return [Alike(range(self.n_layers), self.block, self.position)]
         plain = [number for number in range(self.n_layers) if number not in special]
-        groups: list[tuple[Sequence[int], Block, Position]] = [
-            (group.at, group.block, group.position) for group in self.layers
-        ]
+        groups = [Alike(group.at, group.block, group.position) for group in self.layers]
         if plain:
-            groups.append((plain, self.block, self.position))
-        return sorted(groups, key=lambda group: group[0][0])
+            groups.append(Alike(plain, self.block, self.position))
+        return sorted(groups, key=lambda group: group.at[0])
+
+    @property
+    def _weights_of_layers(self) -> Sequence[int]:
+        return weights_of_layers(self.share_layers, self.n_layers)
 
     @cached_property
-    def groups(self) -> list[tuple[Sequence[int], Block, Position]]:
-        """The weights that are alike: their numbers, their block, their position scheme. They are
-        those of the layers unless layers share them."""
-        if not isinstance(self.share_layers, tuple):
-            _, block, scheme = self._layer_groups[0]
-            return [(range(1), block, scheme)] if self.share_layers else self._layer_groups
-        groups: list[tuple[Sequence[int], Block, Position]] = []
-        left = set(self.share_layers)
-        for at, block, scheme in self._layer_groups:
-            numbers = sorted(left.intersection(self.share_layers[layer] for layer in at))
-            left.difference_update(numbers)
-            if numbers:
-                groups.append((numbers, block, scheme))
-        return groups
+    def groups(self) -> list[Alike]:
+        """The weights that are alike. They are those of the layers unless layers share them."""
+        return alike_weights(self._alike_layers, self.share_layers)
 
     @property
     def not_incremental(self) -> tuple[str, ...]:
         """The parts that need all tokens at once, each once, for a message."""
-        parts = [part for _, block, _ in self.groups for part in block.not_incremental]
+        parts = [part for group in self.groups for part in group.block.not_incremental]
         if not self.embedding.incremental:
             parts.append(f"embedding `{self.embedding.kind}`")
         if not self.causal:
@@ -236,13 +231,13 @@ class Stack(Component):
 
     def changes(self, before: int, after: int) -> bool:
         """`Position.changes` of any scheme in the stack."""
-        own = (block.own_position for _, block, _ in self.groups)
+        own = (group.block.own_position for group in self.groups)
         schemes = (*self._inner(), *(scheme for scheme in own if scheme is not None))
         return any(scheme.changes(before, after) for scheme in schemes)
 
     def _inner(self) -> list[Position]:
         """The different schemes that work inside attention."""
-        all_schemes = [*(scheme for _, _, scheme in self.groups), self.relative]
+        all_schemes = [*(group.position for group in self.groups), self.relative]
         inner = (scheme for scheme in all_schemes if not (scheme.embedded or scheme.absent))
         return list(dict.fromkeys(inner))
 
@@ -258,11 +253,10 @@ class Stack(Component):
         embed = self.embedding.layout()
         if self.position.embedded and (table := self.position.layout()).size:
             embed = replace(embed, parts={**embed.parts, "positions": table})
-        layers = tuple((at, replace(b.layout(), label=b.kind)) for at, b, _ in self.groups)
         parts: dict[str, Layout | LayerList] = {
             self.embedding.site: embed,
             **{name: scheme.layout() for name, scheme in self.schemes.items()},
-            "layers": self._layer_list(layers),
+            "layers": self._layer_list(),
         }
         if self.norm:
             parts["norm"] = self.norm.layout()
@@ -270,7 +264,10 @@ class Stack(Component):
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
         return Layout({name: p for name, p in parts.items() if p.size}, generates=self.causal)
 
-    def _layer_list(self, layers: tuple[tuple[Sequence[int], Layout], ...]) -> LayerList:
+    def _layer_list(self) -> LayerList:
+        layers = tuple(
+            (at, replace(block.layout(), label=block.kind)) for at, block, _ in self.groups
+        )
         if isinstance(self.share_layers, tuple):
             return LayerList(layers, order=self.share_layers)
         return LayerList(layers, passes=self.n_layers if self.share_layers else 1)
@@ -279,20 +276,18 @@ class Stack(Component):
         from zoo_components.modules.stack import LayerSchemes
         from zoo_components.modules.stack import Stack as Module
 
-        layers: dict[int, tuple[nn.Module, LayerSchemes]] = {}
         names = {scheme: name for name, scheme in self.schemes.items()}
-        for at, block, scheme in self.groups:
-            schemes = LayerSchemes(names.get(scheme), names.get(self.relative), block.reads)
-            for number in at:
-                layers[number] = block.build(), schemes
+        layers: dict[int, tuple[nn.Module, LayerSchemes]] = {}
+        for at, block, position in self.groups:
+            schemes = LayerSchemes(names.get(position), names.get(self.relative), block.reads)
+            layers |= {number: (block.build(), schemes) for number in at}
         ordered = [layers[number] for number in sorted(layers)]
-        order = [0] * self.n_layers if self.share_layers else range(self.n_layers)
         return Module(
             embed=self.embedding.build(self.position.build() if self.position.embedded else None),
             embed_name=self.embedding.site,
             layers=[layer for layer, _ in ordered],
             schemes_of_layers=[schemes for _, schemes in ordered],
-            order=self.share_layers if isinstance(self.share_layers, tuple) else order,
+            order=self._weights_of_layers,
             schemes={name: scheme.build() for name, scheme in self.schemes.items()},
             norm=self.norm.build() if self.norm else None,
             d_model=self.d_model,
