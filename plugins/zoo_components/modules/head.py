@@ -60,8 +60,11 @@ class LinearHead(nn.Module):
             x = x * self.input_scale
         values = self.out(x)
         if self.logits_bias is not None:
-            # In place: another tensor of this size takes a quarter of the product's time.
-            values = values.add_(self.logits_bias)
+            if values.requires_grad:  # it may be a view of a DTensor, which nobody may write to
+                values = values + self.logits_bias
+            else:
+                # In place: another tensor of this size takes a quarter of the product's time.
+                values = values.add_(self.logits_bias)
         return self.logits(values)
 
 
