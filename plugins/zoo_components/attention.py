@@ -9,12 +9,17 @@ from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contra
 from zoo.layout import Cut, Layout, Tensor, column_wise, linear, row_wise, vector
 from zoo.only_with import UNSTATED, NotWith, OnlyWith
 from zoo.slots import Attention, Norm
+from zoo_components.heads import check_default_head_dim, default_head_dim
 from zoo_components.norm import NoNorm
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 from zoo_components.projections import ALL, Projections
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from zoo_components.modules.heads import Gate, Temperature
+    from zoo_components.modules.masks import Reach
+    from zoo_components.modules.scores import Scoring
 
 NotNegative = Annotated[int, Field(ge=0)]
 
@@ -29,9 +34,7 @@ class MultiHead(Attention):
     """Query heads."""
     n_kv_heads: Shared[Size] = Field(default_factory=lambda data: data["n_heads"])
     """Key-value heads; each serves n_heads / n_kv_heads query heads."""
-    head_dim: Shared[Size] = Field(
-        default_factory=lambda data: max(1, data["d_model"] // data["n_heads"])
-    )
+    head_dim: Shared[Size] = Field(default_factory=default_head_dim)
     """The width of a query and key head; d_model / n_heads by default."""
     v_head_dim: Size = Field(default_factory=lambda data: data["head_dim"])
     """The width of a value head."""
@@ -144,13 +147,8 @@ class MultiHead(Attention):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "head_dim" not in self.model_fields_set and self.d_model % self.n_heads:
-            raise contradiction(
-                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}; "
-                "state `head_dim`, or change one of the two",
-                "n_heads",
-                "d_model",
-            )
+        if "head_dim" not in self.model_fields_set:
+            check_default_head_dim(self.d_model, self.n_heads)
         if self.n_heads % self.n_kv_heads:
             raise contradiction(
                 f"n_heads = {self.n_heads} is not divisible by n_kv_heads = {self.n_kv_heads}",
@@ -186,16 +184,6 @@ class MultiHead(Attention):
                 "v_head_dim",
             )
 
-    @property
-    def takes_global_tokens(self) -> bool:
-        return bool(self.global_tokens)
-
-    @property
-    def rotation_key(self) -> str | None:
-        if self.rotate_values:
-            return "rotate_values"
-        return "qk_norm_site" if self.qk_norm_site == "after_rotation" else None
-
     def _check_masks(self) -> None:
         stated = [name for name in ("window", "chunk") if getattr(self, name) != "none"]
         if len(stated) == 2:
@@ -228,6 +216,16 @@ class MultiHead(Attention):
             )
 
     @property
+    def takes_global_tokens(self) -> bool:
+        return bool(self.global_tokens)
+
+    @property
+    def rotation_key(self) -> str | None:
+        if self.rotate_values:
+            return "rotate_values"
+        return "qk_norm_site" if self.qk_norm_site == "after_rotation" else None
+
+    @property
     def against_fused(self) -> str | None:
         if self.sinks:
             return "fused kernels know no `sinks`"
@@ -255,24 +253,24 @@ class MultiHead(Attention):
             return {}
         return {"q_norm": self.n_heads, "k_norm": self.n_kv_heads}
 
-    @property
-    def _cuts_by_heads(self) -> bool:
-        """Whether processes can have some heads each: no norm is of all heads or has tensors for
-        each, and there is a map that adds the heads' outputs up."""
+    def _by_heads(self, cut: Cut) -> Cut | None:
+        """A cut that gives each process some of the heads; None where all of them are needed at
+        once: by a norm of all or with tensors for each, or without a map that adds them up."""
         norms = (self.qk_norm, self.v_norm)
-        return (
+        apart = (
             self.output_projection
             and self.qk_norm_scope in (None, "head")
             and self.sub_norm.absent
             and not any(tensor.buffer for norm in norms for _, tensor in norm.layout().tensors())
         )
+        return cut if apart else None
 
     def _projections(self) -> dict[str, Layout]:
         """The maps to queries, keys and values."""
         key_width = self.key_width or self.d_model
         q, k, v = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim, self.v_head_dim
-        queries = column_wise(self.n_heads) if self._cuts_by_heads else None
-        keys = column_wise(self.n_kv_heads) if self._cuts_by_heads else None
+        queries = self._by_heads(column_wise(self.n_heads))
+        keys = self._by_heads(column_wise(self.n_kv_heads))
         maps = {
             "q_proj": linear(self.d_model, q, bias="q" in self.bias, cut=queries),
             "k_proj": linear(key_width, k, bias="k" in self.bias, cut=keys),
@@ -282,70 +280,66 @@ class MultiHead(Attention):
             maps["v_proj"] = linear(key_width, v_width, bias="v" in self.bias, cut=keys)
         return maps
 
+    def _norm_parts(self) -> dict[str, Layout]:
+        n_heads = self._norms_per_head()
+        return {
+            name: _repeated(norm.layout(), n_heads[name])
+            if name in n_heads
+            else replace(norm.layout(), cut=self._by_heads(Cut({}, inputs=-3, outputs=-3)))
+            for name, norm in self._norms().items()
+        }
+
+    def _gate_parts(self) -> dict[str, Tensor | Layout]:
+        if self.output_gate == "none":
+            return {}
+        width = self.v_head_dim if self.output_gate_scope == "element" else 1
+        proj = linear(
+            self.d_model,
+            self.n_heads * width,
+            bias=self.output_gate_bias == "projection",
+            cut=self._by_heads(column_wise(self.n_heads)),
+        )
+        if self.output_gate_bias != "head":
+            return {"gate_proj": proj}
+        return {"gate_proj": proj, "gate_bias": vector(self.n_heads, "bias")}
+
+    def _output_projection(self) -> Layout:
+        return linear(
+            self.n_heads * self.v_head_dim,
+            self.d_out,
+            bias="o" in self.bias,
+            residual=True,
+            cut=self._by_heads(row_wise(self.n_heads)),
+        )
+
     def layout(self) -> Layout:
-        d_model = self.d_model
-        width, kv_width = self.n_heads * self.v_head_dim, self.n_kv_heads * self.v_head_dim
         parts: dict[str, Tensor | Layout] = {**self._projections()}
         if self.global_tokens:
             parts |= {f"global_{name}": one for name, one in self._projections().items()}
-        heads = self._norms_per_head()
-        for name, norm in self._norms().items():
-            parts[name] = _repeated(norm.layout(), heads[name]) if name in heads else norm.layout()
-            if self._cuts_by_heads:
-                parts[name] = replace(norm.layout(), cut=Cut({}, inputs=-3, outputs=-3))
+        parts |= {name: norm for name, norm in self._norm_parts().items() if norm.parts}
         if self.sinks:
             parts["sinks"] = vector(self.n_heads)
-        if self.output_gate != "none":
-            gates = width if self.output_gate_scope == "element" else self.n_heads
-            inner = column_wise(self.n_heads) if self._cuts_by_heads else None
-            with_bias = self.output_gate_bias == "projection"
-            parts["gate_proj"] = linear(d_model, gates, bias=with_bias, cut=inner)
-            if self.output_gate_bias == "head":
-                parts["gate_bias"] = vector(self.n_heads, "bias")
+        parts |= self._gate_parts()
         if self.output_projection:
-            outer = row_wise(self.n_heads) if self._cuts_by_heads else None
-            parts["o_proj"] = linear(
-                width, self.d_out, bias="o" in self.bias, residual=True, cut=outer
-            )
-        cache = self.n_kv_heads * self.head_dim + kv_width
+            parts["o_proj"] = self._output_projection()
         groups = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
         noun = "head" if self.n_kv_heads == 1 else "heads"
-        by_heads = Cut({"sinks": 0, "gate_bias": 0}, self.n_heads, by_itself=True)
+        cache = self.n_kv_heads * (self.head_dim + self.v_head_dim)
         return Layout(
-            {name: part for name, part in parts.items() if isinstance(part, Tensor) or part.parts},
+            parts,
             f"multi_head, {self.n_heads}{groups} {noun} of {self.head_dim}",
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
-            cut=by_heads if self._cuts_by_heads else None,
+            cut=self._by_heads(Cut({"sinks": 0, "gate_bias": 0}, self.n_heads, by_itself=True)),
         )
 
     def build(self) -> "nn.Module":
         from zoo_components.modules.attention import MultiHeadAttention
-        from zoo_components.modules.heads import Gate, PerHeadNorm, Temperature
-        from zoo_components.modules.masks import Reach
-        from zoo_components.modules.scores import Scoring
+        from zoo_components.modules.heads import PerHeadNorm
 
         norms = {name: norm.build() for name, norm in self._norms().items()}
         for name, n_heads in self._norms_per_head().items():
             norms[name] = PerHeadNorm(norms[name], n_heads=n_heads)
-        temperature = Temperature(
-            form=self.q_temperature,
-            scale=self.q_temperature_scale,
-            floor=self.q_temperature_floor,
-            shift=self.q_temperature_shift,
-        )
-        reach = Reach(window=number(self.window), sides=self.window_sides, chunk=number(self.chunk))
-        scoring = Scoring(
-            scale=self.scale,
-            softcap=number(self.softcap),
-            dropout=self.dropout,
-            uniform_masked_rows=self.masked_rows == "uniform",
-        )
-        gate = Gate(
-            activation=self.output_gate,
-            per_head=self.output_gate_scope == "head",
-            bias=self.output_gate_bias,
-        )
         return MultiHeadAttention(
             d_model=self.d_model,
             key_width=self.key_width or self.d_model,
@@ -362,13 +356,53 @@ class MultiHead(Attention):
             full_width_norm=self.qk_norm_scope == "full",
             norm_after_rotation=self.qk_norm_site == "after_rotation",
             rotate_values=bool(self.rotate_values),
-            temperature=None if self.q_temperature == "none" else temperature,
-            reach=None if self.window == self.chunk == "none" else reach,
-            scoring=scoring,
+            temperature=self._temperature(),
+            reach=self._reach(),
+            scoring=self._scoring(),
             sinks=self.sinks,
             global_tokens=bool(self.global_tokens),
             v_scale=self.v_scale,
-            gate=None if self.output_gate == "none" else gate,
+            gate=self._gate(),
+        )
+
+    def _temperature(self) -> "Temperature | None":
+        from zoo_components.modules.heads import Temperature
+
+        if self.q_temperature == "none":
+            return None
+        return Temperature(
+            form=self.q_temperature,
+            scale=self.q_temperature_scale,
+            floor=self.q_temperature_floor,
+            shift=self.q_temperature_shift,
+        )
+
+    def _reach(self) -> "Reach | None":
+        from zoo_components.modules.masks import Reach
+
+        if self.window == self.chunk == "none":
+            return None
+        return Reach(window=number(self.window), sides=self.window_sides, chunk=number(self.chunk))
+
+    def _scoring(self) -> "Scoring":
+        from zoo_components.modules.scores import Scoring
+
+        return Scoring(
+            scale=self.scale,
+            softcap=number(self.softcap),
+            dropout=self.dropout,
+            uniform_masked_rows=self.masked_rows == "uniform",
+        )
+
+    def _gate(self) -> "Gate | None":
+        from zoo_components.modules.heads import Gate
+
+        if self.output_gate == "none":
+            return None
+        return Gate(
+            activation=self.output_gate,
+            per_head=self.output_gate_scope == "head",
+            bias=self.output_gate_bias,
         )
 
 

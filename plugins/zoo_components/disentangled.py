@@ -8,6 +8,7 @@ from zoo.component import PositiveFloat, Probability, Shared, Size, contradictio
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Attention
+from zoo_components.heads import check_default_head_dim, default_head_dim
 from zoo_components.projections import ALL, Projections
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ class Disentangled(Attention):
     reads: ClassVar[str | None] = "rel_embed"
     n_heads: Shared[Size]
     """Heads."""
-    head_dim: Shared[Size] = Field(
-        default_factory=lambda data: max(1, data["d_model"] // data["n_heads"])
-    )
+    head_dim: Shared[Size] = Field(default_factory=default_head_dim)
     """The width of a head; d_model / n_heads by default."""
     bias: Shared[Projections] = ALL
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
@@ -60,13 +59,8 @@ class Disentangled(Attention):
                 "disentangled attention is about distances within one sequence: choose another "
                 "kind for `cross_attn`"
             )
-        if "head_dim" not in self.model_fields_set and self.d_model % self.n_heads:
-            raise contradiction(
-                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}; "
-                "state `head_dim`, or change one of the two",
-                "n_heads",
-                "d_model",
-            )
+        if "head_dim" not in self.model_fields_set:
+            check_default_head_dim(self.d_model, self.n_heads)
         if len(set(self.terms)) != len(self.terms):
             raise contradiction("`terms` names one term twice", "terms")
         return self
