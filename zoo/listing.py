@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from zoo.registry import Entry, Registry
+from zoo.registry import Registry
+from zoo.registry_file import Entry
 
 
 def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:

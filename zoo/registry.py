@@ -6,17 +6,15 @@ imported.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 from platformdirs import user_config_path
 
 from zoo.budget import Budget
-from zoo.catalog import MODEL_NAME, Catalog
-from zoo.document import Document, KeyPath, read_document
+from zoo.catalog import Catalog
 from zoo.errors import (
     Place,
     PluginError,
@@ -27,43 +25,18 @@ from zoo.errors import (
     in_order,
     quoted,
 )
+from zoo.registry_file import (
+    FILE_NAME,
+    SLOT_NAMES,
+    SOURCE,
+    Entry,
+    RegistryFile,
+    read_registry_file,
+)
 
 if TYPE_CHECKING:
     from zoo.slots import Plugin
     from zoo.source import Source
-
-FORMAT = 1
-SLOTS = (
-    "builder",
-    "block",
-    "attention",
-    "ffn",
-    "norm",
-    "position",
-    "embedding",
-    "head",
-    "init",
-)
-"""The names of the slots, which `zoo.slots` describes: a list of what there is needs no more."""
-SOURCE = "source"
-"""The group of the plugins that published models come from."""
-FILE_NAME = "registry.toml"
-NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_TARGET = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[\w./ -]+\.py):[A-Za-z_]\w*")
-
-
-class Entry(NamedTuple):
-    """One line of a registry: a plugin of a slot, or a named model."""
-
-    group: str
-    name: str
-    target: str
-    document: Document
-    folder: Path
-
-    @property
-    def place(self) -> Place:
-        return self.document.place((self.group, self.name))
 
 
 @dataclass
@@ -73,7 +46,7 @@ class Registry:
     what the one who loads it allows."""
 
     plugins: dict[str, dict[str, Entry]] = field(
-        default_factory=lambda: {slot: {} for slot in SLOTS}
+        default_factory=lambda: {slot: {} for slot in SLOT_NAMES}
     )
     sources: dict[str, Entry] = field(default_factory=dict[str, Entry])
     models: dict[str, Entry] = field(default_factory=dict[str, Entry])
@@ -93,30 +66,26 @@ class Registry:
                 name was written.
             PluginError: it cannot be imported, or is no description for that slot.
         """
-        return self._class(slot, kind, self.plugins[slot], at)
+        return self._class(slot, kind, at)
 
     def source(self, kind: str, at: Callable[[], Place] | None = None) -> type[Source]:
         """The source registered as `kind`. Raises as `plugin`."""
-        return self._class(SOURCE, kind, self.sources, at)
+        return self._class(SOURCE, kind, at)
 
-    def _class(
-        self,
-        group: str,
-        name: str,
-        entries: Mapping[str, Entry],
-        at: Callable[[], Place] | None,
-    ) -> type[Any]:
+    def _class(self, group: str, name: str, at: Callable[[], Place] | None) -> type[Any]:
         if (group, name) not in self._loaded:
+            entries = self.entries(group)
             if name not in entries:
-                raise RegistryError(
-                    Problem(
-                        f"unknown {group} {quoted(name)}",
-                        at() if at else None,
-                        help=did_you_mean(name, entries),
-                    )
-                )
+                message = f"unknown {group} {quoted(name)}"
+                hint = did_you_mean(name, entries)
+                raise RegistryError(Problem(message, at() if at else None, hint))
             self._loaded[group, name] = _load(entries[name], at)
         return self._loaded[group, name]
+
+    def entries(self, group: str) -> dict[str, Entry]:
+        """The lines of a slot, of `source`, `models` or `defaults`, by their names."""
+        others = {SOURCE: self.sources, "models": self.models, "defaults": self.defaults}
+        return others[group] if group in others else self.plugins[group]
 
     def model(self, name: str) -> Entry:
         """The named model. Raises `RegistryError` with the nearest name."""
@@ -155,9 +124,9 @@ def _interface(group: str) -> type[Any]:
         from zoo.source import Source
 
         return Source
-    from zoo.slots import SLOTS as INTERFACES
+    from zoo.slots import SLOTS
 
-    return INTERFACES[group]
+    return SLOTS[group]
 
 
 def shipped_registry() -> Path:
@@ -227,169 +196,49 @@ def read_layers(paths: Iterable[Path]) -> Registry:
 
 
 class _Layers:
-    """Merges registries and collects the problems of all of them."""
+    """Lays registries over each other and collects the problems of all of them."""
 
     def __init__(self) -> None:
         self.registry = Registry()
         self.problems: list[Problem] = []
-        self.seen: set[Path] = set()
+        self._seen: set[Path] = set()
 
     def add(self, path: Path, included: Callable[[], Place] | None = None) -> None:
+        """Lay a registry over those before; `included` says where one of them includes it."""
         resolved = path.resolve()
-        if resolved in self.seen:
+        if resolved in self._seen:
             return
-        self.seen.add(resolved)
-        here = Path.cwd()
+        self._seen.add(resolved)
         try:
-            shown = path.relative_to(here) if path.is_relative_to(here) else path
-            document = read_document(shown, included)
+            file = read_registry_file(path, included)
         except ZooError as error:
             self.problems += error.problems
             return
-        self.problems += document.problems
-        data = document.data
-        if type(data.get("format")) is not int or data["format"] != FORMAT:
-            place = document.place(("format",), value=True)
-            self.report(f"a registry states `format = {FORMAT}`", place)
-        known = {"format", "include", "families", "catalog", "defaults", "models", SOURCE, *SLOTS}
-        self.refuse_unknown(data, known, document, ())
+        self.problems += file.problems
         # First, so that this registry's own lines go over those that it includes.
-        include = data.get("include", [])
-        for index, package in enumerate(include if isinstance(include, list) else [include]):
-            self.include(document, package, index)
-        folder = resolved.parent
-        self.add_folder(document, folder, "families", self.registry.families)
-        self.add_folder(document, folder, "catalog", self.registry.catalog.folders)
-        for group in (*SLOTS, SOURCE, "models", "defaults"):
-            table = data.get(group, {})
-            if isinstance(table, dict):
-                for name, value in cast("dict[str, Any]", table).items():
-                    self.add_entry(document, folder, group, name, value)
+        for other in file.included:
+            self.add(other.path, other.named)
+        self._add_lines(file)
+
+    def _add_lines(self, file: RegistryFile) -> None:
+        if file.families is not None:
+            self.registry.families.append(file.families)
+        if file.catalog is not None:
+            self.registry.catalog.folders.append(file.catalog)
+        for entry in file.entries:
+            names = self.registry.entries(entry.group)
+            first = names.get(entry.name)
+            if first is None or entry.override:
+                names[entry.name] = entry
             else:
-                message = f"`{group}` maps names to {'specs' if group == 'models' else 'plugins'}"
-                place = document.place((group,), value=True)
-                self.report(message, place, f"write its lines below `[{group}]`")
-
-    def report(self, message: str, place: Place, hint: str | None = None) -> None:
-        self.problems.append(Problem(message, place, hint))
-
-    def refuse_unknown(
-        self, data: Iterable[str], known: Iterable[str], document: Document, path: KeyPath
-    ) -> None:
-        for key in data:
-            if key not in known:
-                place = document.place((*path, key))
-                self.report(f"unknown key {quoted(key)}", place, did_you_mean(key, known))
-
-    def add_entry(
-        self, document: Document, folder: Path, group: str, name: str, value: Any
-    ) -> None:
-        key, expected = _VALUES.get(group, _PLUGIN_VALUE)
-        names = self.table(group)
-        written: Mapping[str, Any] = value if isinstance(value, dict) else {key: value}
-        self.refuse_unknown(written, (key, "override"), document, (group, name))
-        if group == "defaults" and name not in SLOTS:
-            place = document.place((group, name))
-            self.report(f"there is no slot {quoted(name)}", place, did_you_mean(name, SLOTS))
-            return
-        pattern = MODEL_NAME if group == "models" else NAME
-        if not pattern.fullmatch(name):
-            signs = "letters, digits, `_`, `-` and `.`" if group == "models" else NAME_RULE
-            place = document.place((group, name))
-            message = f"{quoted(name)} is no name for a registry"
-            self.report(message, place, f"names are made of {signs}")
-            return
-        override = written.get("override", False)
-        if not isinstance(override, bool):
-            place = document.place((group, name, "override"), value=True)
-            self.report("`override` must be `true` or `false`", place)
-        target = written.get(key)
-        if not isinstance(target, str) or not _is_target(group, target):
-            place = document.place((group, name, key), value=True)
-            self.report(f"{_THING.get(group, group)} {quoted(name)} {expected}", place)
-            return
-        entry = Entry(group, name, target, document, folder)
-        first = names.get(name)
-        if first is None or override is True:
-            names[name] = entry
-            return
-        self.problems.append(
-            Problem(
-                f"{_THING.get(group, group)} {quoted(name)} is registered twice",
-                entry.place,
-                help="rename one, or say that this one goes over the first: "
-                f'{name} = {{ {key} = "{target}", override = true }}',
-                related=(("first registered here", first.place),),
-            )
-        )
-
-    def add_folder(self, document: Document, folder: Path, key: str, into: list[Path]) -> None:
-        """Add the folder that a registry names under `key`, if it does."""
-        name = document.data.get(key)
-        if name is None:
-            return
-        wrong = ""
-        if not isinstance(name, str) or not _is_inside(Path(name)):
-            wrong = f"`{key}` must be the name of a folder beside or below this file"
-        elif not (folder / name).is_dir():
-            wrong = f"there is no folder {quoted(name)}"
-        if wrong:
-            self.report(wrong, document.place((key,), value=True))
-        else:
-            into.append(folder / name)
-
-    def table(self, group: str) -> dict[str, Entry]:
-        if group == "models":
-            return self.registry.models
-        if group == SOURCE:
-            return self.registry.sources
-        return self.registry.defaults if group == "defaults" else self.registry.plugins[group]
-
-    def include(self, document: Document, package: object, index: int) -> None:
-        """Add the registry that an installed package ships, without importing the package."""
-        from importlib.util import find_spec
-
-        def place() -> Place:
-            return document.place(("include", index), value=True)
-
-        if not isinstance(package, str) or not re.fullmatch(r"[A-Za-z_]\w*", package):
-            message = "`include` must be the name of an installed package, or an array of names"
-            self.report(message, place())
-            return
-        try:
-            spec = find_spec(package)
-        except (ImportError, ValueError):
-            spec = None
-        folders = spec.submodule_search_locations if spec is not None else None
-        if not folders:
-            self.report(f"no package {quoted(package)} is installed", place())
-            return
-        path = Path(next(iter(folders))) / FILE_NAME
-        if path.is_file():
-            self.add(path, place)
-        else:
-            self.report(f"the package {quoted(package)} ships no {FILE_NAME}", place())
+                self.problems.append(_registered_twice(entry, first))
 
 
-_PLUGIN_VALUE = "target", 'needs a target: "package.module:Class" or "plugins/file.py:Class"'
-_VALUES = {
-    "models": ("spec", "needs the name of a spec file in the registry's folder or below"),
-    "defaults": ("kind", "must be the name of a plugin"),
-}
-_THING = {"models": "model", "defaults": "the default of"}
-NAME_RULE = "lower-case letters, digits and `_`, and begin with a letter"
-
-
-def _is_target(group: str, target: str) -> bool:
-    if group == "defaults":
-        return NAME.fullmatch(target) is not None
-    if group == "models":
-        return _is_inside(Path(target))
-    where = target.rpartition(":")[0]
-    is_sound = not where.endswith(".py") or _is_inside(Path(where))
-    return is_sound and _TARGET.fullmatch(target) is not None
-
-
-def _is_inside(path: Path) -> bool:
-    """Whether a path leads to something below the folder that it is taken from."""
-    return not path.is_absolute() and ".." not in path.parts and path != Path()
+def _registered_twice(entry: Entry, first: Entry) -> Problem:
+    over = f'{entry.name} = {{ {entry.key} = "{entry.target}", override = true }}'
+    return Problem(
+        f"{entry.thing} is registered twice",
+        entry.place,
+        help=f"rename one, or say that this one goes over the first: {over}",
+        related=(("first registered here", first.place),),
+    )

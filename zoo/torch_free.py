@@ -15,7 +15,8 @@ from typing import Any
 
 from zoo.document import Document
 from zoo.errors import PluginError
-from zoo.registry import Entry, Registry
+from zoo.registry import Registry
+from zoo.registry_file import Entry
 
 
 def import_failures(entries: Iterable[Entry]) -> list[str | None]:

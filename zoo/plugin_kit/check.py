@@ -20,7 +20,8 @@ from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
 from zoo.plugin_kit.promises import PROMISES, interface, layout, meta, schema, threads
 from zoo.plugin_kit.report import Check, Report
-from zoo.registry import Entry, Registry
+from zoo.registry import Registry
+from zoo.registry_file import Entry
 from zoo.spec import ModelSpec
 from zoo.torch_free import import_failures
 

@@ -16,7 +16,8 @@ from zoo.component import GIVEN, Component, Part, Size, Slot, fields_of
 from zoo.document import Document, from_data
 from zoo.errors import ZooError
 from zoo.layout import Layout, Tensor, embedding, linear, vector
-from zoo.registry import Entry, Registry
+from zoo.registry import Registry
+from zoo.registry_file import Entry
 from zoo.resolve import nodes, resolve
 from zoo.slots import (
     Attention,
