@@ -13,9 +13,9 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from zoo.full_form import origin_of
+from zoo.node import Node
 from zoo.reading import read_source
 from zoo.registry import Registry
-from zoo.resolve import Node
 from zoo.spec import ModelSpec
 from zoo.weights_file import Record
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zoo.toml_places import Places
 
 KeyPath = tuple[str | int, ...]
+"""Where a value stands in nested tables and arrays."""
 
 DEFAULT = Budget()
 
@@ -93,7 +94,7 @@ class Document:
         """Where the key at `path` stands, or its value; the nearest enclosing key if it is absent,
         and the start of the text if there is none."""
         if self.text is None:
-            where = ".".join(map(str, path))
+            where = dotted(path)
             return Place(f"{self.name}: {where}" if where else self.name)
         while path:
             if spans := self.places.spans.get(path):
@@ -110,6 +111,11 @@ class Document:
         """The place of a character, counted from the start of the text."""
         text = self.text or ""
         return self.at(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
+
+
+def dotted(path: KeyPath) -> str:
+    """A path as TOML writes it: `encoder.block.ffn`."""
+    return ".".join(map(str, path))
 
 
 def read_document(

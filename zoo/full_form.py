@@ -9,7 +9,7 @@ import tomlkit
 from tomlkit.container import Container
 from tomlkit.items import Table
 
-from zoo.resolve import Node
+from zoo.node import Node
 from zoo.tables import Leaf
 
 if TYPE_CHECKING:

@@ -6,15 +6,14 @@ and `zoo show --resolved`, can tell its origin. Nothing is validated here but na
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from zoo.budget import raising
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
-from zoo.document import Document, KeyPath
+from zoo.document import Document, KeyPath, dotted
 from zoo.errors import (
     Findings,
     PluginError,
@@ -26,37 +25,12 @@ from zoo.errors import (
 )
 from zoo.extends import SPEC_NAME, with_parents
 from zoo.layer_rules import SELECTORS, START, RuleError, groups, selected
+from zoo.node import Node, Resolved
 from zoo.registry import Registry
 from zoo.slots import Plugin
+from zoo.spec import FORMAT
 from zoo.tables import Leaf, Table, as_table, described, merge_values, slot_table
 from zoo.usage import Usage
-
-FORMAT = 1
-
-
-@dataclass(eq=False, slots=True)
-class Node:
-    """A component with its class found and its values collected; children are nodes.
-
-    `path` is the component's place in the resolved spec, which may differ from where its values
-    are written. A child whose plugin could not be found is None.
-    """
-
-    cls: type[Component]
-    path: KeyPath
-    table: Table
-    kind: Leaf | None = None
-    values: dict[str, Leaf | Node | list[Node] | None] = field(
-        default_factory=dict[str, "Leaf | Node | list[Node] | None"]
-    )
-
-
-class Resolved(NamedTuple):
-    """A spec's name and its tree, ready to be validated, and the problems found so far."""
-
-    name: str
-    root: Node
-    findings: Findings
 
 
 def resolve(document: Document, registry: Registry) -> Resolved:
@@ -87,38 +61,37 @@ class _Resolver:
         self.failed: set[tuple[str, str]] = set()
 
     def resolve(self) -> Resolved:
-        root = self.root
-        name = self.root_value(root, "name", str, "a string")
-        if name is not None and not SPEC_NAME.fullmatch(name):
+        name = self.top_level("name", str, "a string")
+        if name is not None and not SPEC_NAME.fullmatch(name.value):
             message = "`name` is made of letters, digits, `-`, `_` and `.`"
-            self.findings.add(Problem(message, root.entries["name"].place(value=True)))
-        version = self.root_value(root, "format", int, "an integer")
-        if version is not None and version != FORMAT:
-            message, hint = f"spec format {version} is not known", f"this zoo reads format {FORMAT}"
-            self.findings.add(Problem(message, root.entries["format"].place(value=True), hint))
-        kind = self.root_value(root, "builder", str, "the name of a builder")
-        leaf = root.entries.get("builder")
-        if kind is None or not isinstance(leaf, Leaf):
-            raise self.findings.error()
-        cls = self.plugin("builder", leaf)
+            self.findings.add(Problem(message, name.place()))
+        version = self.top_level("format", int, "an integer")
+        if version is not None and version.value != FORMAT:
+            message = f"spec format {version.value} is not known"
+            hint = f"this zoo reads format {FORMAT}"
+            self.findings.add(Problem(message, version.place(), hint))
+        builder = self.top_level("builder", str, "the name of a builder")
+        cls = self.plugin("builder", builder) if builder is not None else None
         if cls is None:
             raise self.findings.error()
-        node = self.node(cls, leaf, [root], (), frozenset())
-        for table in (root, *self.rules):
+        node = self.node(cls, builder, [self.root], (), frozenset())
+        for table in (self.root, *self.rules):
             self.usage.report_unused(table, self.findings, self.is_of_parents)
-        return Resolved(str(name), node, self.findings)
+        return Resolved(name.value if name is not None else "", node, self.findings)
 
-    def root_value(self, root: Table, key: str, kind: type, expected: str) -> Any:
-        self.usage.remember(root, key)
-        entry = root.entries.get(key)
+    def top_level(self, key: str, kind: type, expected: str) -> Leaf | None:
+        """The value of a key that every spec states; None, and a problem, if it is missing or not
+        of type `kind`."""
+        self.usage.remember(self.root, key)
+        entry = self.root.entries.get(key)
         if entry is None:
             hint = f"add `{key} = ...` at the top"
-            self.findings.add(Problem(f"the key `{key}` is missing", root.place(), hint))
+            self.findings.add(Problem(f"the key `{key}` is missing", self.root.place(), hint))
             return None
         self.usage.use(entry)
         value = entry.value if isinstance(entry, Leaf) else {}
-        if isinstance(value, kind) and not isinstance(value, bool):
-            return value
+        if isinstance(entry, Leaf) and isinstance(value, kind) and not isinstance(value, bool):
+            return entry
         message = f"`{key}` must be {expected}, not {described(value)}"
         kinds = allowed(self.registry.plugins["builder"]) if key == "builder" else None
         self.findings.add_unless_told(Problem(message, entry.place(value=True), kinds))
@@ -196,38 +169,43 @@ class _Resolver:
     def slot(
         self, name: str, slot: Slot, scope: list[Table], path: KeyPath, given: frozenset[str]
     ) -> Node | None:
+        """The component that fills a slot; None, and a problem, if there is no such plugin."""
         table = self.slot_table(name, slot, scope)
-        kind = table.entries.get("kind") or self.default_kind(slot, table)
-        cls = None
         limit = self.registry.budget.key_depth
         if len(path) > limit:
-            where = ".".join(map(str, path[:6]))
-            message = f"components are nested more than {limit} deep: `{where}...`"
+            message = f"components are nested more than {limit} deep: `{dotted(path[:6])}...`"
             outer = (scope[-1].entries.get("kind") or scope[-1]).place(value=True)
             self.findings.add(Problem(message, outer, raising("key_depth")))
             return None
+        kind = self.kind(slot, table, path)
+        cls = self.plugin(slot.slot, kind) if kind is not None else None
+        if cls is not None:
+            return self.node(cls, kind, [*scope, table], path, given)
+        # Nobody knows what the table means. The keys around it are taken as the default kind would.
+        self.usage.use_all(table)
+        default = self.default_kind(slot, table)
+        if default and (default_class := self.load_quietly(slot.slot, default.value)):
+            empty = Table({}, table.document, table.path)
+            self.node(default_class, None, [*scope, empty], path, given)
+        return None
+
+    def kind(self, slot: Slot, table: Table, path: KeyPath) -> Leaf | None:
+        """The kind that a slot's table names, or its default; None, and a problem, if that is no
+        name, or there is none."""
+        for source in table.written():
+            self.usage.remember(source, "kind")
+            if entry := source.entries.get("kind"):
+                self.usage.use(entry)
+        kind = table.entries.get("kind") or self.default_kind(slot, table)
         if kind is None:
-            message = f"`{'.'.join(map(str, path))}` needs a `kind`"
+            message = f"`{dotted(path)}` needs a `kind`"
             self.findings.add(Problem(message, table.place(value=True), self.kinds(slot)))
         elif not isinstance(kind, Leaf) or not isinstance(kind.value, str):
             message = f"`kind` must be a string, not {described(getattr(kind, 'value', {}))}"
             problem = Problem(message, kind.place(value=True), self.kinds(slot))
             self.findings.add_unless_told(problem)
         else:
-            cls = self.plugin(slot.slot, kind)
-        for source in table.written():
-            self.usage.remember(source, "kind")
-            if entry := source.entries.get("kind"):
-                self.usage.use(entry)
-        if cls is not None and isinstance(kind, Leaf):
-            return self.node(cls, kind, [*scope, table], path, given)
-        # Nobody knows what the table means. The keys around it are taken as the default kind would.
-        self.usage.use_all(table)
-        default = self.registry.defaults.get(slot.slot)
-        usual = slot.default or (default.target if default else None)
-        if default_class := self.load_quietly(slot.slot, usual):
-            empty = Table({}, table.document, table.path)
-            self.node(default_class, None, [*scope, empty], path, given)
+            return kind
         return None
 
     def kinds(self, slot: Slot) -> str:
@@ -277,7 +255,7 @@ class _Resolver:
         self.usage.use(entry)
         if not isinstance(entry, Table):
             message = f"`{name}` must be a table, not {described(entry.value)}"
-            hint = f"write its keys below `[{'.'.join(map(str, path))}]`"
+            hint = f"write its keys below `[{dotted(path)}]`"
             self.findings.add_unless_told(Problem(message, entry.place(), hint))
             entry = Table({}, own.document, (*own.path, name))
         part_class: Any = cls.model_fields[name].annotation
@@ -295,33 +273,16 @@ class _Resolver:
         own = scope[-1]
         self.usage.remember(own, name)
         entry = own.entries.get(name)
-        count = node.values.get(mark.count)
-        limit = self.registry.budget.layers
-        n_layers = count.value if isinstance(count, Leaf) else None
-        if isinstance(count, Leaf) and isinstance(n_layers, int) and n_layers > limit:
-            message = f"the stack has {n_layers:,} layers, more than {limit:,}"
-            self.findings.add(Problem(message, count.place(), raising("layers")))
-            if entry is not None:
-                self.usage.use(entry)
-            return []
-        if entry is None:
-            return []
-        self.usage.use(entry)
-        if not isinstance(entry, Leaf) or not _is_list_of_tables(entry.value):
-            message = f"`{name}` must be a list of tables"
-            if isinstance(entry, Leaf):
-                message += f", not {described(entry.value)}"
-            hint = f"write [[{'.'.join(map(str, (*own.path, name)))}]]"
-            self.findings.add_unless_told(Problem(message, entry.place(value=True), hint))
-            return []
-        if not isinstance(count, Leaf) or type(count.value) is not int:
+        written = [] if entry is None else self.list_of_tables(name, entry)
+        n_layers = self.n_layers(node.values.get(mark.count))
+        if entry is None or n_layers is None:
             return []
         rules = [
             as_table(rule, entry.document, (*entry.path, index), self.findings)
-            for index, rule in enumerate(entry.value)
+            for index, rule in enumerate(written)
         ]
         self.rules += rules
-        selections = [self.selected(rule, count.value) for rule in rules]
+        selections = [self.selected(rule, n_layers) for rule in rules]
         found: list[Node] = []
         for numbers, layers in groups(selections).items():
             around = [*scope, *(rules[number] for number in numbers)]
@@ -330,6 +291,30 @@ class _Resolver:
             group.values["at"] = Leaf(layers, around[-1].document, around[-1].path)
             found.append(group)
         return found
+
+    def list_of_tables(self, name: str, entry: Leaf | Table) -> list[dict[str, Any]]:
+        """The tables of a list; none, and a problem, if the value is no such list."""
+        self.usage.use(entry)
+        value = entry.value if isinstance(entry, Leaf) else None
+        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+            return value
+        message = f"`{name}` must be a list of tables"
+        if isinstance(entry, Leaf):
+            message += f", not {described(entry.value)}"
+        hint = f"write [[{dotted(entry.path)}]]"
+        self.findings.add_unless_told(Problem(message, entry.place(value=True), hint))
+        return []
+
+    def n_layers(self, count: Leaf | Node | list[Node] | None) -> int | None:
+        """How many layers there are; None if that is no number, or more than allowed."""
+        if not isinstance(count, Leaf) or type(count.value) is not int:
+            return None
+        limit = self.registry.budget.layers
+        if count.value <= limit:
+            return count.value
+        message = f"the stack has {count.value:,} layers, more than {limit:,}"
+        self.findings.add(Problem(message, count.place(), raising("layers")))
+        return None
 
     def selected(self, rule: Table, n_layers: int) -> list[int]:
         stated: dict[str, Any] = {}
@@ -361,16 +346,3 @@ class _Resolver:
 
     def is_of_parents(self, entry: Leaf | Table) -> bool:
         return (entry.document, entry.path) in self.used_by_parents
-
-
-def _is_list_of_tables(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
-
-
-def nodes(root: Node) -> Iterator[Node]:
-    """The tree's nodes, parents first."""
-    yield root
-    for value in root.values.values():
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, Node):
-                yield from nodes(child)

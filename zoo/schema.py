@@ -16,8 +16,8 @@ from zoo.errors import Problem, ZooError
 from zoo.field_docs import class_doc, field_docs
 from zoo.layer_rules import SELECTORS, START
 from zoo.registry import Registry
-from zoo.resolve import FORMAT
 from zoo.schema_values import Reading, Readings, Schema, merged, plain_value
+from zoo.spec import FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SPEC_NAME = "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"

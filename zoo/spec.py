@@ -13,7 +13,7 @@ from zoo.plugin_errors import plugin_code
 from zoo.slots import Builder
 
 if TYPE_CHECKING:
-    from zoo.resolve import Node
+    from zoo.node import Node
 
 FORMAT = 1
 

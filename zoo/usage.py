@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zoo.document import Document, KeyPath
+from zoo.document import Document, KeyPath, dotted
 from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, quoted
 from zoo.tables import Leaf, Table
 
@@ -45,7 +45,7 @@ class Usage:
         """Report the keys of a table that no component looks for, and the values that never count,
         but for those that are `excused`."""
         known = self.known.get(table.path, set())
-        inside = f" in `{'.'.join(map(str, table.path))}`" if table.path else ""
+        inside = f" in `{dotted(table.path)}`" if table.path else ""
         for key, entry in table.entries.items():
             if entry in self.used:
                 if isinstance(entry, Table):
@@ -66,5 +66,5 @@ class Usage:
         """What may be meant by an unknown key: where it belongs, or the nearest name."""
         homes = [path for path, names in self.known.items() if path and key in names]
         if homes:
-            return f"{quoted(key)} is a key of `{'.'.join(map(str, homes[0]))}`"
+            return f"{quoted(key)} is a key of `{dotted(homes[0])}`"
         return did_you_mean(key, known)

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from zoo.component import FAILED, SHARED, Component, fields_of, given_of
-from zoo.document import KeyPath
+from zoo.document import KeyPath, dotted
 from zoo.errors import MAX_SHOWN, Place, PluginError, Problem
+from zoo.node import Node, Resolved
 from zoo.plugin_errors import describe_failure, plugin_code
-from zoo.resolve import Node, Resolved, nodes
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
 from zoo.tables import Leaf
@@ -60,7 +60,7 @@ class _Validation:
 
     def without_effect(self, name: str, reason: str) -> None:
         node = self.enclosing[-1]
-        where = f" of `{_dotted(node.path)}`" if node.path else ""
+        where = f" of `{dotted(node.path)}`" if node.path else ""
         self.idle[node, name] = f"`{name}`{where} {reason}"
 
     def make(self, node: Node, given: Mapping[str, Any]) -> Component | None:
@@ -160,7 +160,7 @@ class _Validation:
         elif missing:
             shared = fields_of(node.cls)[name] is SHARED
             key = (name, self.place_of(node), shared)
-            self.missing.setdefault(key, []).append(_dotted((*node.path, name)))
+            self.missing.setdefault(key, []).append(dotted((*node.path, name)))
         elif same[0]["type"] == "assertion_error":
             self.add_assertion(node, same[0].get("ctx", {})["error"])
         else:
@@ -233,7 +233,7 @@ class _Validation:
             if isinstance(value, Leaf) and value.stated:
                 return value
         for around in self.enclosing[-2:-1] if not inner else ():
-            for node in nodes(around):
+            for node in around.walk():
                 value = node.values.get(name)
                 if isinstance(value, Leaf):
                     return value
@@ -249,12 +249,8 @@ class _Validation:
         return node.table.place()
 
 
-def _dotted(path: KeyPath) -> str:
-    return ".".join(map(str, path))
-
-
 def _named(node: Node) -> str:
-    return f"`{_dotted(node.path)}`" if node.path else "the spec"
+    return f"`{dotted(node.path)}`" if node.path else "the spec"
 
 
 def _path_inside(value: object, location: Sequence[str | int]) -> KeyPath:

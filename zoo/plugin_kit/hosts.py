@@ -18,7 +18,7 @@ from zoo.errors import ZooError
 from zoo.layout import Layout, Tensor, embedding, linear, vector
 from zoo.registry import Registry
 from zoo.registry_file import Entry
-from zoo.resolve import nodes, resolve
+from zoo.resolve import resolve
 from zoo.slots import (
     Attention,
     Block,
@@ -205,7 +205,7 @@ def complete(data: Mapping[str, Any], registry: Registry) -> ModelSpec:
         ZooError: a value cannot be guessed, or what was guessed is not allowed.
     """
     found: dict[str, Any] = dict(data)
-    for node in nodes(resolve(from_data(found, "<check>"), registry).root):
+    for node in resolve(from_data(found, "<check>"), registry).root.walk():
         for name in fields_of(node.cls).keys() - node.values.keys() - {"kind"}:
             value = _guess(node.cls, name)
             if value is not None:
