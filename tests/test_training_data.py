@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from toy_training import PAIRS
 
 from zoo.errors import TrainingError
-from zoo.slots import Generation
+from zoo.purpose import Generation
 from zoo.training.batches import Row, batches, part
 from zoo.training.data import read_data
 from zoo.training.encoding import encode

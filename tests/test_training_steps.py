@@ -10,7 +10,7 @@ import torch
 from toy_training import MODEL, PAIRS
 
 import zoo
-from zoo.slots import Generation
+from zoo.purpose import Generation
 from zoo.training.encoding import encode
 from zoo.training.objective import collate, n_labels, summed_loss
 from zoo.training.optimization import make_optimizer, share_of_peak

@@ -59,10 +59,7 @@ def new_file(path: Path) -> Generator[BinaryIO]:
                 folder.rmdir()
         if not isinstance(error, OSError):
             raise
-        reason = error.strerror or str(error)
-        raise ZooError(
-            Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
-        ) from None
+        raise _not_written(path, error) from None
     try:
         for folder in {target.parent, *(folder.parent for folder in made)}:
             sync(folder)
@@ -104,14 +101,16 @@ def new_folder(path: Path) -> Generator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         if not isinstance(error, OSError):
             raise
-        reason = error.strerror or str(error)
-        raise ZooError(
-            Problem(f"cannot write {str(path)!r}: {reason}", help="what was there is untouched")
-        ) from None
+        raise _not_written(path, error) from None
     try:
         sync(target.parent)
     except OSError as error:
         raise _not_settled(path, error) from None
+
+
+def _not_written(path: Path, error: OSError) -> ZooError:
+    message = f"cannot write {str(path)!r}: {error.strerror or error}"
+    return ZooError(Problem(message, help="what was there is untouched"))
 
 
 def _not_settled(path: Path, error: OSError) -> ZooError:

@@ -4,15 +4,16 @@ The core knows these interfaces and no component by name. A slot's class states 
 its parent gives. The docstring of each states the `forward` of the module that `build` returns.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from zoo.component import Component, Given, Shared, Slot
 from zoo.layout import Layout, Tensor
 from zoo.only_with import NotWith
+from zoo.purpose import Generation, Reading, Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,49 +33,6 @@ NORM_SITES: Mapping[str, tuple[NormSite, ...]] = {
 }
 """The norms around a sublayer f for each short form: `pre` is f's input, `post` its output before
 the residual sum, `out` the sum. "Post-norm" of Vaswani et al. (2017) normalises the sum."""
-
-
-class Generation(NamedTuple):
-    """What `zoo.generate` has to know of a model that generates.
-
-    Args:
-        target_vocab: the ids that are generated are below this.
-        source_vocab: those of the source are below this; None for a source of vectors.
-        has_source: whether there is an encoder.
-        needs_memory: whether the caller gives what cross-attention attends to.
-        pad_id: padding of the target, which the model hides from itself.
-        source_pad_id: the same of the source.
-        longest: the most target tokens that the positions allow; None for no end.
-        longest_source: the same of the source.
-        not_incremental: the parts for whose sake each token is computed from all before it.
-        changes: `changes(before, after)` is `Position.changes` of the target's positions.
-    """
-
-    target_vocab: int
-    source_vocab: int | None = None
-    has_source: bool = False
-    needs_memory: bool = False
-    pad_id: int | None = None
-    source_pad_id: int | None = None
-    longest: int | None = None
-    longest_source: int | None = None
-    not_incremental: tuple[str, ...] = ()
-    changes: Callable[[int, int], bool] = lambda before, after: False
-
-
-class Reading(NamedTuple):
-    """What is read by a model that is called with ids alone.
-
-    Args:
-        vocab: ids are below this.
-        longest: the most tokens that the positions allow; None for no end.
-    """
-
-    vocab: int
-    longest: int | None = None
-
-
-Task = Literal["translate", "generate", "embed", "fill_mask", "classify"]
 
 
 class Plugin(Component):

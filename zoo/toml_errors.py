@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-from zoo.document import Document
+from zoo.document import Document, dotted
 from zoo.errors import Problem, SpecError, in_order, quoted
 from zoo.toml_places import Duplicate, find_places
 
@@ -47,10 +47,10 @@ def read_around_errors(document: Document) -> None:
 
 
 def _duplicate_problem(document: Document, duplicate: Duplicate) -> Problem:
-    name = quoted(".".join(map(str, duplicate.path)))
+    name = quoted(dotted(duplicate.path))
     message, hint = f"{name} is written twice", "keep one of the two"
     if duplicate.outer:
-        outer = quoted(".".join(map(str, duplicate.outer)))
+        outer = quoted(dotted(duplicate.outer))
         message = f"{name} adds to {outer}, which is complete"
         hint = "write it where the other keys are"
     first = ("first written here", document.at(*duplicate.first))

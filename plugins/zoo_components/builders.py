@@ -6,7 +6,8 @@ from pydantic import model_validator
 
 from zoo.component import Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.slots import Builder, Generation, Head, Reading, Task
+from zoo.purpose import Generation, Reading, Task
+from zoo.slots import Builder, Head
 from zoo_components.stack import DecoderStack, EncoderStack
 
 if TYPE_CHECKING:
@@ -48,9 +49,8 @@ class EncoderDecoder(Builder):
         return self
 
     def ties(self) -> dict[str, str]:
-        table = f"decoder.{TOKENS}"
-        ties = {f"head.{name}": target for name, target in self.head.ties(table).items()}
-        return ties | ({f"encoder.{TOKENS}": table} if self.share_embeddings else {})
+        shared = {f"encoder.{TOKENS}": f"decoder.{TOKENS}"} if self.share_embeddings else {}
+        return _head_ties(self.head, "decoder") | shared
 
     @property
     def generation(self) -> Generation | None:
@@ -116,8 +116,7 @@ class Encoder(Builder):
         return self
 
     def ties(self) -> dict[str, str]:
-        table = f"encoder.{TOKENS}"
-        return {f"head.{name}": target for name, target in self.head.ties(table).items()}
+        return _head_ties(self.head, "encoder")
 
     @property
     def reading(self) -> Reading | None:
@@ -171,8 +170,7 @@ class Decoder(Builder):
         return self
 
     def ties(self) -> dict[str, str]:
-        table = f"decoder.{TOKENS}"
-        return {f"head.{name}": target for name, target in self.head.ties(table).items()}
+        return _head_ties(self.head, "decoder")
 
     @property
     def generation(self) -> Generation | None:
@@ -207,6 +205,12 @@ class Decoder(Builder):
             decoder=self.decoder.build(), head=self.head.build(), head_pools=self.head.pools
         )
         return model.tie(self.ties())
+
+
+def _head_ties(head: Head, stack: str) -> dict[str, str]:
+    """The head's tensors that are those of the token table of a stack."""
+    ties = head.ties(f"{stack}.{TOKENS}")
+    return {f"head.{name}": target for name, target in ties.items()}
 
 
 def _whole(**parts: Layout) -> Layout:

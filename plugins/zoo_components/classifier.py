@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from zoo.component import Probability, Shared, Size, Slot
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, OnlyWith
-from zoo.slots import Head, Norm, Task
+from zoo.purpose import Task
+from zoo.slots import Head, Norm
 
 if TYPE_CHECKING:
     from torch import nn

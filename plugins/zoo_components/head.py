@@ -6,7 +6,8 @@ from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Size, Slot
 from zoo.layout import BY_VOCABULARY, Layout, Tensor, linear
-from zoo.slots import Head, Norm, Task
+from zoo.purpose import Task
+from zoo.slots import Head, Norm
 from zoo_components.activation import Activated, Activation
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 

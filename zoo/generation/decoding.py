@@ -10,7 +10,7 @@ import torch
 from zoo.cache import Cache
 from zoo.errors import InputError, Problem, WeightsError
 from zoo.generation.prompts import Rows
-from zoo.slots import Generation
+from zoo.purpose import Generation
 from zoo.transformer import Transformer
 
 

@@ -18,7 +18,7 @@ from zoo.generation.prompts import (
     read_vectors,
 )
 from zoo.generation.search import Ends
-from zoo.slots import Generation
+from zoo.purpose import Generation
 from zoo.transformer import Transformer
 
 

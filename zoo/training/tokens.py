@@ -11,7 +11,7 @@ from typing import Any
 from zoo.atomic import write_text
 from zoo.errors import Place, Problem, TrainingError, did_you_mean
 from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
-from zoo.slots import Generation
+from zoo.purpose import Generation
 from zoo.training.extras import extra
 from zoo.training.split import Example
 from zoo.training.tables import Bpe, Specials, TokenizerFiles

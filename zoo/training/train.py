@@ -7,9 +7,9 @@ from typing import Any
 
 from zoo.errors import Problem, TrainingError, ZooError
 from zoo.model_files import SPECIAL_IDS
+from zoo.purpose import Generation
 from zoo.reading import read_source
 from zoo.registry import Registry, load_registry
-from zoo.slots import Generation
 from zoo.spec import ModelSpec
 from zoo.training.data import read_data
 from zoo.training.learner import Learner
