@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from benchmarks import limits
 from benchmarks.measure import Ratio, compared, timed
@@ -123,34 +125,37 @@ def bert(sizes: Sizes, *, padded: bool) -> Group:
 def gpt2(sizes: Sizes) -> Group:
     """A decoder with learned positions."""
     theirs, ours = hugging_face.gpt2(**sizes)
-    tokens = ids(1, 256, sizes)
-    cases: dict[str, Case] = {
-        "zoo": lambda: ours(tokens),
-        "transformers": lambda: theirs(tokens, use_cache=False).logits,
+    others = {
+        f"{package} {SIZES_ONLY}": library.gpt2(**sizes)
+        for package in ("x-transformers", "litgpt")
+        if (library := peer(package))
     }
-    for package in ("x-transformers", "litgpt"):
-        if library := peer(package):
-            cases[f"{package} {SIZES_ONLY}"] = called(library.gpt2(**sizes), tokens)
-    return Group("GPT-2 small, 1 x 256", cases)
+    return decoder("GPT-2 small", sizes, theirs, ours, others)
 
 
 def llama(sizes: Sizes) -> Group:
     """A decoder with rotary positions and grouped queries."""
     theirs, ours = hugging_face.llama(**sizes)
+    others = {
+        package: library.llama(theirs)
+        for package in ("x-transformers", "litgpt")
+        if (library := peer(package))
+    }
+    what = f"Llama, {sizes['heads']} heads over {sizes['kv_heads']}"
+    return decoder(what, sizes, theirs, ours, others)
+
+
+def decoder(
+    what: str, sizes: Sizes, theirs: nn.Module, ours: nn.Module, others: Mapping[str, nn.Module]
+) -> Group:
+    """A decoder of `transformers`, the zoo's, and those of other libraries."""
     tokens = ids(1, 256, sizes)
     cases: dict[str, Case] = {
         "zoo": lambda: ours(tokens),
         "transformers": lambda: theirs(tokens, use_cache=False).logits,
+        **{name: partial(other, tokens) for name, other in others.items()},
     }
-    for package in ("x-transformers", "litgpt"):
-        if library := peer(package):
-            cases[package] = called(library.llama(theirs), tokens)
-    return Group(f"Llama, {sizes['heads']} heads over {sizes['kv_heads']}, 1 x 256", cases)
-
-
-def called(model: Callable[[torch.Tensor], torch.Tensor], tokens: torch.Tensor) -> Case:
-    """A case of one argument."""
-    return lambda: model(tokens)
+    return Group(f"{what}, 1 x 256", cases)
 
 
 def ids(batch: int, length: int, sizes: Sizes) -> torch.Tensor:

@@ -151,6 +151,18 @@ class Stack(nn.Module):
             schemes: self.with_schemes(shared, schemes, positions, keys, x.dtype)
             for schemes in dict.fromkeys(self.schemes_of_layers)
         }
+        x, maps = self.run_layers(x, contexts, cache)
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.out_proj is not None:
+            x = self.out_proj(x)
+        return x, maps
+
+    def run_layers(
+        self, x: torch.Tensor, contexts: Mapping[LayerSchemes, LayerContext], cache: Cache | None
+    ) -> tuple[torch.Tensor, Maps]:
+        """The states after the last layer, and the weights by kind; each layer is told the context
+        of its position schemes."""
         found: dict[str, list[torch.Tensor]] = {}
         for place, number in enumerate(self.order):
             context = contexts[self.schemes_of_layers[number]]
@@ -159,10 +171,6 @@ class Stack(nn.Module):
             x, maps = self.layers[number](x, context)
             for kind, weights in maps.items():
                 found.setdefault(kind, []).append(weights)
-        if self.norm is not None:
-            x = self.norm(x)
-        if self.out_proj is not None:
-            x = self.out_proj(x)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
 
     def check_memory(self, memory: torch.Tensor | None) -> None:
