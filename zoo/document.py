@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KeyPath = tuple[str | int, ...]
 """Where a value stands in nested tables and arrays."""
 
-DEFAULT = Budget()
+DEFAULT_BUDGET = Budget()
 
 MAX_INTEGER = 2**53 - 1  # the largest that JSON readers agree on (RFC 8785, section 3.2.2.3)
 INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that every JSON reader keeps"
@@ -58,7 +58,7 @@ class Document:
         name: str,
         data: dict[str, Any],
         text: str | None = None,
-        max_depth: int = DEFAULT.key_depth,
+        max_depth: int = DEFAULT_BUDGET.key_depth,
         *,
         stored: bool = False,
     ) -> None:
@@ -119,7 +119,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def read_document(
-    path: Path, named: Callable[[], Place] | None = None, *, budget: Budget = DEFAULT
+    path: Path, named: Callable[[], Place] | None = None, *, budget: Budget = DEFAULT_BUDGET
 ) -> Document:
     """Read a TOML file; `named` says where another file names this one, if one does.
 
@@ -159,7 +159,7 @@ def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str |
     return f"{name} is not a path", None  # it holds a NUL
 
 
-def parse(text: str, name: str, *, budget: Budget = DEFAULT) -> Document:
+def parse(text: str, name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
     """Parse TOML text; `name` stands for it in messages. Raises `SpecError` as `read_document`."""
     document = Document(name, {}, text, max_depth=budget.key_depth)
     if not text.strip():
@@ -196,7 +196,7 @@ def _too_deep(document: Document) -> Problem | None:
     return None
 
 
-def from_data(data: dict[str, Any], name: str, *, budget: Budget = DEFAULT) -> Document:
+def from_data(data: dict[str, Any], name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
     """A document made of data that was not read from text."""
     return Document(name, data, max_depth=budget.key_depth)
 

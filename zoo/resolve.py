@@ -29,7 +29,7 @@ from zoo.node import Node, Resolved
 from zoo.registry import Registry
 from zoo.slots import Plugin
 from zoo.spec import FORMAT
-from zoo.tables import Leaf, Table, as_table, described, merge_values, slot_table
+from zoo.tables import Leaf, Table, as_table, described, long_form, merge_values
 from zoo.usage import Usage
 
 
@@ -221,7 +221,7 @@ class _Resolver:
                 self.usage.remember(table, key)
                 if entry is None:
                     continue
-                over = slot_table(merge_values(merged, entry))
+                over = long_form(merge_values(merged, entry))
                 if over is not None:
                     merged = over
                     continue
@@ -282,7 +282,7 @@ class _Resolver:
             for index, rule in enumerate(written)
         ]
         self.rules += rules
-        selections = [self.selected(rule, n_layers) for rule in rules]
+        selections = [self.layers_of(rule, n_layers) for rule in rules]
         found: list[Node] = []
         for numbers, layers in groups(selections).items():
             around = [*scope, *(rules[number] for number in numbers)]
@@ -316,7 +316,8 @@ class _Resolver:
         self.findings.add(Problem(message, count.place(), raising("layers")))
         return None
 
-    def selected(self, rule: Table, n_layers: int) -> list[int]:
+    def layers_of(self, rule: Table, n_layers: int) -> list[int]:
+        """The layers that a rule speaks of; none, and a problem, if its selector is wrong."""
         stated: dict[str, Any] = {}
         for key in (*SELECTORS, START):
             self.usage.remember(rule, key)

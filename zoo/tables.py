@@ -133,7 +133,7 @@ def merge_values(outer: Leaf | Table, inner: Leaf | Table) -> Leaf | Table:
     """`inner` over `outer`: merged if both can be tables of the same kind, else `inner`."""
     if isinstance(outer, Leaf) and isinstance(inner, Leaf):
         return inner
-    below, above = slot_table(outer), slot_table(inner)
+    below, above = long_form(outer), long_form(inner)
     if below is None or above is None:
         return inner
     return merge(below, above) if same_kind(below, above) else inner
@@ -145,7 +145,7 @@ def same_kind(outer: Table, inner: Table) -> bool:
     return not (isinstance(old, Leaf) and isinstance(new, Leaf) and old.value != new.value)
 
 
-def slot_table(value: Leaf | Table) -> Table | None:
+def long_form(value: Leaf | Table) -> Table | None:
     """`"mlp"` as the table `{ kind = "mlp" }` that it stands for."""
     if isinstance(value, Table):
         return value

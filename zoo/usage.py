@@ -8,8 +8,6 @@ from zoo.document import Document, KeyPath, dotted
 from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, quoted
 from zoo.tables import Leaf, Table
 
-Inherited = Callable[[Leaf | Table], bool]
-
 
 class Usage:
     """`known` holds, for each table's path, the keys that some component looks for there; `used`
@@ -41,7 +39,9 @@ class Usage:
         """Where everything that is used was written."""
         return {(entry.document, entry.path) for entry in self.used}
 
-    def report_unused(self, table: Table, findings: Findings, excused: Inherited) -> None:
+    def report_unused(
+        self, table: Table, findings: Findings, excused: Callable[[Leaf | Table], bool]
+    ) -> None:
         """Report the keys of a table that no component looks for, and the values that never count,
         but for those that are `excused`."""
         known = self.known.get(table.path, set())
