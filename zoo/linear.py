@@ -51,7 +51,7 @@ class Linear(nn.Linear):
         """(..., in_features) to (..., out_features)."""
         learns = torch.is_grad_enabled()
         packed = None if learns else self.packed
-        if packed is not None and packed.of == (self.now(),) and self.takes(x):
+        if packed is not None and self.takes(x) and packed.of == (self.now(),):
             return _of_packed(x, packed.weight, self.bias)
         few = learns and x.numel() < MANY_ROWS * self.in_features
         if few or self.weight.numel() < LARGE or not self.takes(x):
@@ -106,13 +106,15 @@ def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, 
     first = linear[0] if len(linear) == len(maps) else None
     if first is None or first.packed is None or torch.is_grad_enabled():
         return tuple(one(x) for one in maps)
+    if not all(one.takes(x) for one in linear):
+        return tuple(one(x) for one in maps)
     now = tuple(one.now() for one in linear)
     if len(linear) > 1 and first.packed.of == now[:1]:
         first.packed = _packed(linear)
         for one in linear[1:]:
             one.packed = None
     packed = first.packed
-    if packed.of != now or not all(one.takes(x) for one in linear):
+    if packed.of != now:
         return tuple(one(x) for one in maps)
     product = _of_packed(x, packed.weight, packed.bias)
     return torch.split(product, [one.out_features for one in linear], -1)
