@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -87,7 +86,6 @@ def read_text(folder: Path) -> Text:
 
     Raises:
         WeightsError: a file is no tokenizer.
-        InputError: the package `tokenizers` is not installed.
     """
     path = folder / TOKENIZER
     if not path.is_file():
@@ -98,14 +96,10 @@ def read_text(folder: Path) -> Text:
 
 
 def _tokenizer(path: Path) -> Any:
+    from tokenizers import Tokenizer
+
     try:
-        tokenizers: Any = import_module("tokenizers")
-    except ModuleNotFoundError:
-        raise InputError(
-            Problem("text needs the package `tokenizers`", help="pip install 'zoo[text]'")
-        ) from None
-    try:
-        return tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+        return Tokenizer.from_str(path.read_text("utf-8"))
     except Exception as error:  # the package raises nothing narrower
         raise WeightsError(Problem(f"this is no tokenizer: {error}", Place(str(path)))) from None
 

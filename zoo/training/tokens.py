@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+
 from zoo.atomic import write_text
 from zoo.errors import Place, Problem, TrainingError, did_you_mean
 from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
 from zoo.slots import Generation
-from zoo.training.extras import extra
 from zoo.training.split import Example
 from zoo.training.tables import Bpe, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table
@@ -186,7 +187,6 @@ def _added(tokenizer: Any) -> list[str]:
 
 
 def _read(path: Path) -> Any:
-    tokenizers = extra("tokenizers")
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -202,7 +202,6 @@ def _read(path: Path) -> Any:
 def _learn(table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False) -> Any:
     """A byte-level encoding with `size` tokens. What it encodes ends with `eos`, as a source does;
     with `begins`, it starts with `bos`, as text to be continued does."""
-    tokenizers = extra("tokenizers")
     tokenizer: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.normalizer = tokenizers.normalizers.NFC()
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
