@@ -28,6 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mlm": {"builder": "encoder", "vocab": VOCAB, "head": "mlm"},
     "states": {"builder": "encoder", "vocab": VOCAB, "head": "none"},
     "pooled": {"builder": "encoder", "vocab": VOCAB, "head": "pooler"},
+    "sentence": {"builder": "encoder", "vocab": VOCAB, "head": "sentence"},
     "classes": {
         "builder": "encoder",
         "vocab": VOCAB,
@@ -127,11 +128,23 @@ def test_embedding(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with torch.no_grad():
         ids = torch.tensor([[3, 4]])
         states = zoo.load(saved / "states").eval().encode(ids)
-        pooled = zoo.load(saved / "pooled").eval()(ids)
-    found = reported(capsys, str(saved / "states"), "3 4")["embedding"]
-    assert found == pytest.approx(states[0].mean(0).tolist(), rel=1e-6)
-    found = reported(capsys, str(saved / "pooled"), "3 4")["embedding"]
-    assert found == pytest.approx(pooled[0].tolist(), rel=1e-6)
+        vectors = {name: zoo.load(saved / name).eval()(ids) for name in ("pooled", "sentence")}
+    for name, expected in {"states": states.mean(1), **vectors}.items():
+        found = reported(capsys, str(saved / name), "3 4")["embedding"]
+        assert found == pytest.approx(expected[0].tolist(), rel=1e-6)
+
+
+def test_a_text_is_neither_filled_up_nor_cut_off(
+    with_words: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Published tokenizers may say to do both."""
+    name = with_words("sentence")
+    expected = reported(capsys, name, "I want a beer")
+    tokenizer = tokenizers.Tokenizer.from_file(f"{name}/tokenizer.json")
+    tokenizer.enable_padding(length=8)
+    tokenizer.enable_truncation(2)
+    tokenizer.save(f"{name}/tokenizer.json")
+    assert reported(capsys, name, "I want a beer") == expected
 
 
 def test_classifying(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

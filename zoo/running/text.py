@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
+from zoo.tokenizer_file import read_tokenizer
 
 Id = Annotated[int, Field(ge=0)]
 
@@ -90,18 +91,9 @@ def read_text(folder: Path) -> Text:
     path = folder / TOKENIZER
     if not path.is_file():
         return Numbers()
-    source = _tokenizer(path)
+    source = read_tokenizer(path)
     other = folder / TARGET_TOKENIZER
-    return Tokenized(source, _tokenizer(other) if other.is_file() else source)
-
-
-def _tokenizer(path: Path) -> Any:
-    from tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_str(path.read_text("utf-8"))
-    except Exception as error:  # the package raises nothing narrower
-        raise WeightsError(Problem(f"this is no tokenizer: {error}", Place(str(path)))) from None
+    return Tokenized(source, read_tokenizer(other) if other.is_file() else source)
 
 
 def read_special_ids(folder: Path) -> SpecialIds:
