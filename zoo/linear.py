@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+AVAILABLE = torch.backends.mkldnn.is_available()
+"""Whether this torch comes with oneDNN; that for Apple's processors does not."""
+
 LARGE = 2**16
 """The least number of weights of which oneDNN computes a product faster than MKL."""
 
@@ -71,6 +74,7 @@ class Linear(nn.Linear):
             and x.is_cpu
             and x.shape[-1] == self.in_features
             and x.numel() > 0
+            and AVAILABLE
             and bool(torch.backends.mkldnn.enabled)
             and not torch.compiler.is_compiling()
             and not torch.is_autocast_enabled("cpu")
@@ -81,7 +85,7 @@ class Linear(nn.Linear):
         stays as it is; only a change through `weight.data` goes unnoticed. It is no part of the
         state, of copies or of files."""
         large = self.weight.numel() >= LARGE
-        if large and self.weight.is_cpu and self.weight.dtype == torch.float32:
+        if AVAILABLE and large and self.weight.is_cpu and self.weight.dtype == torch.float32:
             self.packed = _packed([self])
 
     def now(self) -> tuple[int, int]:
