@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-AVAILABLE = torch.backends.mkldnn.is_available()
+AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 """Whether this torch comes with oneDNN; that for Apple's processors does not."""
 
 LARGE = 2**16
