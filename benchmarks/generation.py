@@ -2,9 +2,9 @@
 
 What is found is the same, but for peers that are marked as having the same sizes only. CTranslate2
 finds the same by greedy search; its beams are pruned by its own rules. No peer is compiled; the
-zoo's weights are arranged (`zoo.arrange_weights`), but for the rows "as loaded". The limit is reading every weight once for each
-token, at the rate at which this run reads memory: 85 % of it is a ratio of 1.18. It holds for one
-sequence."""
+zoo's weights are arranged (`zoo.arrange_weights`), but for the rows "as loaded". The limit is
+reading every weight once for each token, at the rate at which this run reads memory: 85 % of it is
+a ratio of 1.18. It holds for one sequence."""
 
 from __future__ import annotations
 
