@@ -32,6 +32,7 @@ SUITES: dict[str, Callable[[], Results]] = {
     "training": lambda: training.translation(TRANSLATOR, 1),
     "greedy, one": lambda: generation.greedy(DECODER, 1, 4, 1),
     "greedy, two": lambda: generation.greedy(DECODER, 2, 4, 1),
+    "greedy, as loaded": lambda: generation.greedy(DECODER, 1, 4, 1, arranged=False),
     "beam": lambda: generation.beam(TRANSLATOR, 4, 1),
     "growth": lambda: growth.measure(1, {"length": (Size(), Size(length=256))}),
 }

@@ -107,6 +107,16 @@ def test_what_is_too_small_for_onednn() -> None:
     assert (f.packed is None, small.packed is None) == (False, True)
 
 
+def test_a_torch_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zoo.linear.AVAILABLE", False)
+    monkeypatch.setattr(torch.ops, "mkldnn", None)
+    f, x = made(), torch.randn(3, 5)
+    f.pack()
+    with torch.inference_mode():
+        close(f(x), exact(f, x))
+    f(x).sum().backward()
+
+
 def test_what_torch_computes_itself() -> None:
     x = torch.randn(3, 5)
     with torch.no_grad():

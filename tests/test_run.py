@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
@@ -16,7 +17,6 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
-from zoo.running.tasks import Options, stream_task
 from zoo.running.text import Numbers, SpecialIds
 
 WORDS = ["[PAD]", "[EOS]", "[MASK]", "ich", "ein", "bier", "a", "beer", "I", "want"]
@@ -28,6 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mlm": {"builder": "encoder", "vocab": VOCAB, "head": "mlm"},
     "states": {"builder": "encoder", "vocab": VOCAB, "head": "none"},
     "pooled": {"builder": "encoder", "vocab": VOCAB, "head": "pooler"},
+    "sentence": {"builder": "encoder", "vocab": VOCAB, "head": "sentence"},
     "classes": {
         "builder": "encoder",
         "vocab": VOCAB,
@@ -127,11 +128,23 @@ def test_embedding(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with torch.no_grad():
         ids = torch.tensor([[3, 4]])
         states = zoo.load(saved / "states").eval().encode(ids)
-        pooled = zoo.load(saved / "pooled").eval()(ids)
-    found = reported(capsys, str(saved / "states"), "3 4")["embedding"]
-    assert found == pytest.approx(states[0].mean(0).tolist(), rel=1e-6)
-    found = reported(capsys, str(saved / "pooled"), "3 4")["embedding"]
-    assert found == pytest.approx(pooled[0].tolist(), rel=1e-6)
+        vectors = {name: zoo.load(saved / name).eval()(ids) for name in ("pooled", "sentence")}
+    for name, expected in {"states": states.mean(1), **vectors}.items():
+        found = reported(capsys, str(saved / name), "3 4")["embedding"]
+        assert found == pytest.approx(expected[0].tolist(), rel=1e-6)
+
+
+def test_a_text_is_neither_filled_up_nor_cut_off(
+    with_words: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Published tokenizers may say to do both."""
+    name = with_words("sentence")
+    expected = reported(capsys, name, "I want a beer")
+    tokenizer = tokenizers.Tokenizer.from_file(f"{name}/tokenizer.json")
+    tokenizer.enable_padding(length=8)
+    tokenizer.enable_truncation(2)
+    tokenizer.save(f"{name}/tokenizer.json")
+    assert reported(capsys, name, "I want a beer") == expected
 
 
 def test_classifying(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,6 +179,62 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     assert "tokenizer.json: error: this is no tokenizer" in refused("run", str(folder), "ich")
 
 
+LINES = ["ich", "ein bier", "I want a beer", "bier ein", "ich [MASK] want"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_several_texts(
+    name: str, with_words: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each gives what it gives alone, in their order."""
+    folder = with_words(name)
+    texts = [line for line in LINES if name != "mlm" or "[MASK]" in line] * 20
+    found = [json.loads(line) for line in said(capsys, folder, *texts, "--json").splitlines()]
+    assert len(found) == len(texts)
+    for text, one in zip(texts[:5], found[:5], strict=False):
+        alone = reported(capsys, folder, text)
+        assert one.keys() == alone.keys()
+        if "embedding" in one:
+            assert one["embedding"] == pytest.approx(alone["embedding"], rel=1e-4, abs=1e-6)
+        elif "ids" in one:
+            assert (one["text"], one["ids"]) == (alone["text"], alone["ids"])
+        else:
+            assert str(one)[:40] == str(alone)[:40]
+
+
+def test_lines_of_the_standard_input(
+    with_words: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("zoo.cli.running.AT_ONCE", 2)
+    folder = with_words("pair")
+    alone = [said(capsys, folder, line, "-n", "5") for line in LINES]
+
+    def given(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    given("\r\n".join(LINES).encode())
+    assert said(capsys, folder, "-n", "5") == "".join(alone)
+    given(b"")
+    assert said(capsys, folder) == ""
+    given(b"ich\nein\n\xff\n")
+    assert run(["run", folder, "-n", "5"]) == 2
+    told = capsys.readouterr()
+    assert "line 3 of the standard input is not UTF-8" in told.err
+    assert len(told.out.splitlines()) == 2  # what was read before it
+
+
+def test_texts_in_python(with_words: Callable[[str], str]) -> None:
+    model = zoo.TextModel.load(with_words("pair"))
+    assert model.task == "translate"
+    (one,) = model.run(["ich ein bier"], max_new_tokens=6)
+    assert "".join(model.stream("ich ein bier", max_new_tokens=6)) == one["text"]
+    assert model.run([]) == []
+    with pytest.raises(zoo.InputError, match="texts are a list"):
+        model.run("ich")
+
+
 @pytest.mark.parametrize("name", ["pair", "decoder"])
 def test_a_terminal_sees_tokens_as_they_come(
     with_words: Callable[[str], str],
@@ -197,12 +266,5 @@ def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> No
                 "utf-8", "replace"
             )
 
-    pieces = stream_task(
-        zoo.load(saved / "decoder"),
-        "3 4",
-        text=Bytes(),
-        special=SpecialIds(),
-        options=Options(max_new_tokens=5, method=zoo.Greedy()),
-        method=zoo.Greedy(),
-    )
-    assert list(pieces) == ["ä", "ä", "\N{REPLACEMENT CHARACTER}"]
+    model = zoo.TextModel(zoo.load(saved / "decoder"), Bytes(), SpecialIds())
+    assert list(model.stream("3 4", max_new_tokens=5)) == ["ä", "ä", "\N{REPLACEMENT CHARACTER}"]

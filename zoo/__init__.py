@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from zoo.loading import load
     from zoo.reading import read_spec
     from zoo.registry import Registry, load_registry
+    from zoo.running.text_model import TextModel
     from zoo.saving import save
     from zoo.spec import ModelSpec
     from zoo.training.scores import score
@@ -54,6 +55,7 @@ __all__ = [
     "RegistryError",
     "Sampling",
     "SpecError",
+    "TextModel",
     "TrainingError",
     "Transformer",
     "WeightsError",
@@ -88,6 +90,7 @@ _HOMES = {
     "Sampling": "generation",
     "Beam": "generation",
     "Generated": "generation",
+    "TextModel": "running.text_model",
     "ModelSpec": "spec",
     "Transformer": "transformer",
     "AttentionMaps": "transformer",

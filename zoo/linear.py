@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+"""Whether this torch comes with oneDNN; that for Apple's processors does not."""
+
 LARGE = 2**16
 """The least number of weights of which oneDNN computes a product faster than MKL."""
 
@@ -51,7 +54,7 @@ class Linear(nn.Linear):
         """(..., in_features) to (..., out_features)."""
         learns = torch.is_grad_enabled()
         packed = None if learns else self.packed
-        if packed is not None and packed.of == (self.now(),) and self.takes(x):
+        if packed is not None and self.takes(x) and packed.of == (self.now(),):
             return _of_packed(x, packed.weight, self.bias)
         few = learns and x.numel() < MANY_ROWS * self.in_features
         if few or self.weight.numel() < LARGE or not self.takes(x):
@@ -71,6 +74,7 @@ class Linear(nn.Linear):
             and x.is_cpu
             and x.shape[-1] == self.in_features
             and x.numel() > 0
+            and AVAILABLE
             and bool(torch.backends.mkldnn.enabled)
             and not torch.compiler.is_compiling()
             and not torch.is_autocast_enabled("cpu")
@@ -81,7 +85,7 @@ class Linear(nn.Linear):
         stays as it is; only a change through `weight.data` goes unnoticed. It is no part of the
         state, of copies or of files."""
         large = self.weight.numel() >= LARGE
-        if large and self.weight.is_cpu and self.weight.dtype == torch.float32:
+        if AVAILABLE and large and self.weight.is_cpu and self.weight.dtype == torch.float32:
             self.packed = _packed([self])
 
     def now(self) -> tuple[int, int]:
@@ -106,13 +110,15 @@ def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, 
     first = linear[0] if len(linear) == len(maps) else None
     if first is None or first.packed is None or torch.is_grad_enabled():
         return tuple(one(x) for one in maps)
+    if not all(one.takes(x) for one in linear):
+        return tuple(one(x) for one in maps)
     now = tuple(one.now() for one in linear)
     if len(linear) > 1 and first.packed.of == now[:1]:
         first.packed = _packed(linear)
         for one in linear[1:]:
             one.packed = None
     packed = first.packed
-    if packed.of != now or not all(one.takes(x) for one in linear):
+    if packed.of != now:
         return tuple(one(x) for one in maps)
     product = _of_packed(x, packed.weight, packed.bias)
     return torch.split(product, [one.out_features for one in linear], -1)

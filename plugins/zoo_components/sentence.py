@@ -6,6 +6,7 @@ from pydantic import model_validator
 
 from zoo.component import contradiction
 from zoo.layout import Layout, linear
+from zoo.purpose import Task
 from zoo.slots import Head
 from zoo_components.classifier import Pooling
 from zoo_components.optional import SizeOrNone, number
@@ -29,6 +30,10 @@ class SentenceEmbedding(Head):
     """Whether the dense layer has a bias."""
     normalize: bool = True
     """Whether vectors are scaled to the length 1, so that their products are cosines."""
+
+    @property
+    def task(self) -> Task:
+        return "embed"
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -96,13 +96,9 @@ def _failed(what: str, error: Exception) -> SourceError:
 
 
 def _hub() -> Any:
-    try:
-        import huggingface_hub
-        from huggingface_hub import constants
-    except ModuleNotFoundError:
-        raise SourceError(
-            Problem("huggingface_hub is not installed", help="pip install 'zoo[hub]'")
-        ) from None
+    import huggingface_hub
+    from huggingface_hub import constants
+
     try:
         check_url(constants.ENDPOINT)
     except ValueError as error:

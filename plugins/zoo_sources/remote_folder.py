@@ -57,8 +57,10 @@ class RemoteFolder(Source):
 
     @classmethod
     def at(cls, address: str) -> Self | None:
+        from fsspec.registry import known_implementations  # type: ignore[import-untyped]
+
         scheme, separator, _ = address.partition("://")
-        if not separator or scheme not in _known_protocols():
+        if not separator or scheme not in known_implementations:
             return None
         try:
             return cls(kind="fsspec", url=check_url(address))
@@ -82,26 +84,14 @@ class RemoteFolder(Source):
         return self
 
 
-def _known_protocols() -> frozenset[str]:
-    try:
-        from fsspec.registry import known_implementations  # type: ignore[import-untyped]
-    except ModuleNotFoundError:
-        return frozenset()
-    return frozenset(known_implementations)
-
-
 def file_system(url: str) -> tuple[Any, str]:
     """The file system of an address, and the path in it.
 
     Raises:
-        SourceError: fsspec, or what it needs for this address, is not installed.
+        SourceError: what fsspec needs for this address is not installed.
     """
-    try:
-        import fsspec  # type: ignore[import-untyped]
-    except ModuleNotFoundError:
-        raise SourceError(
-            Problem("fsspec is not installed", help="pip install 'zoo[remote]'")
-        ) from None
+    import fsspec  # type: ignore[import-untyped]
+
     try:
         system, path = fsspec.url_to_fs(url)
     except (ImportError, ValueError) as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +15,13 @@ from zoo.errors import InputError
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
 
+AT_ONCE = 256
+"""How many lines are read before their results are printed."""
+
 
 @click.command()
 @click.argument("model")
-@click.argument("text")
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option(
     "-n",
     "--max-new-tokens",
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
 def run(
     layers: Layers,
     model: str,
-    text: str,
+    texts: tuple[str, ...],
     max_new_tokens: int,
     beams: int | None,
     sample: bool,
@@ -63,40 +67,61 @@ def run(
     mask_id: int | None,
     as_json: bool,
 ) -> None:
-    """Let MODEL, a folder or a model's name, do with TEXT what it is for: translate it, continue
-    it, embed it, fill its masked tokens, or classify it. Without a tokenizer in the folder, text is
-    ids: `5 9 33`."""
+    """Let MODEL, a folder or a model's name, do with each TEXT what it is for: translate it,
+    continue it, embed it, fill its masked tokens, or classify it. Without a TEXT, every line of the
+    standard input is one. Without a tokenizer in the folder, text is ids: `5 9 33`.
+
+    With --json, a single TEXT gives a document, and several give a line each."""
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in drawing.items() if value is not None}
     if given and not sample:
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
     if sample and beams is not None:
         raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
-    from zoo.generation.methods import Beam
-    from zoo.loading import find_weights, load
-    from zoo.running.tasks import GENERATING, Options, as_text, run_task, stream_task
-    from zoo.running.text import read_special_ids, read_text
+    from zoo.running.tasks import GENERATING, as_text
+    from zoo.running.text_model import TextModel
 
     method = _method(given, beams, seed if sample else None, repetition_penalty)
-    registry = layers()
-    path = find_weights(model, registry)
-    found, folder = load(path, registry=registry), path.parent
-    reading, special = read_text(folder), read_special_ids(folder)
-    options = Options(
-        max_new_tokens=max_new_tokens, method=method, eos=eos, start=start, mask_id=mask_id
-    )
-    shown_live = not as_json and sys.stdout.isatty() and found.spec.model.task in GENERATING
-    if shown_live and not isinstance(method, Beam):  # a beam knows no token before its end
-        pieces = stream_task(
-            found, text, text=reading, special=special, options=options, method=method
-        )
-        for piece in pieces:
+    found = TextModel.load(model, registry=layers())
+    asked: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "method": method,
+        "eos": eos,
+        "start": start,
+    }
+    if len(texts) != 1:
+        for several in [texts] if texts else _lines():
+            for report in found.run(several, **asked, mask_id=mask_id):
+                print_report(as_json, report, as_text, one_of_several=True)
+    # A beam knows no token before its end.
+    elif found.task in GENERATING and not as_json and sys.stdout.isatty() and beams is None:
+        for piece in found.stream(texts[0], **asked):
             sys.stdout.write(piece)
             sys.stdout.flush()
         sys.stdout.write("\n")
-        return
-    report = run_task(found, text, text=reading, special=special, options=options)
-    print_report(as_json, report, as_text)
+    else:
+        (report,) = found.run(texts, **asked, mask_id=mask_id)
+        print_report(as_json, report, as_text)
+
+
+def _lines() -> Iterator[list[str]]:
+    """The lines of the standard input: one at a time of who types them, else many.
+
+    Raises:
+        InputError: one is not UTF-8.
+    """
+    n_at_once = 1 if sys.stdin.isatty() else AT_ONCE
+    lines: list[str] = []
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            lines.append(line.decode("utf-8").rstrip("\r\n"))
+        except UnicodeDecodeError:
+            raise InputError(f"line {number} of the standard input is not UTF-8") from None
+        if len(lines) == n_at_once:
+            yield lines
+            lines = []
+    if lines:
+        yield lines
 
 
 def _method(

@@ -65,7 +65,7 @@ def generate(
         memory_mask=memory_mask,
     )
     found: dict[int, Generated] = {}
-    with torch.inference_mode(), _evaluating(model):
+    with torch.inference_mode(), evaluating(model):
         decoding = inputs.decoding(model, keep=cache)
         if isinstance(method, Beam):
             return beam_search(decoding, inputs.prompt, method, inputs.ends)
@@ -116,11 +116,11 @@ def _steps(
     model: Transformer, inputs: Inputs, method: Greedy | Sampling, cache: bool
 ) -> Iterator[list[int | None]]:
     # The decorator, unlike the statement, leaves inference mode between two steps.
-    with _evaluating(model):
+    with evaluating(model):
         decoding = inputs.decoding(model, keep=cache)
     steps = search(decoding, inputs.prompt, method, inputs.ends)
     while True:
-        with _evaluating(model):
+        with evaluating(model):
             step = next(steps, None)
         if step is None:
             return
@@ -128,7 +128,7 @@ def _steps(
 
 
 @contextmanager
-def _evaluating(model: Transformer) -> Iterator[None]:
+def evaluating(model: Transformer) -> Iterator[None]:
     """Evaluation mode; afterwards every module is in the mode in which it was."""
     trained = [module for module in model.modules() if module.training]
     for module in trained:

@@ -1,188 +1,65 @@
-"""What a model does with one text: the task is its spec's (`zoo.slots.Builder.task`)."""
+"""What a model's output means for its task: the task is its spec's (`zoo.slots.Builder.task`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-from zoo.errors import InputError, Problem
-from zoo.generation import Beam, Greedy, Sampling, generate, stream
-from zoo.generation.prompts import check_length, read_ids
-from zoo.running.text import SpecialIds, Text
-from zoo.transformer import Transformer
+from zoo.purpose import Task
+from zoo.running.text import Text
 
 N_SHOWN = 5
 GENERATING = ("translate", "generate")
 """The tasks that make text, one token after the other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a text is generated.
+def read_off(
+    task: Task, output: torch.Tensor, ids: Sequence[int], text: Text, mask_id: int | None
+) -> dict[str, Any]:
+    """The result of a task that makes no text, of the model's output for one text.
 
     Args:
-        max_new_tokens: at most.
-        method: how tokens are chosen.
-        eos: what ends it, over what the model's folder says.
-        start: what a target begins with, over what the model's folder says.
-        mask_id: the id of a masked token, over the tokenizer's.
+        task: it.
+        output: to embed, a vector (width,) or one for each token, (length, width); of masked
+            tokens, scores (length, vocab); to classify, scores (classes,) or (length, classes).
+        ids: the text's.
+        text: turns ids into text.
+        mask_id: the id of a masked token.
     """
+    if task == "embed":
+        return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
+    probabilities = output.softmax(-1)
+    if task == "fill_mask":
+        return _filled(probabilities, ids, text, mask_id)
+    each_token = output.dim() == 2
+    classes = [
+        [{"class": n, "probability": p} for p, n in zip(*_best(row), strict=True)]
+        for row in (probabilities if each_token else probabilities[None])
+    ]
+    return {"classes": classes if each_token else classes[0]}
 
-    max_new_tokens: int
-    method: Greedy | Sampling | Beam
-    eos: int | None = None
-    start: int | None = None
-    mask_id: int | None = None
 
-
-def run_task(
-    model: Transformer, content: str, *, text: Text, special: SpecialIds, options: Options
+def _filled(
+    probabilities: torch.Tensor, ids: Sequence[int], text: Text, mask_id: int | None
 ) -> dict[str, Any]:
-    """Do the model's task with a text.
-
-    Returns:
-        The task, and what came of it under names of its own; `text` where that is text.
-
-    Raises:
-        InputError: the model has no task, or the text does not fit it.
-    """
-    task = model.spec.model.task
-    if task is None:
-        raise InputError(f"`zoo run` has no task for {model.spec.name}: its head says none")
-    ids = text.encode(content)
-    if task in GENERATING:
-        return {"task": task, **_generated(model, ids, text, special, options)}
-    with torch.inference_mode():
-        found = _READERS[task](model.eval(), ids, text, options)
-    return {"task": task, **found}
-
-
-def _generated(
-    model: Transformer, ids: list[int], text: Text, special: SpecialIds, options: Options
-) -> dict[str, Any]:
-    (found,) = generate(model, [ids], method=options.method, **_asked(model, special, options))
-    shown = found.ids[:-1] if found.ended == "eos" else found.ids
-    return {
-        "text": text.decode(shown),
-        "ids": list(found.ids),
-        "score": found.score,
-        "ended": found.ended,
-    }
-
-
-def stream_task(
-    model: Transformer,
-    content: str,
-    *,
-    text: Text,
-    special: SpecialIds,
-    options: Options,
-    method: Greedy | Sampling,
-) -> Iterator[str]:
-    """The text of `run_task` for a model that generates, in pieces as its tokens come.
-
-    Raises:
-        InputError: the text does not fit the model.
-    """
-    asked = _asked(model, special, options)
-    ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
-    ids: list[int] = []
-    told = whole = ""
-    for (id_,) in stream(model, [text.encode(content)], method=method, **asked):
-        if id_ is None or id_ in ends:
-            break
-        ids.append(id_)
-        whole = text.decode(ids)
-        # A token may be a part of a character, and a decoder may change what ends the text.
-        if whole.startswith(told) and not whole.endswith("\N{REPLACEMENT CHARACTER}"):
-            yield whole[len(told) :]
-            told = whole
-    if whole != told:
-        yield whole[len(told) :] if whole.startswith(told) else f"\n{whole}"
-
-
-def _asked(model: Transformer, special: SpecialIds, options: Options) -> dict[str, Any]:
-    """Where generated text begins and ends, as `generate` takes it."""
-    start = special.decoder_start_token_id if options.start is None else options.start
-    eos = special.eos_token_id if options.eos is None else options.eos
-    how = model.spec.model.generation
-    return {
-        "max_new_tokens": options.max_new_tokens,
-        "eos": () if eos is None else eos,
-        "start": start if how is not None and how.has_source else None,
-    }
-
-
-Reader = Callable[[torch.Tensor], torch.Tensor]
-
-
-def _read(model: Transformer, ids: list[int]) -> tuple[Reader, torch.Tensor]:
-    """The model and its input, (1, length), checked."""
-    reading = model.spec.model.reading
-    if reading is None:
-        raise InputError(f"{model.spec.name} reads no ids")
-    rows = read_ids([ids], None, what="text", vocab=reading.vocab, pad_id=None, pad="right")
-    check_length(rows.lengths[0], reading.longest, "text")
-    device = next(model.parameters()).device
-    return cast("Reader", model), rows.to(device).values
-
-
-def _embedded(model: Transformer, ids: list[int], text: Text, options: Options) -> dict[str, Any]:
-    """One vector of the text: what the model puts out, or the mean over its tokens."""
-    reader, source = _read(model, ids)
-    output = reader(source)[0]
-    return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
-
-
-def _filled(model: Transformer, ids: list[int], text: Text, options: Options) -> dict[str, Any]:
-    """The likeliest tokens in the place of each masked one."""
-    mask_id = text.mask_id() if options.mask_id is None else options.mask_id
-    if mask_id is None or mask_id not in ids:
-        raise InputError(
-            Problem(
-                "the text holds no masked token",
-                help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `--mask-id`",
-            )
-        )
-    reader, source = _read(model, ids)
-    probabilities = reader(source)[0].softmax(-1)
-    places = [place for place, id_ in enumerate(ids) if id_ == mask_id]
-    found = {place: _best(probabilities[place]) for place in places}
+    """The likeliest tokens in the place of each masked one, and the text with the first of each."""
+    best = {place: _best(probabilities[place]) for place, id_ in enumerate(ids) if id_ == mask_id}
     tokens = [
         [
             {"id": id_, "text": text.decode([id_]), "probability": value}
-            for value, id_ in zip(values, best, strict=True)
+            for value, id_ in zip(values, found, strict=True)
         ]
-        for values, best in found.values()
+        for values, found in best.values()
     ]
-    filled = [found[place][1][0] if place in found else id_ for place, id_ in enumerate(ids)]
-    return {"text": text.decode(filled), "tokens": tokens}
-
-
-def _classified(model: Transformer, ids: list[int], text: Text, options: Options) -> dict[str, Any]:
-    """The likeliest classes of the text, or of each of its tokens."""
-    reader, source = _read(model, ids)
-    probabilities = reader(source)[0].softmax(-1)
-    rows = probabilities if probabilities.dim() == 2 else probabilities[None]
-    classes = [
-        [{"class": n, "probability": p} for p, n in zip(*_best(row), strict=True)] for row in rows
-    ]
-    return {"classes": classes if probabilities.dim() == 2 else classes[0]}
+    complete = [best[place][1][0] if place in best else id_ for place, id_ in enumerate(ids)]
+    return {"text": text.decode(complete), "tokens": tokens}
 
 
 def _best(probabilities: torch.Tensor) -> tuple[list[float], list[int]]:
     found = probabilities.topk(min(N_SHOWN, probabilities.shape[-1]))
     return found.values.tolist(), found.indices.tolist()
-
-
-_READERS: Mapping[str, Callable[[Transformer, list[int], Text, Options], dict[str, Any]]] = {
-    "embed": _embedded,
-    "fill_mask": _filled,
-    "classify": _classified,
-}
 
 
 def as_text(report: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
+from zoo.tokenizer_file import read_tokenizer
 
 Id = Annotated[int, Field(ge=0)]
 
@@ -87,27 +87,13 @@ def read_text(folder: Path) -> Text:
 
     Raises:
         WeightsError: a file is no tokenizer.
-        InputError: the package `tokenizers` is not installed.
     """
     path = folder / TOKENIZER
     if not path.is_file():
         return Numbers()
-    source = _tokenizer(path)
+    source = read_tokenizer(path)
     other = folder / TARGET_TOKENIZER
-    return Tokenized(source, _tokenizer(other) if other.is_file() else source)
-
-
-def _tokenizer(path: Path) -> Any:
-    try:
-        tokenizers: Any = import_module("tokenizers")
-    except ModuleNotFoundError:
-        raise InputError(
-            Problem("text needs the package `tokenizers`", help="pip install 'zoo[text]'")
-        ) from None
-    try:
-        return tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
-    except Exception as error:  # the package raises nothing narrower
-        raise WeightsError(Problem(f"this is no tokenizer: {error}", Place(str(path)))) from None
+    return Tokenized(source, read_tokenizer(other) if other.is_file() else source)
 
 
 def read_special_ids(folder: Path) -> SpecialIds:

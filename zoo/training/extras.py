@@ -1,4 +1,4 @@
-"""Packages that only training needs."""
+"""Packages that only training needs: those of the extras `train` and `datasets`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from zoo.errors import Problem, TrainingError
 
 
-def extra(name: str) -> Any:
-    """Import a package of the extra `train`.
+def imported(name: str, *, extra: str = "train") -> Any:
+    """Import a package of an extra.
 
     Raises:
         TrainingError: it is not installed; the message says how to.
@@ -22,6 +22,6 @@ def extra(name: str) -> Any:
         raise TrainingError(
             Problem(
                 f"training needs the package `{error.name}`, which is not installed",
-                help="pip install 'zoo[train]'",
+                help=f"pip install 'zoo[{extra}]'",
             )
         ) from None

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from zoo.errors import Problem, TrainingError
-from zoo.training.extras import extra
+from zoo.training.extras import imported
 from zoo.training.tables import Datasets
 
 
@@ -17,7 +17,7 @@ def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | No
     Raises:
         TrainingError: `datasets` is not installed or cannot load it, or a field is missing.
     """
-    datasets = extra("datasets")
+    datasets = imported("datasets", extra="datasets")
     try:
         rows: Any = datasets.load_dataset(path, revision=data.revision, split=split)
     except Exception as error:  # the package has no base class of its own for what users mistake

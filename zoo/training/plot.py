@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zoo.atomic import new_file
-from zoo.training.extras import extra
+from zoo.training.extras import imported
 
 
 def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -> None:
@@ -17,7 +17,7 @@ def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -
         ZooError: the file cannot be written.
     """
     # Not `pyplot`, which keeps state and looks for a display.
-    figure = extra("matplotlib.figure").Figure(figsize=(7, 4), layout="constrained")
+    figure = imported("matplotlib.figure").Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for key, label in (("loss", "training"), ("valid_loss", "held out")):
         points = [(record["step"], record[key]) for record in history if key in record]
@@ -28,5 +28,5 @@ def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -
     axes.legend()
     # Text stays text, and the same history gives the same file.
     style = {"svg.fonttype": "none", "svg.hashsalt": name}
-    with extra("matplotlib").rc_context(style), new_file(path) as file:
+    with imported("matplotlib").rc_context(style), new_file(path) as file:
         figure.savefig(file, format="svg", metadata={"Date": None})

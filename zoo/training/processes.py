@@ -18,13 +18,13 @@ from zoo.building import build
 from zoo.loading import load
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
-from zoo.training.extras import extra
+from zoo.training.extras import imported
 from zoo.training.recipe import Recipe
 
 
 def make_accelerator() -> Any:
     """The `accelerate.Accelerator` of this process."""
-    return extra("accelerate").Accelerator(cpu=not torch.accelerator.is_available())
+    return imported("accelerate").Accelerator(cpu=not torch.accelerator.is_available())
 
 
 def make_model(

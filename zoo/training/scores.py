@@ -15,7 +15,7 @@ from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
 from zoo.training.batches import Row, batches
 from zoo.training.data import read_data
-from zoo.training.extras import extra
+from zoo.training.extras import imported
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.split import Example
 from zoo.training.tokens import Tokens, read_tokens
@@ -63,7 +63,7 @@ def score_translations(
     sacreBLEU computes it (Post 2018, arXiv:1804.08771), in percent, with the signature that tells
     how."""
     translations = translate(model, tokens, [example.source or "" for example in test], recipe)
-    metric = extra("sacrebleu").BLEU()
+    metric = imported("sacrebleu").BLEU()
     found = metric.corpus_score(translations, [[example.target for example in test]])
     return {"bleu": found.score, "signature": str(metric.get_signature()), "pairs": len(test)}
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+
 from zoo.atomic import write_text
-from zoo.errors import Place, Problem, TrainingError, did_you_mean
+from zoo.errors import Problem, TrainingError, did_you_mean
 from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
 from zoo.purpose import Generation
-from zoo.training.extras import extra
+from zoo.tokenizer_file import read_tokenizer
 from zoo.training.split import Example
 from zoo.training.tables import Bpe, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table
@@ -97,10 +99,11 @@ def read_token_files(source: Path, target: Path | None, table: Table, model: Gen
     """Read tokenizers.
 
     Raises:
-        TrainingError: a file is missing or no tokenizer, or does not agree with the model.
+        WeightsError: a file is missing or no tokenizer.
+        TrainingError: one does not agree with the model.
     """
-    first = _read(source)
-    return with_specials(first, first if target is None else _read(target), table, model)
+    first = read_tokenizer(source)
+    return with_specials(first, first if target is None else read_tokenizer(target), table, model)
 
 
 def tokens_of(
@@ -116,7 +119,8 @@ def tokens_of(
         start: the saved model that training starts from, if it does.
 
     Raises:
-        TrainingError: as `learn_tokens` and `read_token_files`; or there is no saved model.
+        WeightsError, TrainingError: as `learn_tokens` and `read_token_files`; or there is no saved
+            model.
     """
     if isinstance(table, Bpe):
         return learn_tokens(table, examples, model)
@@ -185,24 +189,9 @@ def _added(tokenizer: Any) -> list[str]:
     return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
 
 
-def _read(path: Path) -> Any:
-    tokenizers = extra("tokenizers")
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"the tokenizer {str(path)!r} cannot be read: {error}"
-        raise TrainingError(message) from None
-    try:
-        return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the package raises nothing narrower
-        message = f"this is no tokenizer: {error}"
-        raise TrainingError(Problem(message, Place(str(path)))) from None
-
-
 def _learn(table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False) -> Any:
     """A byte-level encoding with `size` tokens. What it encodes ends with `eos`, as a source does;
     with `begins`, it starts with `bos`, as text to be continued does."""
-    tokenizers = extra("tokenizers")
     tokenizer: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.normalizer = tokenizers.normalizers.NFC()
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)

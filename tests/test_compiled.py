@@ -1,0 +1,87 @@
+"""Layers under `torch.compile`: one graph for all layers and, while generating, for all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import zoo
+from zoo.transformer import Transformer
+
+N_LAYERS, N_NEW = 3, 24
+PROMPTS = [[5, 6, 7], [8, 9, 3, 4]]
+DECODER = {"builder": "decoder", "vocab": 20}
+PAIR = {"builder": "encoder_decoder", "source_vocab": 20, "target_vocab": 20}
+LATENT = {"kind": "latent", "kv_lora_rank": 6, "q_lora_rank": "none", "qk_nope_head_dim": 4}
+SPECS: dict[str, dict[str, Any]] = {
+    "rotary": {**DECODER, "position": "rotary", "n_kv_heads": 2},
+    "buckets": {**DECODER, "position": {"kind": "t5_buckets", "n_buckets": 8, "max_distance": 6}},
+    "window": {**DECODER, "attention": {"kind": "multi_head", "window": 5}},
+    "latent": {
+        **DECODER,
+        "position": "rotary",
+        "attention": {**LATENT, "qk_rope_head_dim": 4, "v_head_dim": 4},
+    },
+    "pair": PAIR,
+}
+
+
+def built(spec: dict[str, Any]) -> Transformer:
+    sizes = {"n_layers": N_LAYERS, "d_model": 16, "n_heads": 4, "d_ff": 24}
+    return zoo.build({"format": 1, "name": "m", **sizes, **spec})
+
+
+class Graphs:
+    """A backend that compiles nothing and counts what it is given."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        self.count += 1
+        return graph.forward
+
+    def compile(self, layers: nn.Module) -> None:
+        """Take each layer whole: what breaks a graph is an error."""
+        torch.compiler.reset()
+        for layer in layers.children():
+            layer.compile(backend=self, fullgraph=True)
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("arranged", [False, True])
+def test_generating(name: str, arranged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zoo.linear.LARGE", 1)
+    model = built(SPECS[name])
+    if arranged:
+        zoo.arrange_weights(model)
+    start = 1 if name == "pair" else None
+    expected = zoo.generate(model, PROMPTS, max_new_tokens=N_NEW, start=start)
+    graphs = Graphs()
+    graphs.compile(model.decoder.layers)
+    found = zoo.generate(model, PROMPTS, max_new_tokens=N_NEW, start=start)
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    # The first tokens, the next one, and lengths as numbers that vary; not one for each step.
+    assert 2 <= graphs.count <= 6
+
+
+def test_learning() -> None:
+    """The same gradients, in float64."""
+    model = built(PAIR).double()
+    ids = torch.tensor(PROMPTS[1:])
+
+    def gradients() -> list[torch.Tensor]:
+        model.zero_grad()
+        model(ids, ids).square().mean().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    expected = gradients()
+    graphs = Graphs()
+    for stack in (model.encoder, model.decoder):
+        graphs.compile(stack.layers)
+    torch.testing.assert_close(gradients(), expected, rtol=0, atol=1e-12)
+    assert graphs.count == 2

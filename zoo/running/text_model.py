@@ -1,0 +1,217 @@
+"""A model with the tokenizer of its folder: text in, and what the model is for comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, cast
+
+import torch
+
+from zoo.errors import InputError, Problem
+from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
+from zoo.generation.generate import evaluating
+from zoo.generation.prompts import check_length, read_ids
+from zoo.loading import find_weights, load
+from zoo.purpose import Task
+from zoo.registry import Registry, load_registry
+from zoo.running.tasks import GENERATING, read_off
+from zoo.running.text import SpecialIds, Text, read_special_ids, read_text
+from zoo.transformer import Transformer
+
+GREEDY = Greedy()
+BATCH = 32
+"""How many texts are computed at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """A model that takes text.
+
+    Args:
+        transformer: the model.
+        text: turns text into its ids and back.
+        special: where generated text begins and ends.
+    """
+
+    transformer: Transformer
+    text: Text
+    special: SpecialIds
+
+    @classmethod
+    def load(
+        cls,
+        path_or_name: str | Path,
+        *,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        registry: Registry | None = None,
+    ) -> Self:
+        """Load a model with what its folder holds beside it: its tokenizer (`tokenizer.json`, and
+        `tokenizer_target.json` for what comes out, if that is another) and its special ids
+        (`generation_config.json`). Without a tokenizer, text is ids: `5 9 33`.
+
+        The arguments are those of `zoo.load`.
+
+        Raises:
+            ZooError: as `zoo.load`; or a file beside the weights is damaged.
+        """
+        registry = load_registry() if registry is None else registry
+        path = find_weights(path_or_name, registry)
+        transformer = load(path, device=device, dtype=dtype, registry=registry)
+        return cls(transformer, read_text(path.parent), read_special_ids(path.parent))
+
+    @property
+    def task(self) -> Task:
+        """What the model is for.
+
+        Raises:
+            InputError: nothing that is done with text.
+        """
+        spec = self.transformer.spec
+        if spec.model.task is None:
+            raise InputError(f"`zoo run` has no task for {spec.name}: its head says none")
+        return spec.model.task
+
+    def run(
+        self,
+        texts: Sequence[str],
+        *,
+        max_new_tokens: int = 64,
+        method: Greedy | Sampling | Beam = GREEDY,
+        eos: int | None = None,
+        start: int | None = None,
+        mask_id: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Do what the model is for: translate, continue, embed, fill masked tokens, or classify.
+
+        Args:
+            texts: those of like lengths are computed together.
+            max_new_tokens: where generated text ends at last.
+            method: how its tokens are chosen.
+            eos: what ends it, over what the model's folder says.
+            start: what a target begins with, over what the model's folder says.
+            mask_id: the id of a masked token, over the tokenizer's.
+
+        Returns:
+            A result for each text: its `task`, and by that `text`, `ids`, `score` and `ended` (see
+            `zoo.Generated`); `embedding`; `text` and for each masked token the likeliest `tokens`;
+            or the likeliest `classes`.
+
+        Raises:
+            InputError: the model has no task, or a text does not fit it.
+        """
+        if isinstance(texts, str):
+            raise InputError('texts are a list, of one text too: `run(["..."])`')
+        ids = [self.text.encode(text) for text in texts]
+        if self.task in GENERATING:
+            asked = self._asked(max_new_tokens, eos, start)
+            found = self._generated(ids, {**asked, "method": method})
+        else:
+            found = self._read(ids, mask_id)
+        return [{"task": self.task, **one} for one in found]
+
+    def stream(
+        self,
+        text: str,
+        *,
+        max_new_tokens: int = 64,
+        method: Greedy | Sampling = GREEDY,
+        eos: int | None = None,
+        start: int | None = None,
+    ) -> Iterator[str]:
+        """The text that the model generates, in pieces as its tokens come. The arguments are those
+        of `run`.
+
+        Raises:
+            InputError: the model does not generate, or the text does not fit it.
+        """
+        asked = self._asked(max_new_tokens, eos, start)
+        ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
+        ids: list[int] = []
+        told = whole = ""
+        steps = stream(self.transformer, [self.text.encode(text)], method=method, **asked)
+        for (id_,) in steps:
+            if id_ is None or id_ in ends:
+                break
+            ids.append(id_)
+            whole = self.text.decode(ids)
+            # A token may be a part of a character, and a decoder may change what ends the text.
+            if whole.startswith(told) and not whole.endswith("\N{REPLACEMENT CHARACTER}"):
+                yield whole[len(told) :]
+                told = whole
+        if whole != told:
+            yield whole[len(told) :] if whole.startswith(told) else f"\n{whole}"
+
+    def _asked(self, max_new_tokens: int, eos: int | None, start: int | None) -> dict[str, Any]:
+        """Where generated text begins and ends, as `generate` takes it."""
+        start = self.special.decoder_start_token_id if start is None else start
+        ends = self.special.eos_token_id if eos is None else eos
+        how = self.transformer.spec.model.generation
+        return {
+            "max_new_tokens": max_new_tokens,
+            "eos": () if ends is None else ends,
+            "start": start if how is not None and how.has_source else None,
+        }
+
+    def _generated(
+        self, rows: Sequence[list[int]], asked: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        found: dict[int, Generated] = {}
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        for places in _cut(order):
+            made = generate(self.transformer, [rows[place] for place in places], **asked)
+            found.update(zip(places, made, strict=True))
+        for place in range(len(rows)):
+            one = found[place]
+            shown = one.ids[:-1] if one.ended == "eos" else one.ids
+            yield {
+                "text": self.text.decode(shown),
+                "ids": list(one.ids),
+                "score": one.score,
+                "ended": one.ended,
+            }
+
+    def _read(self, rows: Sequence[list[int]], mask_id: int | None) -> Iterator[dict[str, Any]]:
+        """Texts of one length are a batch, so that none is padded."""
+        spec = self.transformer.spec
+        if spec.model.reading is None:
+            raise InputError(f"{spec.name} reads no ids")
+        if not rows:
+            return
+        given = read_ids(
+            rows, None, what="text", vocab=spec.model.reading.vocab, pad_id=None, pad="right"
+        )
+        check_length(max(given.lengths), spec.model.reading.longest, "text")
+        if self.task == "fill_mask":
+            mask_id = self._mask_id(rows, mask_id)
+        device = next(self.transformer.parameters()).device
+        by_length: dict[int, list[int]] = {}
+        for place, length in enumerate(given.lengths):
+            by_length.setdefault(length, []).append(place)
+        found: dict[int, torch.Tensor] = {}
+        with torch.inference_mode(), evaluating(self.transformer):
+            for alike in by_length.values():
+                for places in _cut(alike):
+                    batch = torch.tensor([rows[place] for place in places], device=device)
+                    found.update(zip(places, cast("Any", self.transformer)(batch), strict=True))
+        for place, ids in enumerate(rows):
+            yield read_off(self.task, found[place], ids, self.text, mask_id)
+
+    def _mask_id(self, rows: Sequence[list[int]], stated: int | None) -> int:
+        """The id of a masked token, of which every text has one."""
+        mask_id = self.text.mask_id() if stated is None else stated
+        if mask_id is None or any(mask_id not in ids for ids in rows):
+            raise InputError(
+                Problem(
+                    "the text holds no masked token",
+                    help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `--mask-id`",
+                )
+            )
+        return mask_id
+
+
+def _cut(places: Sequence[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(places), BATCH):
+        yield places[start : start + BATCH]
