@@ -20,7 +20,14 @@ from zoo.testing import check_plugin
 
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
 OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "compiles"}
-WITH_MASKS = {"builder", "block", "attention"}
+OF_SLOTS = {
+    "builder": {"masks"},
+    "block": {"masks", "positions", "cache", "branches"},
+    "attention": {"masks", "positions", "cache"},
+    "ffn": {"tokens"},
+    "norm": {"tokens"},
+    "head": {"tokens"},
+}
 
 STATISTICS = '''
 from typing import TYPE_CHECKING
@@ -99,8 +106,7 @@ def test_a_broken_promise_is_told(name: str, broken_reports: dict[str, Report]) 
 
 def test_each_check_fails_on_something() -> None:
     assert {name for broken in BROKEN.values() for name in broken.failing[:1]} == {
-        *OF_MODULES,
-        "masks",
+        *OF_MODULES.union(*OF_SLOTS.values()),
     }
 
 
@@ -109,7 +115,9 @@ def test_after_a_broken_link_the_rest_is_not_run(broken_reports: dict[str, Repor
     assert states == {
         **dict.fromkeys(["imports", "schema", "example", "meta"], True),
         "layout": False,
-        **dict.fromkeys(OF_MODULES - {"imports", "schema", "example", "meta", "layout"}, None),
+        **dict.fromkeys(
+            OF_MODULES - {"imports", "schema", "example", "meta", "layout"} | {"tokens"}, None
+        ),
     }
 
 
@@ -120,9 +128,7 @@ def test_the_template_of_each_slot_keeps_all_promises(slot: str, tmp_path: Path)
     [report] = check_plugins([f"{slot}.mine"], layered(registry))
     assert report.ok, report.text()
     expected = EVERY if slot == "init" else OF_MODULES
-    assert {c.name for c in report.checks} == expected | (
-        {"masks"} if slot in WITH_MASKS else set()
-    )
+    assert {c.name for c in report.checks} == expected | OF_SLOTS.get(slot, set())
 
 
 def test_the_templates_are_clean(tmp_path: Path) -> None:

@@ -18,9 +18,18 @@ from zoo.errors import (
 from zoo.plugin_errors import describe_failure
 from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
-from zoo.plugin_kit.promises import PROMISES, interface, layout, meta, schema, threads
+from zoo.plugin_kit.promises import (
+    PROMISES,
+    inherited,
+    interface,
+    layout,
+    meta,
+    schema,
+    threads,
+)
 from zoo.plugin_kit.report import Check, Report
 from zoo.registry import Entry, Registry
+from zoo.slots import SLOTS
 from zoo.spec import ModelSpec
 from zoo.torch_free import import_failures
 
@@ -93,12 +102,14 @@ class _Subject:
             "imports": self.imports,
             "schema": self.schema,
             "example": self.example,
-            "meta": partial(self.each, meta),
-            "layout": partial(self.each, layout),
+            "meta": partial(self.each, "meta", meta),
+            "layout": partial(self.each, "layout", layout),
         }
         if self.slot != "init":
-            links["interface"] = partial(self.each, interface)
-        promises = {name: partial(self.each, check) for name, check in PROMISES[self.slot].items()}
+            links["interface"] = partial(self.each, "interface", interface)
+        promises = {
+            name: partial(self.each, name, check) for name, check in PROMISES[self.slot].items()
+        }
         checks: list[Check] = []
         for name, check in links.items():
             checks.append(_run(name, check) if _unbroken(checks) else Check(name, None))
@@ -114,7 +125,9 @@ class _Subject:
 
     def schema(self) -> None:
         """Each field says what it takes, so that editors can be told."""
-        schema(self.registry.plugin(self.slot, self.kind))
+        cls = self.registry.plugin(self.slot, self.kind)
+        inherited(cls, SLOTS[self.slot])
+        schema(cls)
 
     def example(self) -> str | None:
         """There is a small spec around the component and, if it can attend to a memory, another."""
@@ -138,13 +151,12 @@ class _Subject:
             return f"attends to no memory: {error.problems[0].message}"
         return None
 
-    def each(self, promise: Callable[[ModelSpec, Registry], None]) -> None:
+    def each(self, name: str, promise: Callable[[ModelSpec, Registry], None]) -> None:
         """Check a promise on every spec of the component."""
         for prefix, spec in self.specs.items():
-            try:
-                promise(spec, self.registry)
-            except PromiseError as error:
-                raise PromiseError(f"{prefix}{error}") from None
+            found = _run(name, partial(promise, spec, self.registry))
+            if not found.ok:
+                raise PromiseError(f"{prefix}{found.reason}")
 
 
 def _unbroken(checks: Sequence[Check]) -> bool:
