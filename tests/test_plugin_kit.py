@@ -8,7 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from broken_plugins import BROKEN, Broken
+from broken_plugins import (
+    BROKEN,
+    MADE,
+    MIXED,
+    RETURN,
+    TURNED,
+    UP,
+    WITH_CACHE,
+    WITH_TORCH,
+    Broken,
+)
 
 from zoo.errors import RegistryError
 from zoo.plugin_kit.check import check_plugins
@@ -147,6 +157,39 @@ def test_the_shipped_catalogue_keeps_all_promises(slot: str) -> None:
     registry = read_layers([shipped_registry()])
     reports = check_plugins([f"{slot}.{kind}" for kind in registry.plugins[slot]], registry)
     assert [report.text() for report in reports if not report.ok] == []
+
+
+def check_changed(folder: Path, slot: str, change: dict[str, str]) -> None:
+    registry = project(folder)
+    break_template(registry, "changed", Broken(slot, change, (), ""))
+    check_plugin(slot, "changed", registry=registry)
+
+
+def test_an_attention_with_a_cache_keeps_all_promises(tmp_path: Path) -> None:
+    check_changed(tmp_path, "attention", WITH_CACHE)
+
+
+@pytest.mark.parametrize("option", ["rotation", "bias"])
+def test_an_attention_may_refuse_what_positions_give(option: str, tmp_path: Path) -> None:
+    refusal = f"if {option} is not None:\n                raise ValueError('not with positions')"
+    (used,) = {"rotation": (TURNED,), "bias": ("scores = scores + bias",)}[option]
+    change = {MIXED: f"{refusal}\n            {MIXED}", used: "pass"}
+    check_changed(tmp_path, "attention", change)
+
+
+def test_what_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
+    gate = {
+        UP: f'"gate": vector(1),\n                {UP}',
+        MADE: f"self.gate = nn.Parameter(torch.empty(1))\n            {MADE}",
+        **WITH_TORCH,
+        "import Layout, linear": "import Layout, linear, vector",
+    }
+    gated = RETURN.replace("return ", "return self.gate * ")
+    check_changed(tmp_path, "ffn", {**gate, RETURN: gated})
+    rounded = gated.replace("(x).relu()", "(x).half().to(x.dtype).relu()")
+    (tmp_path / "rounded").mkdir()
+    with pytest.raises(AssertionError, match="rounds to a narrower"):
+        check_changed(tmp_path / "rounded", "ffn", {**gate, RETURN: rounded})
 
 
 def test_statistics_of_batches_excuse_another_output_in_training(tmp_path: Path) -> None:

@@ -166,13 +166,19 @@ class AttendingDriver(Driver):
         if not self.continued:
             return
         inputs = self.inputs(torch.float64)
+        self._check_steps(inputs, angles=None, bias=None)
+        angles = torch.arange(LENGTH, dtype=torch.float64) if self.takes_rotation(inputs) else None
+        bias = self.bias(torch.float64) if self.takes_bias(inputs) else None
+        if angles is not None or bias is not None:
+            self._check_steps(inputs, angles, bias)
+        self._check_counts(inputs)
+
+    def _check_steps(
+        self, inputs: Tensors, angles: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> None:
+        rotation = None if angles is None else turning(angles)
+        whole, _ = self.attend(*inputs, causal=True, rotation=rotation, bias=bias)
         x, memory = inputs if self.crosses else (inputs[0], None)
-        angles = torch.arange(LENGTH, dtype=x.dtype)
-        rotates = self.takes_rotation(inputs)
-        bias = self.bias(x.dtype) if self.takes_bias(inputs) else None
-        whole, _ = self.attend(
-            *inputs, causal=True, rotation=turning(angles) if rotates else None, bias=bias
-        )
         cache = Cache(LENGTH)
         for place in range(LENGTH):
             position = cache.append(1, seen=None, counted=None, device=x.device)
@@ -182,7 +188,7 @@ class AttendingDriver(Driver):
                 memory,
                 position=position,
                 cache=cache.layer(0),
-                rotation=turning(angles[now]) if rotates else None,
+                rotation=None if angles is None else turning(angles[now]),
                 bias=None if bias is None else bias[:, now, : place + 1],
             )
             if not close(found, whole[:, now], 1e-9):
@@ -191,10 +197,10 @@ class AttendingDriver(Driver):
                     "is said to be incremental\n"
                     "help: keep keys that are turned already, and let the last query see all keys"
                 )
-        self._check_counts(x[:, :1], memory)
 
-    def _check_counts(self, x: torch.Tensor, memory: torch.Tensor | None) -> None:
+    def _check_counts(self, inputs: Tensors) -> None:
         """Raises PromiseError unless a cache keeps as much as the layout says."""
+        x, memory = inputs[0][:, :1], inputs[1] if self.crosses else None
         cache = Cache(1)
         position = cache.append(1, seen=None, counted=None, device=x.device)
         self.step(x, memory, position=position, cache=cache.layer(0), rotation=None, bias=None)

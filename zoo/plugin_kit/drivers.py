@@ -69,15 +69,8 @@ class PositionDriver(Driver):
         return vectors(dtype, seed), heads
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        x, heads = inputs
         positions = torch.arange(LENGTH)
-        rotation = self.model.part.rotation(positions, x.dtype)
-        bias = self.model.part.bias(positions, positions, x.dtype)
-        outputs = (
-            self.model.part.embed(x, positions),
-            heads if rotation is None else rotation(heads),
-        )
-        return outputs if bias is None else (*outputs, bias)
+        return tuple(self._results(*inputs, positions, positions).values())
 
     def check(self, inputs: Tensors) -> None:
         self._check_description()
@@ -111,39 +104,45 @@ class PositionDriver(Driver):
                     "by which a model knows what to call"
                 )
 
+    def _results(
+        self, x: torch.Tensor, heads: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """What the methods make of x and of heads that are at the positions of the queries."""
+        scheme = self.model.part
+        rotation, bias = scheme.rotation(queries, x.dtype), scheme.bias(queries, keys, x.dtype)
+        found = {"embed": scheme.embed(x, queries)}
+        found["rotation"] = heads if rotation is None else rotation(heads)
+        return found if bias is None else {**found, "bias": bias}
+
     def _check_rows(self, x: torch.Tensor, heads: torch.Tensor) -> None:
         """Raises PromiseError unless each row of a batch may have positions of its own, and padding
         the position -1."""
-        scheme, dtype = self.model.part, x.dtype
-        positions = torch.arange(LENGTH).repeat(BATCH, 1)
-        rotation = scheme.rotation(positions, dtype)
-        bias = scheme.bias(positions, positions, dtype)
-        found = [scheme.embed(x, positions), heads if rotation is None else rotation(heads)]
-        found += [] if bias is None else [bias.expand(BATCH, *bias.shape[-3:])]
-        for name, one, all_alike in zip(_METHODS, found, self(x, heads), strict=False):
-            if not close(one, all_alike.expand_as(one), 1e-5):
-                raise PromiseError(f"`{name}` gives another result for positions (batch, length)")
-        shifted = positions - 1
-        rotation = scheme.rotation(shifted, dtype)
-        bias = scheme.bias(shifted, shifted, dtype)
-        found = [scheme.embed(x, shifted), heads if rotation is None else rotation(heads)]
-        found += [] if bias is None else [bias]
-        for name, one in zip(_METHODS, found, strict=False):
-            if not bool(one.isfinite().all()):
+        one = torch.arange(LENGTH)
+        rows = torch.stack([one, one.flip(0)])
+        together = self._results(x, heads, rows, rows)
+        for row, positions in enumerate(rows):
+            alone = self._results(x[row : row + 1], heads[row : row + 1], positions, positions)
+            for name, found in together.items():
+                expected = alone[name]
+                found = found[row] if found.dim() == 4 or name == "embed" else found
+                if not close(found, expected.view(found.shape), 1e-5):
+                    raise PromiseError(
+                        f"`{name}` gives another result for positions (batch, length) than for "
+                        "those of each row alone\n"
+                        "help: rows that are padded on the left have positions of their own"
+                    )
+        for name, found in self._results(x, heads, rows - 1, rows - 1).items():
+            if not bool(found.isfinite().all()):
                 raise PromiseError(f"`{name}` is not finite for the position -1, that of padding")
 
     def _check_last(self, x: torch.Tensor, heads: torch.Tensor) -> None:
         """Raises PromiseError unless a token is told where it is by its position, and not by its
         place in the call: generation calls with the last token alone."""
-        scheme, dtype = self.model.part, x.dtype
         positions = torch.arange(LENGTH)
-        last = positions[-1:]
-        rotation, bias = scheme.rotation(last, dtype), scheme.bias(last, positions, dtype)
-        heads = heads[..., -1:, :]
-        found = [scheme.embed(x[:, -1:], last), heads if rotation is None else rotation(heads)]
-        found += [] if bias is None else [bias]
-        for name, one, whole in zip(_METHODS, found, self(*self.inputs(dtype)), strict=False):
-            if not close(one, whole[..., -1:, :], 1e-5):
+        whole = self._results(x, heads, positions, positions)
+        last = self._results(x[:, -1:], heads[..., -1:, :], positions[-1:], positions)
+        for name, found in last.items():
+            if not close(found, whole[name][..., -1:, :], 1e-5):
                 raise PromiseError(
                     f"`{name}` gives another result for the last token alone than for all\n"
                     "help: go by the positions that are passed, not by how many there are"
