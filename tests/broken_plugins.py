@@ -289,15 +289,15 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the module does not define `rotation`, and the description says `rotates = True`",
     ),
-    "position_by_place": Broken(
+    "position_of_first_row": Broken(
         "position",
-        {"self.weight[positions]": "self.weight[: x.shape[-2]]"},
+        {"self.weight[positions]": "self.weight[positions.flatten()[: x.shape[-2]]]"},
         ("interface",),
         "`embed` gives another result for positions (batch, length)",
     ),
-    "position_by_length": Broken(
+    "position_by_place": Broken(
         "position",
-        {"self.weight[positions]": "self.weight[positions + 6 - x.shape[-2]]"},
+        {"self.weight[positions]": "self.weight[: x.shape[-2]]"},
         ("interface",),
         "`embed` gives another result for the last token alone",
     ),

@@ -70,7 +70,8 @@ class PositionDriver(Driver):
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         positions = torch.arange(LENGTH)
-        return tuple(self._results(*inputs, positions, positions).values())
+        x, heads = inputs
+        return tuple(self._results(x, heads, positions, positions).values())
 
     def check(self, inputs: Tensors) -> None:
         self._check_description()
