@@ -37,6 +37,15 @@ MIXED = "scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5"
 TURNED = "q, k = rotation(q), rotation(k)"
 LOWER = "device=x.device).tril()"
 
+DOWN = '"down_proj": linear(self.d_ff, self.d_model, residual=True),'
+LAYOUT = "from zoo.layout import Layout, linear"
+CUT = {
+    UP: UP.replace(")", ", cut=column_wise(self.d_ff))"),
+    DOWN: DOWN.replace("True)", "True, cut=row_wise(self.d_ff))"),
+    LAYOUT: "from zoo.layout import Cut, Layout, column_wise, linear, row_wise",
+}
+"""A network of which processes can have some hidden units each, and says so."""
+
 INCREMENTAL = """\
     @property
     def incremental(self):
@@ -532,6 +541,86 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "out_norm_ignored": Broken(
         "block", {"return branch.out_norm": "return "}, ("branches",), "the norm at `out` of the"
+    ),
+    # cuts
+    "cut_along_other_axis": Broken(
+        "ffn",
+        {**CUT, UP: UP.replace(")", ", cut=row_wise(self.d_ff))")},
+        ("cuts",),
+        "the cut of `part.up_proj` spreads 32 units over axis 1 of `weight`, which has 16 elements",
+    ),
+    "cut_along_no_axis": Broken(
+        "ffn",
+        {**CUT, UP: UP.replace(")", ", cut=Cut({'weight': 2}, self.d_ff, outputs=-1))")},
+        ("cuts",),
+        "the cut of `part.up_proj` is along axis 2 of `weight`, whose shape is (32, 16)",
+    ),
+    "cut_of_no_tensor": Broken(
+        "ffn",
+        {**CUT, UP: UP.replace(")", ", cut=Cut({'wieght': 0}, self.d_ff, outputs=-1))")},
+        ("cuts",),
+        "the cut of `part.up_proj` names wieght, and its tensors are weight, bias",
+    ),
+    "cut_row_wise_first": Broken(
+        "ffn",
+        {**CUT, UP: UP.replace(")", ", cut=row_wise(self.d_model))")},
+        ("cuts",),
+        "`part.up_proj` is cut to make of a part of its input to all of its output (row_wise), but "
+        "it is given x (2, 6, 16), where that would be (2, 6, 8)",
+    ),
+    "cut_column_wise_last": Broken(
+        "ffn",
+        {**CUT, DOWN: DOWN.replace("True)", "True, cut=column_wise(self.d_model))")},
+        ("cuts",),
+        "`part.down_proj` is cut to make of all of its input to a part of its output (column_wise)",
+    ),
+    "cut_once": Broken(
+        "ffn",
+        {**CUT, DOWN: DOWN},
+        ("cuts",),
+        "computing in 2 processes failed: RuntimeError",
+    ),
+    "cut_around_a_norm": Broken(
+        "ffn",
+        {**CUT, "self.up_proj(x).relu()": "nn.functional.normalize(self.up_proj(x), dim=-1)"},
+        ("cuts",),
+        "but what it is given is no part of what the whole model computes there",
+    ),
+    "cut_by_itself_and_not": Broken(
+        "norm",
+        {
+            '{"weight": vector(self.width, value=1.0)}': '{"weight": vector(self.width, value=1.0)}'
+            ", cut=Cut({'weight': 0}, self.width, by_itself=True)",
+            "import Layout, vector": "import Cut, Layout, vector",
+        },
+        ("cuts",),
+        "computing in 2 processes failed: RuntimeError",
+    ),
+    "cut_norm": Broken(
+        "norm",
+        {
+            '{"weight": vector(self.width, value=1.0)}': '{"weight": vector(self.width, value=1.0)}'
+            ", cut=Cut({'weight': 0}, self.width, inputs=-1, outputs=-1)",
+            "import Layout, vector": "import Cut, Layout, vector",
+        },
+        ("cuts",),
+        "`part` is cut to make of a part of its input to a part of its output, but",
+    ),
+    "cut_heads_counted": Broken(
+        "attention",
+        {
+            '"q_proj": linear(self.d_model, self.d_model)': '"q_proj": linear(self.d_model, '
+            "self.d_model, cut=column_wise(self.n_heads))",
+            '"k_proj": linear(key_width, self.d_model)': '"k_proj": linear(key_width, '
+            "self.d_model, cut=column_wise(self.n_heads))",
+            '"v_proj": linear(key_width, self.d_model)': '"v_proj": linear(key_width, '
+            "self.d_model, cut=column_wise(self.n_heads))",
+            "self.d_model, residual=True)": "self.d_model, residual=True, cut=row_wise("
+            "self.n_heads))",
+            LAYOUT: "from zoo.layout import Layout, column_wise, linear, row_wise",
+        },
+        ("cuts",),
+        "a norm, a softmax or a number of all units has no place there",
     ),
     # masks
     "mask_ignored": Broken(

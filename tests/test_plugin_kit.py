@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from broken_plugins import (
     BROKEN,
+    CUT,
     MADE,
     MIXED,
     RETURN,
@@ -21,7 +22,7 @@ from broken_plugins import (
 )
 
 from zoo.errors import RegistryError
-from zoo.plugin_kit.check import check_plugins
+from zoo.plugin_kit.check import check_plugins, every_plugin
 from zoo.plugin_kit.project import new_plugin
 from zoo.plugin_kit.report import Report
 from zoo.registry import Registry, read_layers, shipped_registry
@@ -117,6 +118,7 @@ def test_a_broken_promise_is_told(name: str, broken_reports: dict[str, Report]) 
 def test_each_check_fails_on_something() -> None:
     assert {name for broken in BROKEN.values() for name in broken.failing[:1]} == {
         *OF_MODULES.union(*OF_SLOTS.values()),
+        "cuts",
     }
 
 
@@ -129,6 +131,12 @@ def test_after_a_broken_link_the_rest_is_not_run(broken_reports: dict[str, Repor
             OF_MODULES - {"imports", "schema", "example", "meta", "layout"} | {"tokens"}, None
         ),
     }
+
+
+@pytest.fixture(scope="module")
+def shipped() -> list[Report]:
+    registry = read_layers([shipped_registry()])
+    return check_plugins(every_plugin(registry), registry)
 
 
 @pytest.mark.parametrize("slot", SLOTS)
@@ -153,9 +161,9 @@ def test_the_templates_are_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_the_shipped_catalogue_keeps_all_promises(slot: str) -> None:
-    registry = read_layers([shipped_registry()])
-    reports = check_plugins([f"{slot}.{kind}" for kind in registry.plugins[slot]], registry)
+def test_the_shipped_catalogue_keeps_all_promises(slot: str, shipped: list[Report]) -> None:
+    reports = [report for report in shipped if report.plugin.startswith(f"{slot}.")]
+    assert reports
     assert [report.text() for report in reports if not report.ok] == []
 
 
@@ -167,6 +175,14 @@ def check_changed(folder: Path, slot: str, change: dict[str, str]) -> None:
 
 def test_an_attention_with_a_cache_keeps_all_promises(tmp_path: Path) -> None:
     check_changed(tmp_path, "attention", WITH_CACHE)
+
+
+def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    break_template(registry, "cut", Broken("ffn", CUT, (), ""))
+    [report] = check_plugins(["ffn.cut"], layered(registry))
+    assert report.ok, report.text()
+    assert report.checks[-1].name == "cuts"
 
 
 @pytest.mark.parametrize("option", ["rotation", "bias"])

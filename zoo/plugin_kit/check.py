@@ -16,6 +16,7 @@ from zoo.errors import (
     quoted,
 )
 from zoo.plugin_errors import describe_failure
+from zoo.plugin_kit.cuts import Processes, started_when_needed
 from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
 from zoo.plugin_kit.promises import (
@@ -61,12 +62,12 @@ def check_plugins(
     failures = import_failures(entries)
     registry = with_hosts(registry)
     reports: list[Report] = []
-    for entry, failure in zip(entries, failures, strict=True):
-        # On tensors as small as these, a second thread only costs.
-        with threads(1):
-            reports.append(_Subject(entry, registry, values, failure).report())
-        if on_done is not None:
-            on_done(reports[-1])
+    # On tensors as small as these, a second thread only costs.
+    with threads(1), started_when_needed() as processes:
+        for entry, failure in zip(entries, failures, strict=True):
+            reports.append(_Subject(entry, registry, values, failure, processes).report())
+            if on_done is not None:
+                on_done(reports[-1])
     return reports
 
 
@@ -88,11 +89,13 @@ class _Subject:
         registry: Registry,
         values: Mapping[str, Any] | None,
         import_failure: str | None,
+        processes: Processes,
     ) -> None:
         self.slot, self.kind, self.target = entry.group, entry.name, entry.target
         self.registry = registry
         self.values = values
         self.import_failure = import_failure
+        self.processes = processes
         self.specs: dict[str, ModelSpec] = {}
 
     def report(self) -> Report:
@@ -114,6 +117,8 @@ class _Subject:
         for name, check in links.items():
             checks.append(_run(name, check) if _unbroken(checks) else Check(name, None))
         linked = _unbroken(checks)
+        if linked and self.slot not in _HOLDERS and self.is_cut:
+            promises["cuts"] = partial(self.each, "cuts", self.processes.keep)
         checks += [_run(name, p) if linked else Check(name, None) for name, p in promises.items()]
         return Report(f"{self.slot}.{self.kind}", self.target, tuple(checks))
 
@@ -151,12 +156,21 @@ class _Subject:
             return f"attends to no memory: {error.problems[0].message}"
         return None
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the component says how processes can have parts of it."""
+        return any(True for spec in self.specs.values() for _ in spec.layout.cuts())
+
     def each(self, name: str, promise: Callable[[ModelSpec, Registry], None]) -> None:
         """Check a promise on every spec of the component."""
         for prefix, spec in self.specs.items():
             found = _run(name, partial(promise, spec, self.registry))
             if not found.ok:
                 raise PromiseError(f"{prefix}{found.reason}")
+
+
+_HOLDERS = ("builder", "block")
+"""Slots of components whose cuts are those of the components inside."""
 
 
 def _unbroken(checks: Sequence[Check]) -> bool:
