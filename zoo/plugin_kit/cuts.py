@@ -31,6 +31,8 @@ class Processes:
     def keep(self, spec: ModelSpec, registry: Registry) -> None:
         """Raises PromiseError unless the spec's model computes the same when it is cut."""
         check_stated(spec.model.layout())
+        if any((cut.units or N_PROCESSES) % N_PROCESSES for _, cut in spec.layout.cuts()):
+            return  # such as 3 heads: these values are not for as many processes
         task = {
             "spec": spec.to_dict(),
             "plugins": [
@@ -45,8 +47,9 @@ class Processes:
             print(json.dumps(task), file=_pipe(process.stdin), flush=True)
         answers = [_answer(process) for process in self._running]
         failures = [answer for answer in answers if answer is not None]
+        if len(set(answers)) > 1:
+            self.stop()  # what one has sent may still wait for the other
         if failures:
-            self.stop()  # one of them may still be waiting for the other
             raise PromiseError(failures[0])
 
     def _start(self) -> None:
@@ -104,7 +107,7 @@ def check_stated(layout: Layout) -> None:
         if part.cut is None:
             continue
         tensors = {key: tensor for key, tensor in part.parts.items() if isinstance(tensor, Tensor)}
-        if tensors and tensors.keys().isdisjoint(part.cut.axes):
+        if part.cut.axes and tensors and tensors.keys().isdisjoint(part.cut.axes):
             raise PromiseError(
                 f"the cut of `{name}` names {', '.join(part.cut.axes)}, and its tensors are "
                 f"{', '.join(tensors)}"
