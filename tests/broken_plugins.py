@@ -574,6 +574,18 @@ BROKEN: Mapping[str, Broken] = {
         ("cuts",),
         "`part.down_proj` is cut to make of all of its input to a part of its output (column_wise)",
     ),
+    "cut_ends_the_process": Broken(
+        "ffn",
+        {
+            **CUT,
+            **WITH_TORCH,
+            MADE: f"{MADE}\n            if torch.distributed.is_initialized():"
+            "\n                os._exit(3)",
+        },
+        ("cuts",),
+        "a process that computes with its parts ended with status 3",
+        "import os",
+    ),
     "cut_once": Broken(
         "ffn",
         {**CUT, DOWN: DOWN},

@@ -47,7 +47,8 @@ class Processes:
             print(json.dumps(task), file=_pipe(process.stdin), flush=True)
         answers = [_answer(process) for process in self._running]
         failures = [answer for answer in answers if answer is not None]
-        if len(set(answers)) > 1:
+        ended = any(process.poll() is not None for process in self._running)
+        if ended or len(set(answers)) > 1:
             self.stop()  # what one has sent may still wait for the other
         if failures:
             raise PromiseError(failures[0])
