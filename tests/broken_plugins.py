@@ -33,9 +33,50 @@ HIDE = "weights = weights.masked_fill(~mask, 0.0)"
 MASKED = "if mask is not None:  #"
 OUTPUT = "return output, weights if return_weights else None"
 
+MIXED = "scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5"
+TURNED = "q, k = rotation(q), rotation(k)"
+LOWER = "device=x.device).tril()"
+
+DOWN = '"down_proj": linear(self.d_ff, self.d_model, residual=True),'
+LAYOUT = "from zoo.layout import Layout, linear"
+CUT = {
+    UP: UP.replace(")", ", cut=column_wise(self.d_ff))"),
+    DOWN: DOWN.replace("True)", "True, cut=row_wise(self.d_ff))"),
+    LAYOUT: "from zoo.layout import Cut, Layout, column_wise, linear, row_wise",
+}
+"""A network of which processes can have some hidden units each, and says so."""
+
 INCREMENTAL = """\
     @property
     def incremental(self):
+        return True
+
+"""
+
+KEEP = """\
+if cache is not None and memory is not None:
+                k, v = cache.of_memory(lambda k=k, v=v: (k, v))
+            elif cache is not None:
+                k, v = cache.extend(k, v)
+            """
+
+WITH_CACHE = {
+    "    def layout(self)": INCREMENTAL + "    def layout(self)",
+    "return_weights: bool = False": "return_weights: bool = False, cache=None",
+    MIXED: KEEP + MIXED,
+    LOWER: LOWER.replace(".tril()", ".tril(k.shape[-2] - q.shape[-2])"),
+}
+"""An attention that is incremental, and rightly so."""
+
+TIES = """\
+    def ties(self, embedding):
+        return {"out.weight": embedding}
+
+"""
+
+SCORES = """\
+    @property
+    def scores_tokens(self):
         return True
 
 """
@@ -100,7 +141,28 @@ BROKEN: Mapping[str, Broken] = {
     "other_slot": Broken(
         "ffn", {"(FeedForward)": "(Init)"}, ("imports",), "slot", "from zoo.slots import Init"
     ),
+    "has_init": Broken(
+        "ffn",
+        {
+            FIELD: FIELD
+            + "\n    def __init__(self, **values):\n        super().__init__(**values)\n"
+        },
+        ("imports",),
+        "the description HasInit has an `__init__`",
+    ),
     # schema
+    "own_d_model": Broken(
+        "ffn",
+        {FIELD: FIELD + "    d_model: Size = 8\n"},
+        ("schema",),
+        "`d_model` of OwnDModel goes over a dimension that the parent gives",
+    ),
+    "own_norms": Broken(
+        "ffn",
+        {FIELD: FIELD + "    norms: Size = 8\n"},
+        ("schema",),
+        "`norms` of OwnNorms goes over a field, which FeedForward states",
+    ),
     "untold_type": Broken(
         "ffn",
         {FIELD: FIELD + "    inner: Callable[[int], int] = abs\n"},
@@ -130,6 +192,18 @@ BROKEN: Mapping[str, Broken] = {
         ("meta",),
         "`part.down_proj.weight` is built on cpu",
     ),
+    "built_nothing": Broken(
+        "ffn", {BUILT: BUILT.removeprefix("return ")}, ("meta",), "`build` returned NoneType"
+    ),
+    "built_a_class": Broken(
+        "ffn", {BUILT: "return module_class()"}, ("meta",), "`build` returned the class Module"
+    ),
+    "bare_tensor": Broken(
+        "ffn",
+        {MADE: MADE + "\n            self.table = torch.arange(3.0)", **WITH_TORCH},
+        ("meta",),
+        "`part.table` is a tensor (3,) and neither a parameter nor a buffer",
+    ),
     # layout
     "bias_untold": Broken(
         "ffn", {UP: UP.replace(")", ", bias=False)")}, ("layout",), "`part.up_proj.bias`"
@@ -154,6 +228,27 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "weights_unasked": Broken(
         "attention", {OUTPUT: "return output, weights"}, ("interface",), "is not set"
+    ),
+    "weights_not_returned": Broken(
+        "attention", {OUTPUT: "return output"}, ("interface",), "as a tuple, not Tensor"
+    ),
+    "block_maps_not_returned": Broken(
+        "block",
+        {'return x, {} if weights is None else {"self_attn": weights}': "return x"},
+        ("interface",),
+        "as a tuple, not Tensor",
+    ),
+    "positions_not_taken": Broken(
+        "attention",
+        {"positions: torch.Tensor | None = None,": ""},
+        ("interface",),
+        "`forward` cannot be called as its slot says: got an unexpected keyword argument 'posit",
+    ),
+    "memory_of_other_width": Broken(
+        "attention",
+        {"key_width=self.key_width or self.d_model": "key_width=self.d_model"},
+        ("layout",),
+        "over a memory: check-attention-memory_of_other_width: a plugin's `layout` is not",
     ),
     "block_weights_unasked": Broken(
         "block", {"{} if weights is None else ": ""}, ("interface",), "is not set"
@@ -182,8 +277,65 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "what `embed` returns must be (2, 6, 16), not (2, 6, 3)",
     ),
+    "no_scheme": Broken(
+        "position",
+        {"class Module(PositionScheme)": "class Module(nn.Module)"},
+        ("interface",),
+        "is a subclass of zoo.position.PositionScheme",
+    ),
+    "position_of_no_method": Broken(
+        "position", {"def embed(": "def embeds("}, ("interface",), "defines none of embed"
+    ),
+    "position_not_embedded": Broken(
+        "position",
+        {"ClassVar[bool] = True": "ClassVar[bool] = False"},
+        ("interface",),
+        "the module defines `embed`, and the description says `embedded = False`",
+    ),
+    "position_not_rotating": Broken(
+        "position",
+        {"    max_length: Shared": "    rotates: ClassVar[bool] = True\n    max_length: Shared"},
+        ("interface",),
+        "the module does not define `rotation`, and the description says `rotates = True`",
+    ),
+    "position_of_first_row": Broken(
+        "position",
+        {"self.weight[positions]": "self.weight[positions.flatten()[: x.shape[-2]]]"},
+        ("interface",),
+        "`embed` gives another result for positions (batch, length)",
+    ),
+    "position_by_place": Broken(
+        "position",
+        {"self.weight[positions]": "self.weight[: x.shape[-2]]"},
+        ("interface",),
+        "`embed` gives another result for the last token alone",
+    ),
+    "position_of_no_padding": Broken(
+        "position",
+        {"self.weight[positions]": "self.weight[positions] * (positions[..., None] + 1.0).log()"},
+        ("interface",),
+        "`embed` is not finite for the position -1",
+    ),
+    "ties_nothing": Broken(
+        "head",
+        {"    def layout(self)": TIES.replace("out.", "in.") + "    def layout(self)"},
+        ("interface",),
+        "`ties` names the tensor `in.weight`, which is not in the layout",
+    ),
+    "ties_other_shape": Broken(
+        "head",
+        {"    def layout(self)": TIES + "    def layout(self)"},
+        ("interface",),
+        "`out.weight`, which is (2, 16) in the layout; the token table that it is tied to is (11,",
+    ),
+    "scores_classes": Broken(
+        "head",
+        {"    def layout(self)": SCORES + "    def layout(self)"},
+        ("interface",),
+        "the output must be (2, 6, 11), not (2, 6, 2)",
+    ),
     "unbatched_head": Broken(
-        "head", {"self.out(x)": "self.out(x)[0]"}, ("interface",), "must be (2, any), not (6, 2)"
+        "head", {"self.out(x)": "self.out(x)[0]"}, ("interface",), "must be (2, 6, any), not (6, 2)"
     ),
     # determinism
     "random_start": Broken(
@@ -202,8 +354,26 @@ BROKEN: Mapping[str, Broken] = {
     "counts_calls": Broken(
         "ffn",
         before("self.n = getattr(self, 'n', 0) + 1", "x = x * self.n"),
-        ("determinism", "modes", "compiles"),
+        ("determinism", "modes", "compiles", "tokens"),
+        "a call leaves another `part.n` behind",
+    ),
+    "noisy": Broken(
+        "ffn",
+        before("x = nn.functional.dropout(x, 0.5)"),
+        ("determinism", "saving", "modes", "precision", "compiles", "tokens"),
         "a second call with the same input gives another output",
+    ),
+    "in_place": Broken(
+        "ffn",
+        before("x.mul_(2)"),
+        ("determinism", "saving", "modes", "gradients", "compiles", "tokens"),
+        "a call changes its input",
+    ),
+    "starts_from_a_number": Broken(
+        "init",
+        {"Constant(0.0) if": "0.0 if"},
+        ("determinism", "saving"),
+        "starts from 0.0, which is no distribution: return one of zoo.distribution",
     ),
     # saving
     "doubles": Broken(
@@ -255,7 +425,7 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "unused": Broken(
         "ffn",
-        {"self.up_proj(x).relu": "x.repeat(1, 1, 2).relu"},
+        {"self.up_proj(x).relu": "x.repeat_interleave(2, -1).relu"},
         ("gradients",),
         "no gradient reaches part.up_proj.weight, part.up_proj.bias",
     ),
@@ -274,7 +444,7 @@ BROKEN: Mapping[str, Broken] = {
             "    def layout(self)": INCREMENTAL + "    def layout(self)",
             "return_weights: bool = False": "return_weights: bool = False, cache=None",
         },
-        ("interface",),
+        ("cache",),
         "one by one with a `cache`",
     ),
     # precision
@@ -285,6 +455,12 @@ BROKEN: Mapping[str, Broken] = {
     "own_dtype": Broken(
         "head", {"self.out(x)": "self.out(x).float()"}, ("precision",), "puts out torch.float32"
     ),
+    "one_dtype": Broken(
+        "ffn",
+        {**before("x = x * torch.full((1,), 0.5)"), **WITH_TORCH},
+        ("precision",),
+        "a call in torch.bfloat16 failed: RuntimeError: ",
+    ),
     # compiles
     "asks_values": Broken(
         "ffn", before("x = x if float(x.sum()) < 1e9 else -x"), ("compiles",), "breaks the graph"
@@ -294,6 +470,169 @@ BROKEN: Mapping[str, Broken] = {
         {**before("x = x / 2 if torch.compiler.is_compiling() else x"), **WITH_TORCH},
         ("compiles",),
         "the output is another when compiled",
+    ),
+    # tokens
+    "mixes_tokens": Broken(
+        "ffn", before("x = x + x.roll(1, -2)"), ("tokens",), "a network that mixes tokens says so"
+    ),
+    "three_dimensions": Broken(
+        "ffn",
+        before("batch, length, width = x.shape"),
+        ("tokens",),
+        "a call with x (12, 16) failed: ValueError: not enough values to unpack",
+    ),
+    "norm_of_tokens": Broken(
+        "norm", {"mean(-1, ": "mean((-2, -1), "}, ("tokens",), "along the last dimension alone"
+    ),
+    "pools_unsaid": Broken(
+        "head",
+        {"self.out(x)": "self.out(x + x[..., :1, :])"},
+        ("tokens",),
+        "a head of whole sequences says so",
+    ),
+    # positions
+    "keys_unturned": Broken(
+        "attention", {TURNED: "q = rotation(q)"}, ("positions",), "the keys are not turned"
+    ),
+    "queries_unturned": Broken(
+        "attention", {TURNED: "k = rotation(k)"}, ("positions",), "the queries are not turned"
+    ),
+    "bias_ignored": Broken(
+        "attention", {"scores = scores + bias": "pass"}, ("positions",), "the `bias` that the"
+    ),
+    "block_unturned": Broken(
+        "block", {"rotation=context.rotation": "rotation=None"}, ("positions",), "not turned"
+    ),
+    "block_unbiased": Broken(
+        "block", {"bias=context.bias": "bias=None"}, ("positions",), "changes nothing"
+    ),
+    # cache
+    "cache_of_unturned": Broken(
+        "attention",
+        {**WITH_CACHE, TURNED: f"q = rotation(q)\n            {KEEP}", MIXED: MIXED}
+        | {
+            "if rotation is not None:": "if rotation is not None and cache is None:\n"
+            "                k = rotation(k)\n            if rotation is not None:"
+        },
+        ("cache",),
+        "one by one with a `cache`",
+    ),
+    "cache_of_first_query": Broken(
+        "attention", {**WITH_CACHE, LOWER: LOWER}, ("cache",), "let the last query see all keys"
+    ),
+    "cache_uncounted": Broken(
+        "attention",
+        {**WITH_CACHE, "cache=0 if self.key_width else 2 * ": "cache=0 if self.key_width else "},
+        ("cache",),
+        "of a token the cache keeps 32 numbers, and `layout` says 16",
+    ),
+    "memory_uncounted": Broken(
+        "attention",
+        {**WITH_CACHE, "memory_cache=2 * self": "memory_cache=3 * self"},
+        ("cache",),
+        "over a memory: of a token and 5 tokens of a memory the cache keeps 160 numbers, and",
+    ),
+    # branches
+    "residual_unscaled": Broken(
+        "block", {"residual * branch": "branch"}, ("branches",), "`residual_scale` of the branch"
+    ),
+    "skip_unscaled": Broken(
+        "block", {"skip * x": "x"}, ("branches",), "`skip_scale` of the branch `self_attn`"
+    ),
+    "out_norm_ignored": Broken(
+        "block", {"return branch.out_norm": "return "}, ("branches",), "the norm at `out` of the"
+    ),
+    # cuts
+    "cut_along_other_axis": Broken(
+        "ffn",
+        {**CUT, UP: UP.replace(")", ", cut=row_wise(self.d_ff))")},
+        ("cuts",),
+        "the cut of `part.up_proj` spreads 32 units over axis 1 of `weight`, which has 16 elements",
+    ),
+    "cut_along_no_axis": Broken(
+        "ffn",
+        {**CUT, UP: UP.replace(")", ", cut=Cut({'weight': 2}, self.d_ff, outputs=-1))")},
+        ("cuts",),
+        "the cut of `part.up_proj` is along axis 2 of `weight`, whose shape is (32, 16)",
+    ),
+    "cut_of_no_tensor": Broken(
+        "ffn",
+        {**CUT, UP: UP.replace(")", ", cut=Cut({'wieght': 0}, self.d_ff, outputs=-1))")},
+        ("cuts",),
+        "the cut of `part.up_proj` names wieght, and its tensors are weight, bias",
+    ),
+    "cut_row_wise_first": Broken(
+        "ffn",
+        {**CUT, UP: UP.replace(")", ", cut=row_wise(self.d_model))")},
+        ("cuts",),
+        "`part.up_proj` is cut to make of a part of its input to all of its output (row_wise), but "
+        "it is given x (2, 6, 16), where that would be (2, 6, 8)",
+    ),
+    "cut_column_wise_last": Broken(
+        "ffn",
+        {**CUT, DOWN: DOWN.replace("True)", "True, cut=column_wise(self.d_model))")},
+        ("cuts",),
+        "`part.down_proj` is cut to make of all of its input to a part of its output (column_wise)",
+    ),
+    "cut_ends_the_process": Broken(
+        "ffn",
+        {
+            **CUT,
+            **WITH_TORCH,
+            MADE: f"{MADE}\n            if torch.distributed.is_initialized():"
+            "\n                os._exit(3)",
+        },
+        ("cuts",),
+        "a process that computes with its parts ended with status 3",
+        "import os",
+    ),
+    "cut_once": Broken(
+        "ffn",
+        {**CUT, DOWN: DOWN},
+        ("cuts",),
+        "computing in 2 processes failed: RuntimeError",
+    ),
+    "cut_around_a_norm": Broken(
+        "ffn",
+        {**CUT, "self.up_proj(x).relu()": "nn.functional.normalize(self.up_proj(x), dim=-1)"},
+        ("cuts",),
+        "but what it is given is no part of what the whole model computes there",
+    ),
+    "cut_by_itself_and_not": Broken(
+        "norm",
+        {
+            '{"weight": vector(self.width, value=1.0)}': '{"weight": vector(self.width, value=1.0)}'
+            ", cut=Cut({'weight': 0}, self.width, by_itself=True)",
+            "import Layout, vector": "import Cut, Layout, vector",
+        },
+        ("cuts",),
+        "computing in 2 processes failed: RuntimeError",
+    ),
+    "cut_norm": Broken(
+        "norm",
+        {
+            '{"weight": vector(self.width, value=1.0)}': '{"weight": vector(self.width, value=1.0)}'
+            ", cut=Cut({'weight': 0}, self.width, inputs=-1, outputs=-1)",
+            "import Layout, vector": "import Cut, Layout, vector",
+        },
+        ("cuts",),
+        "`part` is cut to make of a part of its input to a part of its output, but",
+    ),
+    "cut_heads_counted": Broken(
+        "attention",
+        {
+            '"q_proj": linear(self.d_model, self.d_model)': '"q_proj": linear(self.d_model, '
+            "self.d_model, cut=column_wise(self.n_heads))",
+            '"k_proj": linear(key_width, self.d_model)': '"k_proj": linear(key_width, '
+            "self.d_model, cut=column_wise(self.n_heads))",
+            '"v_proj": linear(key_width, self.d_model)': '"v_proj": linear(key_width, '
+            "self.d_model, cut=column_wise(self.n_heads))",
+            "self.d_model, residual=True)": "self.d_model, residual=True, cut=row_wise("
+            "self.n_heads))",
+            LAYOUT: "from zoo.layout import Layout, column_wise, linear, row_wise",
+        },
+        ("cuts",),
+        "a norm, a softmax or a number of all units has no place there",
     ),
     # masks
     "mask_ignored": Broken(

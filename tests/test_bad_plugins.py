@@ -216,6 +216,22 @@ DESCRIBING: dict[str, tuple[str, str]] = {
         '        return Layout({"up_proj": Tensor((8.5,))})\n',
         "TypeError: a shape is a tuple of sizes, not (8.5,)",
     ),
+    "returns no tuple": (
+        '        return Layout({"up_proj": Tensor(8)})\n',
+        "TypeError: a shape is a tuple of sizes, not 8",
+    ),
+    "returns another role": (
+        '        return Layout({"up_proj": Tensor((8, 8), "wieght")})\n',
+        "TypeError: a role is one of weight, residual, embedding, bias, constant, not 'wieght'",
+    ),
+    "returns a map of no size": (
+        '        return Layout({"up_proj": Tensor((8, 8))})\n',
+        "TypeError: a weight states `fan_in` and `fan_out`, which inits go by",
+    ),
+    "returns a table": (
+        '        return Layout({"up_proj": {"weight": linear(8, 8), "bias": linear(8, 8)}})\n',
+        "TypeError: the part `up_proj` is a dict, not a Tensor or a Layout",
+    ),
 }
 
 

@@ -8,10 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from broken_plugins import BROKEN, Broken
+from broken_plugins import (
+    BROKEN,
+    CUT,
+    MADE,
+    MIXED,
+    RETURN,
+    TURNED,
+    UP,
+    WITH_CACHE,
+    WITH_TORCH,
+    Broken,
+)
 
 from zoo.errors import RegistryError
-from zoo.plugin_kit.check import check_plugins
+from zoo.plugin_kit.check import check_plugins, every_plugin
 from zoo.plugin_kit.project import new_plugin
 from zoo.plugin_kit.report import Report
 from zoo.registry import Registry, read_layers, shipped_registry
@@ -20,7 +31,14 @@ from zoo.testing import check_plugin
 
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
 OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "compiles"}
-WITH_MASKS = {"builder", "block", "attention"}
+OF_SLOTS = {
+    "builder": {"masks"},
+    "block": {"masks", "positions", "cache", "branches"},
+    "attention": {"masks", "positions", "cache"},
+    "ffn": {"tokens"},
+    "norm": {"tokens"},
+    "head": {"tokens"},
+}
 
 STATISTICS = '''
 from typing import TYPE_CHECKING
@@ -99,8 +117,8 @@ def test_a_broken_promise_is_told(name: str, broken_reports: dict[str, Report]) 
 
 def test_each_check_fails_on_something() -> None:
     assert {name for broken in BROKEN.values() for name in broken.failing[:1]} == {
-        *OF_MODULES,
-        "masks",
+        *OF_MODULES.union(*OF_SLOTS.values()),
+        "cuts",
     }
 
 
@@ -109,8 +127,16 @@ def test_after_a_broken_link_the_rest_is_not_run(broken_reports: dict[str, Repor
     assert states == {
         **dict.fromkeys(["imports", "schema", "example", "meta"], True),
         "layout": False,
-        **dict.fromkeys(OF_MODULES - {"imports", "schema", "example", "meta", "layout"}, None),
+        **dict.fromkeys(
+            OF_MODULES - {"imports", "schema", "example", "meta", "layout"} | {"tokens"}, None
+        ),
     }
+
+
+@pytest.fixture(scope="module")
+def shipped() -> list[Report]:
+    registry = read_layers([shipped_registry()])
+    return check_plugins(every_plugin(registry), registry)
 
 
 @pytest.mark.parametrize("slot", SLOTS)
@@ -120,9 +146,7 @@ def test_the_template_of_each_slot_keeps_all_promises(slot: str, tmp_path: Path)
     [report] = check_plugins([f"{slot}.mine"], layered(registry))
     assert report.ok, report.text()
     expected = EVERY if slot == "init" else OF_MODULES
-    assert {c.name for c in report.checks} == expected | (
-        {"masks"} if slot in WITH_MASKS else set()
-    )
+    assert {c.name for c in report.checks} == expected | OF_SLOTS.get(slot, set())
 
 
 def test_the_templates_are_clean(tmp_path: Path) -> None:
@@ -137,10 +161,51 @@ def test_the_templates_are_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_the_shipped_catalogue_keeps_all_promises(slot: str) -> None:
-    registry = read_layers([shipped_registry()])
-    reports = check_plugins([f"{slot}.{kind}" for kind in registry.plugins[slot]], registry)
+def test_the_shipped_catalogue_keeps_all_promises(slot: str, shipped: list[Report]) -> None:
+    reports = [report for report in shipped if report.plugin.startswith(f"{slot}.")]
+    assert reports
     assert [report.text() for report in reports if not report.ok] == []
+
+
+def check_changed(folder: Path, slot: str, change: dict[str, str]) -> None:
+    registry = project(folder)
+    break_template(registry, "changed", Broken(slot, change, (), ""))
+    check_plugin(slot, "changed", registry=registry)
+
+
+def test_an_attention_with_a_cache_keeps_all_promises(tmp_path: Path) -> None:
+    check_changed(tmp_path, "attention", WITH_CACHE)
+
+
+def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    break_template(registry, "cut", Broken("ffn", CUT, (), ""))
+    [report] = check_plugins(["ffn.cut"], layered(registry))
+    assert report.ok, report.text()
+    assert report.checks[-1].name == "cuts"
+
+
+@pytest.mark.parametrize("option", ["rotation", "bias"])
+def test_an_attention_may_refuse_what_positions_give(option: str, tmp_path: Path) -> None:
+    refusal = f"if {option} is not None:\n                raise ValueError('not with positions')"
+    (used,) = {"rotation": (TURNED,), "bias": ("scores = scores + bias",)}[option]
+    change = {MIXED: f"{refusal}\n            {MIXED}", used: "pass"}
+    check_changed(tmp_path, "attention", change)
+
+
+def test_what_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
+    gate = {
+        UP: f'"gate": vector(1),\n                {UP}',
+        MADE: f"self.gate = nn.Parameter(torch.empty(1))\n            {MADE}",
+        **WITH_TORCH,
+        "import Layout, linear": "import Layout, linear, vector",
+    }
+    gated = RETURN.replace("return ", "return self.gate * ")
+    check_changed(tmp_path, "ffn", {**gate, RETURN: gated})
+    rounded = gated.replace("(x).relu()", "(x).half().to(x.dtype).relu()")
+    (tmp_path / "rounded").mkdir()
+    with pytest.raises(AssertionError, match="rounds to a narrower"):
+        check_changed(tmp_path / "rounded", "ffn", {**gate, RETURN: rounded})
 
 
 def test_statistics_of_batches_excuse_another_output_in_training(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from zoo.registry import read_layers, shipped_registry
 
 ROOT = Path(__file__).parent.parent
+AROUND = os.environ.get("PYTHONPATH", "").split(os.pathsep) if "PYTHONPATH" in os.environ else []
 FILE = re.compile(r"`([\w./-]+\.(?:toml|py))`")
 
 
@@ -62,7 +63,7 @@ class Reader:
             line,
             shell=True,
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(self.path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([*self.path, *AROUND])},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -249,15 +249,14 @@ def test_a_connection_that_breaks_now_and_then_is_enough(fetch: Pull, hub: Hub) 
     assert fetch().files.keys() == bundle().keys()
 
 
-def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> None:
-    """On a terminal, and on stderr."""
-    hub.stall = 0.4
+def on_terminal(*arguments: str) -> tuple[str, bytes]:
+    """What a command writes to stdout, and to a terminal by stderr."""
     shown, screen = pty.openpty()
     running = subprocess.Popen(
-        [sys.executable, "-m", "zoo", "pull", "small.v1"],
+        [sys.executable, "-m", "zoo", *arguments],
         stdout=subprocess.PIPE,
         stderr=screen,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "300"},
         text=True,
     )
     os.close(screen)
@@ -267,11 +266,31 @@ def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> N
             on_screen += part
     os.close(shown)
     out, _ = running.communicate()
-    assert running.returncode == 0
+    assert running.returncode == 0, on_screen
+    return out, on_screen
+
+
+def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> None:
+    """On a terminal, and on stderr."""
+    hub.stall = 0.4
+    out, on_screen = on_terminal("pull", "small.v1")
     assert out.startswith("small.v1@")
     total = sum(map(len, bundle().values())) / 1000
     assert re.search(rf"/{total:.1f} kB".encode(), on_screen), on_screen
     assert re.search(rb"\d(\.\d)? (bytes|kB)/s", on_screen), on_screen
+
+
+@pytest.mark.parametrize("address", ["there", "file://{here}/there", "memory://bucket/there"])
+def test_progress_of_a_push_is_told_too(address: str, project: Path, store: Store) -> None:
+    if "://" in address:
+        pytest.importorskip("fsspec")
+    write_files(project / "model", bundle())
+    address = address.format(here=project)
+    out, on_screen = on_terminal("push", "model", address, "--license", "CC0-1.0")
+    assert 'weights = "CC0-1.0"' in out
+    total = f"{sum(map(len, bundle().values())) / 1000:.1f}"
+    assert f"{total}/{total} kB".encode() in on_screen, on_screen
+    assert b"/s" in on_screen
 
 
 # --- the other sources --------------------------------------------------------------------------

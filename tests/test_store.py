@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from published_models import LOCAL, bundle, entry, register, sha256, weights, wr
 from trials import Refused, contents
 
 import zoo
+from zoo.byte_counts import human_bytes
 from zoo.cli import run
 from zoo.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.files import Store
@@ -251,6 +253,21 @@ def test_forgetting_is_explicit(untold: Path, store: Store) -> None:
     assert run(["pull", "small", "--trust-first-use"]) == 0
     lock = store.root / "trusted" / "small.v1" / "zoo.lock"
     assert sha256(weights(1)) in lock.read_text()
+
+
+def test_what_is_removed_is_told(
+    untold: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pull", "small", "--trust-first-use"]) == 0
+    capsys.readouterr()
+    assert run(["rm", "small"]) == 0
+    size = human_bytes(sum(map(len, bundle().values())))
+    told = capsys.readouterr().out
+    assert re.fullmatch(rf"removed small\.v1@\w+; `zoo gc` frees up to {re.escape(size)}\n", told)
+    assert run(["rm", "small", "--forget"]) == 0  # only what was seen is left
+    assert capsys.readouterr().out == "forgot what small.v1 was on first use\n"
+    assert run(["verify"]) == 0
+    assert capsys.readouterr().out == "there are no models in the store\n"
 
 
 def test_only_files_of_models_are_taken(untold: Path, store: Store) -> None:

@@ -108,7 +108,10 @@ def _starts(spec: ModelSpec) -> dict[str, Distribution]:
         starts = {name: spec.model.init.start_of(t) for name, t in spec.tensors.items()}
         for name, start in starts.items():
             if not isinstance(start, Distribution):
-                raise TypeError(f"`{name}` starts from {start!r}, which is no distribution")
+                raise TypeError(
+                    f"`{name}` starts from {start!r}, which is no distribution: return one of "
+                    "zoo.distribution, such as Constant(0.0)"
+                )
     return starts
 
 

@@ -151,6 +151,14 @@ class Component(BaseModel):
         defer_build=True,
     )
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            raise TypeError(
+                f"the description {cls.__name__} has an `__init__`: its values are its fields, "
+                "and what follows from them is a property"
+            )
+
     def layout(self) -> Layout:
         """The tensors of the module that `build` returns, without building it."""
         return Layout()

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Literal
+from typing import Literal, get_args
 
 Role = Literal["weight", "residual", "embedding", "bias", "constant"]
+_ROLES: tuple[Role, ...] = get_args(Role)
+_OF_MAPS: tuple[Role, ...] = ("weight", "residual", "embedding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,13 @@ class Tensor:
     dtype: Literal["float", "int64"] = "float"
 
     def __post_init__(self) -> None:
-        if not all(isinstance(n, int) and n >= 0 for n in self.shape):
-            raise TypeError(f"a shape is a tuple of sizes, not {self.shape!r}")
+        sizes: object = self.shape
+        if not isinstance(sizes, tuple) or not all(isinstance(n, int) and n >= 0 for n in sizes):
+            raise TypeError(f"a shape is a tuple of sizes, not {sizes!r}")
+        if self.role not in _ROLES:
+            raise TypeError(f"a role is one of {', '.join(_ROLES)}, not {self.role!r}")
+        if not self.fan_in * self.fan_out and self.role in _OF_MAPS and self.size:
+            raise TypeError(f"a {self.role} states `fan_in` and `fan_out`, which inits go by")
 
     @property
     def size(self) -> int:
@@ -79,6 +86,12 @@ def row_wise(units: int) -> Cut:
 
 BY_VOCABULARY = Cut({"weight": 0, "bias": 0})
 """The cut of a token table, or of a linear map to the vocabulary: by tokens."""
+
+
+def _told(value: object) -> str:
+    """A value for a message, which has no room for a long one."""
+    text = repr(value)
+    return text if len(text) < 60 else f"a {type(value).__name__}"
 
 
 class _Counted:
@@ -140,7 +153,7 @@ class Layout(_Counted):
     def __post_init__(self) -> None:
         for name, part in self.parts.items():
             if not isinstance(part, Tensor | Layout | LayerList):
-                raise TypeError(f"the part `{name}` is {part!r}, not a Tensor or a Layout")
+                raise TypeError(f"the part `{name}` is {_told(part)}, not a Tensor or a Layout")
 
     @cached_property
     def cache_per_token(self) -> int:

@@ -7,7 +7,7 @@ states, or that were seen on first use, by `zoo.store.fetch`, whatever the sourc
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,9 @@ class SourceError(ZooError):
     """A source that cannot be reached, or that sends something else than it should."""
 
 
+OnBytes = Callable[[int], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """What a source may use.
@@ -33,11 +36,13 @@ class Access:
         folder: that of the registry, from which relative paths count.
         scratch: an empty folder that lasts as long as the pull, on the disk of the store.
         timeout: seconds without a byte after which a connection is given up.
+        on_bytes: called by `write` with the number of bytes written since the last call.
     """
 
     folder: Path
     scratch: Path
     timeout: float = 30.0
+    on_bytes: OnBytes = lambda n: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ class Source(BaseModel):
 
     remote: ClassVar[bool] = True
     """Whether requests leave the machine; a source that is not remote works offline."""
+    shows_progress: ClassVar[bool] = False
+    """Whether `write` shows on a terminal itself how far it is, and does not call `on_bytes`."""
 
     kind: str
 

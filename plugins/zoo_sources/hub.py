@@ -6,7 +6,7 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -26,6 +26,8 @@ class HuggingFace(Source):
         repo: as `owner/name`.
         revision: a commit, all 40 digits of it; none for what is trusted on first use.
     """
+
+    shows_progress: ClassVar[bool] = True
 
     kind: Literal["hf"]
     repo: str = Field(pattern=_REPO)

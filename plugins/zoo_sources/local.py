@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +58,10 @@ class Local(Source):
         with new_folder(target) as made:
             for path in paths:
                 (made / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(folder / path, made / path)
+                with (folder / path).open("rb") as source, (made / path).open("xb") as copy:
+                    for piece in chunks(source):
+                        copy.write(piece)
+                        access.on_bytes(len(piece))
         return self
 
     def _root(self, access: Access) -> Path:

@@ -78,10 +78,25 @@ class RemoteFolder(Source):
         for path in paths:
             target = f"{root.rstrip('/')}/{path}"
             system.makedirs(target.rpartition("/")[0], exist_ok=True)
-            system.put_file(str(folder / path), target)
-            if (size := system.size(target)) != (folder / path).stat().st_size:
+            told = _told(access)
+            system.put_file(str(folder / path), target, callback=told)
+            expected = (folder / path).stat().st_size
+            access.on_bytes(expected - told.value)  # of a file system that tells nothing
+            if (size := system.size(target)) != expected:
                 raise SourceError(f"{target} has {size} bytes after it was written")
         return self
+
+
+def _told(access: Access) -> Any:
+    """What fsspec tells of the bytes of a file that it has sent."""
+    from fsspec.callbacks import Callback  # type: ignore[import-untyped]
+
+    class Told(Callback):  # type: ignore[misc]
+        def relative_update(self, inc: int = 1) -> None:
+            super().relative_update(inc)
+            access.on_bytes(inc)
+
+    return Told()
 
 
 def file_system(url: str) -> tuple[Any, str]:

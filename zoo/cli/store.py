@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +76,9 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     if weights.name not in (FILE_NAME, INDEX_NAME):
         hint = f"`zoo bundle make {weights} DIR` makes one of it"
         raise StoreError(Problem(f"{str(weights)!r} is no model's folder", help=hint))
-    pushed = push(weights.parent, address, registry, Store.default(), license)
+    store = Store.default()
+    shown = partial(_written, address)
+    pushed = push(weights.parent, address, registry, store, license, writing=shown)
     if pushed.left_out:
         click.echo(f"left out: {', '.join(pushed.left_out)}", err=True)
     if output is None:
@@ -81,6 +86,12 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     else:
         write_text(output, pushed.text)
         click.echo(output)
+
+
+@contextmanager
+def _written(address: str, n_bytes: int) -> Generator[Callable[[int], None]]:
+    with bytes_bar(address, n_bytes) as bar:
+        yield bar.advance
 
 
 @click.command()
@@ -94,6 +105,8 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
 
     registry, store = layers(), Store.default()
     found = _refs(names, registry, store)
+    if not found:
+        click.echo("there are no models in the store")
     verdicts = [verify(ref, store, registry, fingerprint=fingerprint) for ref in found]
     for verdict in verdicts:
         click.echo(_verdict_text(verdict, fingerprint))
@@ -142,7 +155,10 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
             raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
         for ref in found:
             remove_ref(store, ref)
-            click.echo(f"removed {ref.name}@{ref.version}")
+            size = human_bytes(ref.n_bytes)
+            click.echo(f"removed {ref.name}@{ref.version}; `zoo gc` frees up to {size}")
+        if forgotten:
+            click.echo(f"forgot what {registry.catalog.full_name(name)} was on first use")
 
 
 @click.command()

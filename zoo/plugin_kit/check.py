@@ -16,12 +16,22 @@ from zoo.errors import (
     quoted,
 )
 from zoo.plugin_errors import describe_failure
+from zoo.plugin_kit.cuts import Processes, started_when_needed
 from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
-from zoo.plugin_kit.promises import PROMISES, interface, layout, meta, schema, threads
+from zoo.plugin_kit.promises import (
+    PROMISES,
+    inherited,
+    interface,
+    layout,
+    meta,
+    schema,
+    threads,
+)
 from zoo.plugin_kit.report import Check, Report
 from zoo.registry import Registry
 from zoo.registry_file import Entry
+from zoo.slots import SLOTS
 from zoo.spec import ModelSpec
 from zoo.torch_free import import_failures
 
@@ -53,12 +63,12 @@ def check_plugins(
     failures = import_failures(entries)
     registry = with_hosts(registry)
     reports: list[Report] = []
-    for entry, failure in zip(entries, failures, strict=True):
-        # On tensors as small as these, a second thread only costs.
-        with threads(1):
-            reports.append(_Subject(entry, registry, values, failure).report())
-        if on_done is not None:
-            on_done(reports[-1])
+    # On tensors as small as these, a second thread only costs.
+    with threads(1), started_when_needed() as processes:
+        for entry, failure in zip(entries, failures, strict=True):
+            reports.append(_Subject(entry, registry, values, failure, processes).report())
+            if on_done is not None:
+                on_done(reports[-1])
     return reports
 
 
@@ -80,11 +90,13 @@ class _Subject:
         registry: Registry,
         values: Mapping[str, Any] | None,
         import_failure: str | None,
+        processes: Processes,
     ) -> None:
         self.slot, self.kind, self.target = entry.group, entry.name, entry.target
         self.registry = registry
         self.values = values
         self.import_failure = import_failure
+        self.processes = processes
         self.specs: dict[str, ModelSpec] = {}
 
     def report(self) -> Report:
@@ -94,16 +106,20 @@ class _Subject:
             "imports": self.imports,
             "schema": self.schema,
             "example": self.example,
-            "meta": partial(self.each, meta),
-            "layout": partial(self.each, layout),
+            "meta": partial(self.each, "meta", meta),
+            "layout": partial(self.each, "layout", layout),
         }
         if self.slot != "init":
-            links["interface"] = partial(self.each, interface)
-        promises = {name: partial(self.each, check) for name, check in PROMISES[self.slot].items()}
+            links["interface"] = partial(self.each, "interface", interface)
+        promises = {
+            name: partial(self.each, name, check) for name, check in PROMISES[self.slot].items()
+        }
         checks: list[Check] = []
         for name, check in links.items():
             checks.append(_run(name, check) if _unbroken(checks) else Check(name, None))
         linked = _unbroken(checks)
+        if linked and self.slot not in _HOLDERS and self.is_cut:
+            promises["cuts"] = partial(self.each, "cuts", self.processes.keep)
         checks += [_run(name, p) if linked else Check(name, None) for name, p in promises.items()]
         return Report(f"{self.slot}.{self.kind}", self.target, tuple(checks))
 
@@ -115,7 +131,9 @@ class _Subject:
 
     def schema(self) -> None:
         """Each field says what it takes, so that editors can be told."""
-        schema(self.registry.plugin(self.slot, self.kind))
+        cls = self.registry.plugin(self.slot, self.kind)
+        inherited(cls, SLOTS[self.slot])
+        schema(cls)
 
     def example(self) -> str | None:
         """There is a small spec around the component and, if it can attend to a memory, another."""
@@ -139,13 +157,21 @@ class _Subject:
             return f"attends to no memory: {error.problems[0].message}"
         return None
 
-    def each(self, promise: Callable[[ModelSpec, Registry], None]) -> None:
+    @property
+    def is_cut(self) -> bool:
+        """Whether the component says how processes can have parts of it."""
+        return any(True for spec in self.specs.values() for _ in spec.layout.cuts())
+
+    def each(self, name: str, promise: Callable[[ModelSpec, Registry], None]) -> None:
         """Check a promise on every spec of the component."""
         for prefix, spec in self.specs.items():
-            try:
-                promise(spec, self.registry)
-            except PromiseError as error:
-                raise PromiseError(f"{prefix}{error}") from None
+            found = _run(name, partial(promise, spec, self.registry))
+            if not found.ok:
+                raise PromiseError(f"{prefix}{found.reason}")
+
+
+_HOLDERS = ("builder", "block")
+"""Slots of components whose cuts are those of the components inside."""
 
 
 def _unbroken(checks: Sequence[Check]) -> bool:

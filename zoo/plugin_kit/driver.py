@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
+from zoo.plugin_errors import describe_failure
 from zoo.plugin_kit.hosts import SIZES
-from zoo.position import PositionScheme
+from zoo.position import PositionScheme, Rotation
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
@@ -28,6 +30,7 @@ class Hosted(Transformer):
 
     def __init__(self, part: nn.Module, scheme: nn.Module | None = None) -> None:
         super().__init__()
+        expect_module(part)
         self.part = part
         self.scheme = scheme
 
@@ -77,6 +80,18 @@ class Driver:
         """Raises PromiseError unless the module returns what the slot says."""
         expect("the output", self(*inputs)[0], BATCH, LENGTH, WIDTH)
 
+    def tokens(self) -> None:
+        """Raises PromiseError unless a token's output is made of that token alone, where it has to
+        be. The model is in float64."""
+
+    def positioned(self) -> None:
+        """Raises PromiseError unless what a position scheme gives is applied. The model is in
+        float64."""
+
+    def continues(self) -> None:
+        """Raises PromiseError unless token by token, with a cache, the output is that of all at
+        once. The model is in float64."""
+
     def leaks(self) -> Iterator[str]:
         """What a mask hides and the output depends on nevertheless. The model is in float64."""
         return iter(())
@@ -118,6 +133,65 @@ def expect(what: str, found: object, *shape: int | None) -> None:
     )
     if not fits:
         raise PromiseError(f"{what} must be ({sizes}), not {tuple(found.shape)}")
+
+
+def expect_module(found: object) -> None:
+    """Raises PromiseError unless this is what `build` has to return."""
+    if not isinstance(found, nn.Module):
+        what = f"the class {found.__name__}" if isinstance(found, type) else type(found).__name__
+        raise PromiseError(f"`build` returned {what}; it returns the module, a torch.nn.Module")
+
+
+def expect_call(forward: Callable[..., Any], *args: object, **options: object) -> None:
+    """Raises PromiseError unless `forward` takes these arguments."""
+    try:
+        inspect.signature(forward).bind(*args, **options)
+    except TypeError as error:
+        code = inspect.unwrap(forward).__code__
+        keywords = f" and by keyword with {', '.join(options)}" if options else ""
+        raise PromiseError(
+            f"`forward` cannot be called as its slot says: {error}\n"
+            f"  {code.co_filename}:{code.co_firstlineno}, in {code.co_name}\n"
+            f"help: it is called with {len(args)} by place{keywords}"
+        ) from None
+
+
+def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> None:
+    """Raises PromiseError unless each token's output is that of the token alone, in a tensor of
+    any shape.
+
+    Args:
+        module: in float64.
+        shape: how the tokens of a batch come in another call.
+        help: what to do if another token matters.
+    """
+    x = vectors(torch.float64, 0)
+    output: torch.Tensor = module(x)
+    tokens = x.reshape(*shape, x.shape[-1])
+    sizes = ", ".join(map(str, tokens.shape))
+    try:
+        found = module(tokens)
+    except Exception as error:
+        told = describe_failure(f"a call with x ({sizes})", error).message
+        raise PromiseError(
+            f"{told}\nhelp: x may have any number of dimensions before the last"
+        ) from None
+    if not close(found, output.reshape(*shape, output.shape[-1]), 1e-9):
+        raise PromiseError(
+            f"the same tokens have another output in a call with x ({sizes}) than in one with "
+            f"x {tuple(x.shape)}\nhelp: {help}"
+        )
+
+
+def turning(angles: torch.Tensor) -> Rotation:
+    """What a position scheme gives as a rotation: a map of vectors of any width by their positions,
+    of these angles, (length,); the identity where the angle is 0."""
+
+    def turn(x: torch.Tensor) -> torch.Tensor:
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        return (x * cos + x.roll(1, -1) * sin).to(x.dtype)
+
+    return turn
 
 
 def expect_branch(module: nn.Module) -> None:

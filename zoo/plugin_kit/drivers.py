@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Any
+from zlib import crc32
 
 import torch
 
-from zoo.cache import Cache, LayerCache
+from zoo.building import build
 from zoo.component import fields_of
-from zoo.context import LayerContext
+from zoo.plugin_kit.attending import AttentionDriver, BlockDriver
 from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
@@ -23,19 +23,42 @@ from zoo.plugin_kit.driver import (
     close,
     expect,
     expect_branch,
+    expect_by_token,
+    expect_call,
     ids,
     vectors,
     with_another,
 )
-from zoo.plugin_kit.hosts import HOSTS, MEMORY_WIDTH, SIZES, Host
+from zoo.plugin_kit.hosts import HOSTS, SIZES, Host, ReadingHost
+from zoo.position import PositionScheme
+from zoo.registry import Registry
+from zoo.slots import Head, Position
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
+
+
+class NormDriver(Driver):
+    def check(self, inputs: Tensors) -> None:
+        expect_call(self.model.part.forward, *inputs)
+        super().check(inputs)
+
+    def tokens(self) -> None:
+        help = "normalise along the last dimension alone"
+        expect_by_token(self.model.part, (BATCH * LENGTH,), help)
+        expect_by_token(self.model.part, (1, LENGTH, 1, BATCH), help)  # such as heads
 
 
 class FeedForwardDriver(Driver):
     def check(self, inputs: Tensors) -> None:
         expect_branch(self.model.part)
+        expect_call(self.model.part.forward, *inputs)
         super().check(inputs)
+
+    def tokens(self) -> None:
+        host: Any = self.spec.model
+        if host.part.incremental:
+            help = "a network that mixes tokens says so: its `incremental` is False"
+            expect_by_token(self.model.part, (BATCH * LENGTH,), help)
 
 
 class PositionDriver(Driver):
@@ -46,22 +69,88 @@ class PositionDriver(Driver):
         return vectors(dtype, seed), heads
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        x, heads = inputs
         positions = torch.arange(LENGTH)
-        rotation = self.model.part.rotation(positions, x.dtype)
-        bias = self.model.part.bias(positions, positions, x.dtype)
-        outputs = (
-            self.model.part.embed(x, positions),
-            heads if rotation is None else rotation(heads),
-        )
-        return outputs if bias is None else (*outputs, bias)
+        x, heads = inputs
+        return tuple(self._results(x, heads, positions, positions).values())
 
     def check(self, inputs: Tensors) -> None:
+        self._check_description()
         embedded, turned, *bias = self(*inputs)
         expect("what `embed` returns", embedded, BATCH, LENGTH, WIDTH)
         expect("what a rotation returns", turned, *inputs[1].shape)
         for added in bias:
             expect("what `bias` returns", added, SIZES["n_heads"], LENGTH, LENGTH)
+        self._check_rows(*inputs)
+        self._check_last(*inputs)
+
+    def _check_description(self) -> None:
+        """Raises PromiseError unless the description says what the module does."""
+        part = self.model.part
+        host: Any = self.spec.model
+        described: Position = host.scheme if isinstance(host, ReadingHost) else host.part
+        if not isinstance(part, PositionScheme):
+            raise PromiseError(
+                f"`build` returns a {type(part).__name__}; the module of a position scheme is a "
+                "subclass of zoo.position.PositionScheme"
+            )
+        defined = {m for m in _METHODS if getattr(type(part), m) is not getattr(PositionScheme, m)}
+        if not defined and not described.absent and not isinstance(host, ReadingHost):
+            raise PromiseError(f"the module defines none of {', '.join(_METHODS)}: it does nothing")
+        for flag, method in (("embedded", "embed"), ("rotates", "rotation")):
+            stated = bool(getattr(described, flag))
+            if (method in defined) != stated and not described.absent:
+                does = "does not define" if stated else "defines"
+                raise PromiseError(
+                    f"the module {does} `{method}`, and the description says `{flag} = {stated}`, "
+                    "by which a model knows what to call"
+                )
+
+    def _results(
+        self, x: torch.Tensor, heads: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """What the methods make of x and of heads that are at the positions of the queries."""
+        scheme = self.model.part
+        rotation, bias = scheme.rotation(queries, x.dtype), scheme.bias(queries, keys, x.dtype)
+        found = {"embed": scheme.embed(x, queries)}
+        found["rotation"] = heads if rotation is None else rotation(heads)
+        return found if bias is None else {**found, "bias": bias}
+
+    def _check_rows(self, x: torch.Tensor, heads: torch.Tensor) -> None:
+        """Raises PromiseError unless each row of a batch may have positions of its own, and padding
+        the position -1."""
+        one = torch.arange(LENGTH)
+        rows = torch.stack([one, one.flip(0)])
+        together = self._results(x, heads, rows, rows)
+        for row, positions in enumerate(rows):
+            alone = self._results(x[row : row + 1], heads[row : row + 1], positions, positions)
+            for name, found in together.items():
+                expected = alone[name]
+                found = found[row] if found.dim() == 4 or name == "embed" else found
+                if not close(found, expected.view(found.shape), 1e-5):
+                    raise PromiseError(
+                        f"`{name}` gives another result for positions (batch, length) than for "
+                        "those of each row alone\n"
+                        "help: rows that are padded on the left have positions of their own"
+                    )
+        for name, found in self._results(x, heads, rows - 1, rows - 1).items():
+            if not bool(found.isfinite().all()):
+                raise PromiseError(f"`{name}` is not finite for the position -1, that of padding")
+
+    def _check_last(self, x: torch.Tensor, heads: torch.Tensor) -> None:
+        """Raises PromiseError unless a token is told where it is by its position, and not by its
+        place in the call: generation calls with the last token alone."""
+        positions = torch.arange(LENGTH)
+        whole = self._results(x, heads, positions, positions)
+        last = self._results(x[:, -1:], heads[..., -1:, :], positions[-1:], positions)
+        for name, found in last.items():
+            if not close(found, whole[name][..., -1:, :], 1e-5):
+                raise PromiseError(
+                    f"`{name}` gives another result for the last token alone than for all\n"
+                    "help: go by the positions that are passed, not by how many there are"
+                )
+
+
+_METHODS = ("embed", "rotation", "bias")
 
 
 class EmbeddingDriver(Driver):
@@ -91,11 +180,37 @@ class EmbeddingDriver(Driver):
 
 class HeadDriver(Driver):
     def check(self, inputs: Tensors) -> None:
+        host: Any = self.spec.model
+        head: Head = host.part
+        expect_call(self.model.part.forward, *inputs, **({"mask": None} if head.pools else {}))
         output = self(*inputs)[0]
-        if output.dim() == 2:
-            expect("the output", output, BATCH, None)  # one for each sequence
+        if head.pools:
+            expect("the output, one for each sequence,", output, BATCH, None)
         else:
-            expect("the output", output, BATCH, LENGTH, None)
+            n = SIZES["vocab"] if head.scores_tokens else None
+            expect("the output", output, BATCH, LENGTH, n)
+        self._check_ties(head)
+
+    def tokens(self) -> None:
+        host: Any = self.spec.model
+        if not host.part.pools:
+            help = "a head of whole sequences says so: its `pools` is True"
+            expect_by_token(self.model.part, (BATCH * LENGTH,), help)
+
+    def _check_ties(self, head: Head) -> None:
+        """Raises PromiseError unless what may be tied to a token table has its shape."""
+        ties: object = head.ties("tokens.weight")
+        table = (SIZES["vocab"], WIDTH)
+        shapes = {name: tensor.shape for name, tensor in head.layout().tensors()}
+        if not isinstance(ties, Mapping):
+            raise PromiseError(f"`ties` must return a mapping, not {type(ties).__name__}")
+        for name in ties:
+            if shapes.get(name) != table:
+                found = f"{shapes[name]} in" if name in shapes else "not in"
+                raise PromiseError(
+                    f"`ties` names the tensor `{name}`, which is {found} the layout; the token "
+                    f"table that it is tied to is {table}"
+                )
 
 
 class BuilderDriver(Driver):
@@ -118,6 +233,12 @@ class BuilderDriver(Driver):
         return (self.model(*inputs),)
 
     def check(self, inputs: Tensors) -> None:
+        options = {"return_attention": True} | {
+            f"{name}_mask": None
+            for name in self.arguments
+            if f"{name}_mask" in inspect.signature(self.model.forward).parameters
+        }
+        expect_call(self.model.forward, *inputs, **options)
         output = self(*inputs)[0]
         expect("the output", output, BATCH, *[None] * (output.dim() - 1))
         again, _ = self.model(*inputs, return_attention=True)
@@ -145,197 +266,12 @@ class BuilderDriver(Driver):
                 yield f"a `{name}_mask` that hides everything gives NaN"
 
 
-class AttendingDriver(Driver):
-    """Calls what attends, to the sequence itself or to a memory."""
-
-    names = ("x", "memory")
-
-    @property
-    def crosses(self) -> bool:
-        """Whether there is a memory."""
-        return getattr(self.spec.model, "memory_width", None) is not None
-
-    @property
-    def described(self) -> Any:
-        """The description of the component under test."""
-        host: Any = self.spec.model
-        return host.part
-
-    @property
-    def n_keys(self) -> int:
-        """How many positions may be attended to."""
-        return MEMORY_LENGTH if self.crosses else LENGTH
-
-    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
-        x = vectors(dtype, seed)
-        return (x, vectors(dtype, seed + 1, MEMORY_LENGTH, MEMORY_WIDTH)) if self.crosses else (x,)
-
-    def attend(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        mask: torch.Tensor | None = None,
-        causal: bool = False,
-        return_weights: bool = False,
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The output, and the weights if asked for. `mask` is over the memory if there is one."""
-        raise NotImplementedError
-
-    def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        fused, _ = self.attend(*inputs)
-        output, weights = self.attend(*inputs, return_weights=True)
-        return fused, output, *weights.values()
-
-    def check(self, inputs: Tensors) -> None:
-        fused, weights = self.attend(*inputs)
-        if weights:
-            raise PromiseError("weights are returned although `return_weights` is not set")
-        output, weights = self.attend(*inputs, return_weights=True)
-        expect("the output", output, BATCH, LENGTH, WIDTH)
-        if not close(fused, output, 1e-5):
-            raise PromiseError("the output is another when `return_weights` is set")
-        for values in weights.values():
-            expect("the weights", values, BATCH, None, LENGTH, None)
-
-    def leaks(self) -> Iterator[str]:
-        inputs = self.inputs(torch.float64)
-        changed = (*inputs[:-1], with_another(inputs[-1], -1))
-        others = slice(None) if self.crosses else slice(-1)
-
-        def depends(queries: slice, **options: Any) -> bool:
-            pairs = [
-                [self.attend(*i, return_weights=asked, **options)[0] for i in (inputs, changed)]
-                for asked in (False, True)
-            ]
-            return any(not close(one[:, queries], two[:, queries], 1e-9) for one, two in pairs)
-
-        mask = torch.ones(BATCH, 1, 1, self.n_keys, dtype=torch.bool)
-        mask[..., -1] = False
-        if depends(others, mask=mask):
-            yield "a key that a mask (batch, 1, 1, key) hides changes the output"
-        _, weights = self.attend(*inputs, mask=mask, return_weights=True)
-        if any(w[..., -1].any() for w in weights.values() if w.shape[-1] == self.n_keys):
-            yield "the weight of a key that the mask hides is not 0"
-        mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
-        mask[:, :, 2, -1] = False
-        if depends(slice(2, 3), mask=mask):
-            yield "a key that a mask (batch, 1, query, key) hides from a query changes its output"
-        if not self.crosses and depends(others, causal=True):
-            yield "a later position changes the output, although `causal` is set"
-        mask[:, :, 2] = False
-        outputs = [
-            self.attend(*inputs, mask=mask, return_weights=asked)[0] for asked in (False, True)
-        ]
-        if not all(bool(output.isfinite().all()) for output in outputs):
-            yield "a query that may attend to nothing gives NaN"
-
-
-def expect_same_with_cache(
-    whole: torch.Tensor, step: Callable[[int, torch.Tensor, LayerCache], torch.Tensor]
-) -> None:
-    """Raises PromiseError unless token by token with a cache the output is that of all at once.
-
-    Args:
-        whole: of all tokens, causal, (batch, LENGTH, width).
-        step: the output of the token at a place, with its position and what is kept.
-    """
-    cache = Cache(LENGTH)
-    for place in range(LENGTH):
-        position = cache.append(1, seen=None, counted=None, device=whole.device)
-        found = step(place, position, cache.layer(0))
-        if not close(found, whole[:, place : place + 1], 1e-5):
-            raise PromiseError(
-                "the output is another when tokens come one by one with a `cache`, although it is "
-                "said to be incremental"
-            )
-
-
-class AttentionDriver(AttendingDriver):
-    def attend(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        mask: torch.Tensor | None = None,
-        causal: bool = False,
-        return_weights: bool = False,
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        options: dict[str, Any] = {"mask": mask, "causal": causal, "rotation": None, "bias": None}
-        if memory is None:
-            options["positions"] = torch.arange(LENGTH)
-        if self.model.scheme is not None:
-            options["scheme"] = self.model.scheme
-        output, weights = self.model.part(x, memory, **options, return_weights=return_weights)
-        return output, {} if weights is None else {"": weights}
-
-    def check(self, inputs: Tensors) -> None:
-        expect_branch(self.model.part)
-        super().check(inputs)
-        if self.described.incremental and not self.crosses:
-            expect_same_with_cache(
-                self.attend(*inputs, causal=True)[0], partial(self._step, inputs[0])
-            )
-
-    def _step(
-        self, x: torch.Tensor, place: int, position: torch.Tensor, cache: LayerCache
-    ) -> torch.Tensor:
-        output: torch.Tensor = self.model.part(
-            x[:, place : place + 1],
-            None,
-            mask=None,
-            causal=True,
-            rotation=None,
-            bias=None,
-            positions=position,
-            cache=cache.of("self_attn"),
-            return_weights=False,
-        )[0]
-        return output
-
-
-class BlockDriver(AttendingDriver):
-    def attend(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        mask: torch.Tensor | None = None,
-        causal: bool = False,
-        return_weights: bool = False,
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        context = LayerContext(
-            mask=None if self.crosses else mask,
-            causal=causal,
-            positions=torch.arange(LENGTH),
-            memory=memory,
-            memory_mask=mask if self.crosses else None,
-            return_weights=return_weights,
-        )
-        output, weights = self.model.part(x, context)
-        return output, dict(weights)
-
-    def check(self, inputs: Tensors) -> None:
-        super().check(inputs)
-        if not self.described.not_incremental and not self.crosses:
-            expect_same_with_cache(
-                self.attend(*inputs, causal=True)[0], partial(self._step, inputs[0])
-            )
-
-    def _step(
-        self, x: torch.Tensor, place: int, position: torch.Tensor, cache: LayerCache
-    ) -> torch.Tensor:
-        context = LayerContext(causal=True, positions=position, cache=cache)
-        output: torch.Tensor = self.model.part(x[:, place : place + 1], context)[0]
-        return output
-
-
 DRIVERS: Mapping[str, type[Driver]] = {
     "block": BlockDriver,
     "attention": AttentionDriver,
     "reading": AttentionDriver,
     "ffn": FeedForwardDriver,
-    "norm": Driver,
+    "norm": NormDriver,
     "position": PositionDriver,
     "embedding": EmbeddingDriver,
     "head": HeadDriver,
@@ -349,3 +285,16 @@ def driver_for(spec: ModelSpec, model: Transformer) -> Driver:
         return BuilderDriver(spec, model)
     slot = next(slot for slot, host in HOSTS.items() if type(spec.model) is host)
     return DRIVERS[slot](spec, model)
+
+
+def hosted(spec: ModelSpec, registry: Registry, dtype: torch.dtype) -> Driver:
+    """The driver of a model of `spec`, for evaluation. Its parameters are those of no init: what
+    starts at 0, such as a gate, would hide what is behind it."""
+    model = build(spec, dtype=dtype, registry=registry).eval()
+    random = torch.Generator()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            random.manual_seed(crc32(name.encode()))
+            noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+            parameter.copy_(parameter.double() + 0.1 * noise)
+    return driver_for(spec, model)

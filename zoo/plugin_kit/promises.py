@@ -13,8 +13,11 @@ from pydantic import TypeAdapter
 from zoo.building import build, build_on_meta
 from zoo.component import GIVEN, Part, fields_of
 from zoo.loading import load
-from zoo.plugin_kit.driver import Bare, Driver, PromiseError, Tensors, close
-from zoo.plugin_kit.drivers import driver_for
+from zoo.plugin_errors import describe_failure
+from zoo.plugin_kit.branches import branches
+from zoo.plugin_kit.driver import Bare, PromiseError, Tensors, close
+from zoo.plugin_kit.drivers import driver_for, hosted
+from zoo.plugin_kit.state import changes, plain_tensors, state_of
 from zoo.reading import read_spec
 from zoo.registry import Registry
 from zoo.saving import save
@@ -50,6 +53,18 @@ def schema(cls: type[Plugin]) -> None:
             raise PromiseError(f"the type of `{name}` has no JSON Schema: {message}") from None
 
 
+def inherited(cls: type[Plugin], slot: type[Plugin]) -> None:
+    """The description leaves the fields of its slot as they are."""
+    for name, mark in fields_of(slot).items():
+        types = [c.model_fields[name].annotation for c in (cls, slot)]
+        if fields_of(cls)[name] is not mark or types[0] != types[1]:
+            what = "a dimension that the parent gives" if mark is GIVEN else "a field"
+            raise PromiseError(
+                f"`{name}` of {cls.__name__} goes over {what}, which {slot.__name__} states\n"
+                "help: leave it out, or choose another name"
+            )
+
+
 def meta(spec: ModelSpec, registry: Registry) -> None:
     """The module is built on the meta device, without memory for its tensors."""
     with torch.device("meta"):
@@ -59,6 +74,13 @@ def meta(spec: ModelSpec, registry: Registry) -> None:
             raise PromiseError(
                 f"`{name}` is built on {tensor.device}; leave the device to the caller"
             )
+    for name, found in plain_tensors(model):
+        raise PromiseError(
+            f"`{name}` is a tensor {tuple(found.shape)} and neither a parameter nor a buffer, so "
+            "it would have no values and stay on its device\n"
+            f'help: register_buffer("{name.rpartition(".")[2]}", ..., persistent=False), and '
+            "compute it in `reset_buffers(self, *, device)`"
+        )
 
 
 def layout(spec: ModelSpec, registry: Registry) -> None:
@@ -86,7 +108,17 @@ def determinism(spec: ModelSpec, registry: Registry) -> None:
     if not isinstance(first, Bare):
         driver = driver_for(spec, first.eval())
         inputs = driver.inputs(torch.float32)
+        before = state_of(first)
+        kept = tuple(t.clone() for t in inputs)
         one, two = driver(*inputs), driver(*inputs)
+        if not all(torch.equal(a, b) for a, b in zip(inputs, kept, strict=True)):
+            raise PromiseError("a call changes its input, which others read too")
+        if changed := next(changes(before, first), None):
+            raise PromiseError(
+                f"a call leaves another `{changed}` behind: a module keeps nothing of a call, "
+                "since several generations may use it at once\n"
+                "help: what belongs to the tokens before goes into the `cache` that is passed"
+            )
         if not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
             raise PromiseError("a second call with the same input gives another output")
 
@@ -130,12 +162,7 @@ def gradients(spec: ModelSpec, registry: Registry) -> None:
     driver = hosted(spec, registry, torch.float64)
     model = driver.model
     model.train()
-    random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        # What starts at 0 may hold back the gradients of others.
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-            parameter.add_(0.1 * noise)
+    random = torch.Generator().manual_seed(1)
     by_name = dict(model.named_parameters())
     reached: set[str] = set()
     for seed in range(N_BATCHES):
@@ -162,17 +189,26 @@ def gradients(spec: ModelSpec, registry: Registry) -> None:
 
 
 def precision(spec: ModelSpec, registry: Registry) -> None:
-    """In float32 and float64 the module gives the same up to rounding, in its own dtype."""
+    """In float32 and float64 the module gives the same up to rounding, in its own dtype; and it can
+    be called in bfloat16."""
     found: list[Tensors] = []
-    for dtype in (torch.float32, torch.float64):
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
         driver = hosted(spec, registry, dtype)
-        found.append(driver(*driver.inputs(dtype)))
+        try:
+            found.append(driver(*driver.inputs(dtype)))
+        except RuntimeError as error:
+            told = describe_failure(f"a call in {dtype}", error).message
+            raise PromiseError(
+                f"{told}\nhelp: make tensors in the dtype of x, such as `x.new_ones(...)`"
+            ) from None
         for output in found[-1]:
             if output.is_floating_point() and output.dtype != dtype:
                 raise PromiseError(f"a model in {dtype} puts out {output.dtype}")
-    expect_close("in float32", found[1], tuple(t.double() for t in found[0]), FLOAT32_ERROR)
+            if not bool(output.isfinite().all()):
+                raise PromiseError(f"the output of a model in {dtype} is not finite")
+    expect_close("in float32", found[2], tuple(t.double() for t in found[1]), FLOAT32_ERROR)
     nudged = tuple(t * (1 + TINY) if t.is_floating_point() else t for t in driver.inputs(dtype))
-    pairs = zip(found[1], driver(*nudged), strict=True)
+    pairs = zip(found[2], driver(*nudged), strict=True)
     if nudged[0].is_floating_point() and all(torch.equal(a, b) for a, b in pairs):
         raise PromiseError("a model in float64 rounds to a narrower dtype inside")
 
@@ -191,6 +227,21 @@ def compiles(spec: ModelSpec, registry: Registry) -> None:
     expect_close("when compiled", driver(*inputs), output)
 
 
+def tokens(spec: ModelSpec, registry: Registry) -> None:
+    """A token's output is made of that token alone, in a tensor of any shape."""
+    hosted(spec, registry, torch.float64).tokens()
+
+
+def positions(spec: ModelSpec, registry: Registry) -> None:
+    """What the position scheme gives is applied, or refused."""
+    hosted(spec, registry, torch.float64).positioned()
+
+
+def cache(spec: ModelSpec, registry: Registry) -> None:
+    """What is said to be incremental gives the same token by token, and keeps what it says."""
+    hosted(spec, registry, torch.float64).continues()
+
+
 def masks(spec: ModelSpec, registry: Registry) -> None:
     """What a mask hides changes nothing, and what sees nothing is not NaN."""
     leaks = list(hosted(spec, registry, torch.float64).leaks())
@@ -207,24 +258,21 @@ _OF_MODULES: Mapping[str, Promise] = {
     "compiles": compiles,
 }
 _WITH_MASKS: Mapping[str, Promise] = {**_OF_MODULES, "masks": masks}
+_BY_TOKEN: Mapping[str, Promise] = {**_OF_MODULES, "tokens": tokens}
+_ATTENDING: Mapping[str, Promise] = {**_WITH_MASKS, "positions": positions, "cache": cache}
 
 PROMISES: Mapping[str, Mapping[str, Promise]] = {
     "builder": _WITH_MASKS,
-    "block": _WITH_MASKS,
-    "attention": _WITH_MASKS,
-    "ffn": _OF_MODULES,
-    "norm": _OF_MODULES,
+    "block": {**_ATTENDING, "branches": branches},
+    "attention": _ATTENDING,
+    "ffn": _BY_TOKEN,
+    "norm": _BY_TOKEN,
     "position": _OF_MODULES,
     "embedding": _OF_MODULES,
-    "head": _OF_MODULES,
+    "head": _BY_TOKEN,
     "init": _OF_ALL,
 }
 """What is promised in each slot, beside what the pipeline needs of all."""
-
-
-def hosted(spec: ModelSpec, registry: Registry, dtype: torch.dtype) -> Driver:
-    """The driver of a model of `spec`, for evaluation."""
-    return driver_for(spec, build(spec, dtype=dtype, registry=registry).eval())
 
 
 def values_of(model: Transformer) -> dict[str, torch.Tensor]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,7 +11,7 @@ from zoo.errors import Problem, quoted
 from zoo.model_files import SELECTED, find_files
 from zoo.plugin_errors import plugin_code
 from zoo.pretrained import Card, License
-from zoo.source import Access, Source, SourceError, offline
+from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.card_text import card_text
 from zoo.store.files import Store, digests
 from zoo.store.fingerprints import take_fingerprint
@@ -33,7 +34,15 @@ class Pushed(NamedTuple):
     left_out: tuple[str, ...]
 
 
-def push(folder: Path, address: str, registry: Registry, store: Store, license: str) -> Pushed:
+def push(
+    folder: Path,
+    address: str,
+    registry: Registry,
+    store: Store,
+    license: str,
+    *,
+    writing: Callable[[int], AbstractContextManager[OnBytes]] = lambda n: nullcontext(_unseen),
+) -> Pushed:
     """Publish the model in a folder: its own files (`zoo.model_files.SELECTED`) and no others.
 
     Args:
@@ -44,6 +53,8 @@ def push(folder: Path, address: str, registry: Registry, store: Store, license: 
         registry: which names the sources.
         store: where temporary files may lie.
         license: of the weights, an SPDX identifier.
+        writing: called with the bytes to write, unless the source shows itself how far it is. What
+            it yields is called with the number of bytes that were written since the last call.
 
     Raises:
         WeightsError: the weights are damaged, or the bundle is.
@@ -66,9 +77,16 @@ def push(folder: Path, address: str, registry: Registry, store: Store, license: 
             content_digest=content_digest(folder),
             fingerprint=take_fingerprint(model),
         )
-        with plugin_code(f"writing to {address}"):
-            source = source.write(folder, list(files), Access(Path.cwd(), work))
+        n_bytes = sum(file.size for file in files.values())
+        shown = nullcontext(_unseen) if source.shows_progress else writing(n_bytes)
+        with shown as on_bytes, plugin_code(f"writing to {address}"):
+            access = Access(Path.cwd(), work, on_bytes=on_bytes)
+            source = source.write(folder, list(files), access)
     return Pushed(card_text(card, source), left_out)
+
+
+def _unseen(n: int) -> None:
+    """Bytes that nobody watches."""
 
 
 def _source(address: str, registry: Registry) -> Source:

@@ -1,0 +1,373 @@
+"""How the modules that attend are called and what they must return: attention, and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from zoo.cache import Cache, LayerCache
+from zoo.context import LayerContext
+from zoo.plugin_kit.driver import (
+    BATCH,
+    LENGTH,
+    MEMORY_LENGTH,
+    WIDTH,
+    Driver,
+    PromiseError,
+    Tensors,
+    close,
+    expect,
+    expect_branch,
+    expect_call,
+    turning,
+    vectors,
+    with_another,
+)
+from zoo.plugin_kit.hosts import MEMORY_WIDTH
+from zoo.position import Rotation
+
+Attended = tuple[torch.Tensor, dict[str, torch.Tensor]]
+"""The output, and the weights by name."""
+
+
+class AttendingDriver(Driver):
+    """Calls what attends, to the sequence itself or to a memory."""
+
+    names = ("x", "memory")
+
+    @property
+    def crosses(self) -> bool:
+        """Whether there is a memory."""
+        return getattr(self.spec.model, "memory_width", None) is not None
+
+    @property
+    def described(self) -> Any:
+        """The description of the component under test."""
+        host: Any = self.spec.model
+        return host.part
+
+    @property
+    def continued(self) -> bool:
+        """Whether the component says that it goes on from a cache."""
+        raise NotImplementedError
+
+    @property
+    def n_keys(self) -> int:
+        """How many positions may be attended to."""
+        return MEMORY_LENGTH if self.crosses else LENGTH
+
+    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
+        x = vectors(dtype, seed)
+        return (x, vectors(dtype, seed + 1, MEMORY_LENGTH, MEMORY_WIDTH)) if self.crosses else (x,)
+
+    def attend(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None = None,
+        *,
+        mask: torch.Tensor | None = None,
+        causal: bool = False,
+        rotation: Rotation | None = None,
+        bias: torch.Tensor | None = None,
+        return_weights: bool = False,
+    ) -> Attended:
+        """The output, and the weights if asked for. `mask` is over the memory if there is one."""
+        raise NotImplementedError
+
+    def step(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None,
+        *,
+        position: torch.Tensor,
+        cache: LayerCache,
+        rotation: Rotation | None,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The output of one more token x (batch, 1, d_model), at a position (1,)."""
+        raise NotImplementedError
+
+    def __call__(self, *inputs: torch.Tensor) -> Tensors:
+        fused, _ = self.attend(*inputs)
+        output, weights = self.attend(*inputs, return_weights=True)
+        return fused, output, *weights.values()
+
+    def check(self, inputs: Tensors) -> None:
+        fused, weights = self.attend(*inputs)
+        if weights:
+            raise PromiseError("weights are returned although `return_weights` is not set")
+        output, weights = self.attend(*inputs, return_weights=True)
+        expect("the output", output, BATCH, LENGTH, WIDTH)
+        if not close(fused, output, 1e-5):
+            raise PromiseError("the output is another when `return_weights` is set")
+        for values in weights.values():
+            expect("the weights", values, BATCH, None, LENGTH, None)
+
+    def takes_rotation(self, inputs: Tensors) -> bool:
+        """Whether queries and keys may be turned: position schemes ask for the `head_dim`, and a
+        module may refuse."""
+        if self.crosses or getattr(self.described, "head_dim", None) is None:
+            return False
+        return self._accepts(inputs, rotation=turning(torch.ones(LENGTH)))
+
+    def takes_bias(self, inputs: Tensors) -> bool:
+        """Whether the scores may be given a bias: position schemes ask for `n_heads`, and a module
+        may refuse."""
+        if self.crosses or getattr(self.described, "n_heads", None) is None:
+            return False
+        return self._accepts(inputs, bias=self.bias(inputs[0].dtype))
+
+    def _accepts(self, inputs: Tensors, **options: Any) -> bool:
+        try:
+            self.attend(*inputs, **options)
+        except (ValueError, NotImplementedError):
+            return False
+        return True
+
+    def bias(self, dtype: torch.dtype) -> torch.Tensor:
+        """What a position scheme may add to the scores, (heads, query, key)."""
+        random = torch.Generator().manual_seed(0)
+        return torch.randn(self.described.n_heads, LENGTH, LENGTH, generator=random).to(dtype)
+
+    def positioned(self) -> None:
+        inputs = self.inputs(torch.float64)
+        if self.takes_rotation(inputs):
+            self._check_rotation(inputs)
+        if self.takes_bias(inputs):
+            self._check_bias(inputs)
+
+    def _check_rotation(self, inputs: Tensors) -> None:
+        # Only the last token is turned: what others see of it are its keys, and what it sees of the
+        # others, when it does not see itself, is by its query.
+        turned = turning(torch.eye(LENGTH)[-1])
+        unseen = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)
+        unseen[..., -1, -1] = False
+        for what, at, mask in (("keys", slice(-1), None), ("queries", slice(-1, None), unseen)):
+            one, _ = self.attend(*inputs, mask=mask)
+            two, _ = self.attend(*inputs, mask=mask, rotation=turned)
+            if close(one[:, at], two[:, at], 1e-6):
+                raise PromiseError(
+                    f"the {what} are not turned by the `rotation` that the position scheme gives\n"
+                    "help: apply it to queries and to keys, or raise ValueError where there is one"
+                )
+
+    def _check_bias(self, inputs: Tensors) -> None:
+        one, _ = self.attend(*inputs)
+        two, _ = self.attend(*inputs, bias=self.bias(inputs[0].dtype))
+        if close(one, two, 1e-6):
+            raise PromiseError(
+                "the `bias` that the position scheme gives changes nothing\n"
+                "help: add it to the scores, or raise ValueError where there is one"
+            )
+
+    def continues(self) -> None:
+        if not self.continued:
+            return
+        inputs = self.inputs(torch.float64)
+        self._check_steps(inputs, angles=None, bias=None)
+        angles = torch.arange(LENGTH, dtype=torch.float64) if self.takes_rotation(inputs) else None
+        bias = self.bias(torch.float64) if self.takes_bias(inputs) else None
+        if angles is not None or bias is not None:
+            self._check_steps(inputs, angles, bias)
+        self._check_counts(inputs)
+
+    def _check_steps(
+        self, inputs: Tensors, angles: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> None:
+        rotation = None if angles is None else turning(angles)
+        whole, _ = self.attend(*inputs, causal=True, rotation=rotation, bias=bias)
+        x, memory = inputs if self.crosses else (inputs[0], None)
+        cache = Cache(LENGTH)
+        for place in range(LENGTH):
+            position = cache.append(1, seen=None, counted=None, device=x.device)
+            now = slice(place, place + 1)
+            found = self.step(
+                x[:, now],
+                memory,
+                position=position,
+                cache=cache.layer(0),
+                rotation=None if angles is None else turning(angles[now]),
+                bias=None if bias is None else bias[:, now, : place + 1],
+            )
+            if not close(found, whole[:, now], 1e-9):
+                raise PromiseError(
+                    "the output is another when tokens come one by one with a `cache`, although it "
+                    "is said to be incremental\n"
+                    "help: keep keys that are turned already, and let the last query see all keys"
+                )
+
+    def _check_counts(self, inputs: Tensors) -> None:
+        """Raises PromiseError unless a cache keeps as much as the layout says."""
+        x, memory = inputs[0][:, :1], inputs[1] if self.crosses else None
+        cache = Cache(1)
+        position = cache.append(1, seen=None, counted=None, device=x.device)
+        self.step(x, memory, position=position, cache=cache.layer(0), rotation=None, bias=None)
+        layout = self.described.layout()
+        stated = layout.cache_per_token
+        if memory is not None:
+            stated += MEMORY_LENGTH * layout.cache_per_memory_token
+        found = cache.n_bytes // (BATCH * x.element_size())
+        if found != stated:
+            over = "" if memory is None else f" and {MEMORY_LENGTH} tokens of a memory"
+            raise PromiseError(
+                f"of a token{over} the cache keeps {found} numbers, and `layout` says {stated}\n"
+                "help: state Layout(..., cache=) for each token of the sequence itself, "
+                "memory_cache= for each of the memory"
+            )
+
+    def leaks(self) -> Iterator[str]:
+        inputs = self.inputs(torch.float64)
+        changed = (*inputs[:-1], with_another(inputs[-1], -1))
+        others = slice(None) if self.crosses else slice(-1)
+
+        def depends(queries: slice, **options: Any) -> bool:
+            pairs = [
+                [self.attend(*i, return_weights=asked, **options)[0] for i in (inputs, changed)]
+                for asked in (False, True)
+            ]
+            return any(not close(one[:, queries], two[:, queries], 1e-9) for one, two in pairs)
+
+        mask = torch.ones(BATCH, 1, 1, self.n_keys, dtype=torch.bool)
+        mask[..., -1] = False
+        if depends(others, mask=mask):
+            yield "a key that a mask (batch, 1, 1, key) hides changes the output"
+        _, weights = self.attend(*inputs, mask=mask, return_weights=True)
+        if any(w[..., -1].any() for w in weights.values() if w.shape[-1] == self.n_keys):
+            yield "the weight of a key that the mask hides is not 0"
+        mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
+        mask[:, :, 2, -1] = False
+        if depends(slice(2, 3), mask=mask):
+            yield "a key that a mask (batch, 1, query, key) hides from a query changes its output"
+        if not self.crosses and depends(others, causal=True):
+            yield "a later position changes the output, although `causal` is set"
+        mask[:, :, 2] = False
+        outputs = [
+            self.attend(*inputs, mask=mask, return_weights=asked)[0] for asked in (False, True)
+        ]
+        if not all(bool(output.isfinite().all()) for output in outputs):
+            yield "a query that may attend to nothing gives NaN"
+
+
+class AttentionDriver(AttendingDriver):
+    @property
+    def continued(self) -> bool:
+        return bool(self.described.incremental)
+
+    def attend(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None = None,
+        *,
+        mask: torch.Tensor | None = None,
+        causal: bool = False,
+        rotation: Rotation | None = None,
+        bias: torch.Tensor | None = None,
+        return_weights: bool = False,
+    ) -> Attended:
+        options = self._options(memory, rotation, bias, torch.arange(LENGTH), causal)
+        found = self.model.part(x, memory, mask=mask, **options, return_weights=return_weights)
+        output, weights = _pair(found, "the output and the weights, or None")
+        return output, {} if weights is None else {"": weights}
+
+    def _options(
+        self,
+        memory: torch.Tensor | None,
+        rotation: Rotation | None,
+        bias: torch.Tensor | None,
+        positions: torch.Tensor,
+        causal: bool,
+    ) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if memory is None:  # of a memory, a block says nothing but the mask
+            options = {"causal": causal, "rotation": rotation, "bias": bias, "positions": positions}
+        if self.model.scheme is not None:
+            options["scheme"] = self.model.scheme
+        return options
+
+    def step(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None,
+        *,
+        position: torch.Tensor,
+        cache: LayerCache,
+        rotation: Rotation | None,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        options = self._options(memory, rotation, bias, position, True)
+        kept = cache.of("self_attn" if memory is None else "cross_attn")
+        output: torch.Tensor = self.model.part(
+            x, memory, mask=None, **options, cache=kept, return_weights=False
+        )[0]
+        return output
+
+    def check(self, inputs: Tensors) -> None:
+        expect_branch(self.model.part)
+        memory = inputs[1] if self.crosses else None
+        options = self._options(memory, None, None, torch.arange(LENGTH), False)
+        options |= {"mask": None, "return_weights": False}
+        options |= {"cache": None} if self.continued else {}
+        expect_call(self.model.part.forward, inputs[0], memory, **options)
+        super().check(inputs)
+
+
+class BlockDriver(AttendingDriver):
+    @property
+    def continued(self) -> bool:
+        return not self.described.not_incremental
+
+    def attend(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None = None,
+        *,
+        mask: torch.Tensor | None = None,
+        causal: bool = False,
+        rotation: Rotation | None = None,
+        bias: torch.Tensor | None = None,
+        return_weights: bool = False,
+    ) -> Attended:
+        context = LayerContext(
+            mask=None if self.crosses else mask,
+            causal=causal,
+            positions=torch.arange(LENGTH),
+            rotation=rotation,
+            bias=bias,
+            memory=memory,
+            memory_mask=mask if self.crosses else None,
+            return_weights=return_weights,
+        )
+        found = self.model.part(x, context)
+        output, weights = _pair(found, "the states and the weights by name")
+        return output, dict(weights)
+
+    def step(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None,
+        *,
+        position: torch.Tensor,
+        cache: LayerCache,
+        rotation: Rotation | None,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        context = LayerContext(
+            causal=True,
+            positions=position,
+            key_positions=cache.cache.positions,
+            rotation=rotation,
+            bias=bias,
+            memory=memory,
+            cache=cache,
+        )
+        output: torch.Tensor = self.model.part(x, context)[0]
+        return output
+
+
+def _pair(found: object, what: str) -> tuple[Any, Any]:
+    """Raises PromiseError unless `found` are two."""
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise PromiseError(f"`forward` must return {what}, as a tuple, not {type(found).__name__}")
+    return found

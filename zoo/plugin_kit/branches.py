@@ -1,0 +1,65 @@
+"""What a block promises of its residual branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+import torch
+
+from zoo.errors import SpecError
+from zoo.plugin_kit.driver import PromiseError, close
+from zoo.plugin_kit.drivers import hosted
+from zoo.reading import read_spec
+from zoo.registry import Registry
+from zoo.slots import NormSite
+from zoo.spec import ModelSpec
+
+_SITES = get_args(NormSite)
+
+
+def branches(spec: ModelSpec, registry: Registry) -> None:
+    """A block applies the norms and the scales of each of its branches (`zoo.slots.Sublayer`)."""
+    for path in _branches_of(spec.to_dict()):
+        name = ".".join(path[1:])
+        plain = _output_with(spec, path, {"norms": list(_SITES)}, registry)
+        changes: dict[str, dict[str, Any]] = {
+            "`residual_scale`": {"norms": list(_SITES), "residual_scale": 0.5},
+            "`skip_scale`": {"norms": list(_SITES), "skip_scale": 0.5},
+        } | {
+            f"the norm at `{site}`": {"norms": [other for other in _SITES if other != site]}
+            for site in _SITES
+        }
+        for what, change in changes.items():
+            output = _output_with(spec, path, change, registry)
+            if plain is not None and output is not None and close(output, plain, 1e-9):
+                raise PromiseError(
+                    f"{what} of the branch `{name}` changes nothing\n"
+                    "help: x = out(skip_scale * x + residual_scale * post(f(pre(x))))"
+                )
+
+
+def _branches_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of the tables that are residual branches."""
+    if "residual_scale" in table:
+        yield path
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _branches_of(value, (*path, key))
+
+
+def _output_with(
+    spec: ModelSpec, path: tuple[str, ...], values: Mapping[str, Any], registry: Registry
+) -> torch.Tensor | None:
+    """The output of the block when a branch has these values; None if the block refuses them."""
+    data = spec.to_dict()
+    table: Any = data
+    for key in path:
+        table = table[key]
+    table.update(values)
+    try:
+        changed = read_spec(data, registry=registry)
+    except SpecError:
+        return None
+    driver = hosted(changed, registry, torch.float64)
+    return driver(*driver.inputs(torch.float64))[0]

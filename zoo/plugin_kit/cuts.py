@@ -1,0 +1,143 @@
+"""What a component promises by its cuts (`zoo.layout.Cut`): that processes, each with its parts,
+compute what the whole module does. Two processes try it (`cut_worker.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from zoo.layout import Cut, LayerList, Layout, Tensor
+from zoo.plugin_kit.driver import PromiseError
+from zoo.registry import Registry
+from zoo.spec import ModelSpec
+
+N_PROCESSES = 2
+
+
+class Processes:
+    """Two processes that wait for specs to try, or none yet."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._running: list[subprocess.Popen[str]] = []
+
+    def keep(self, spec: ModelSpec, registry: Registry) -> None:
+        """Raises PromiseError unless the spec's model computes the same when it is cut."""
+        check_stated(spec.model.layout())
+        if any((cut.units or N_PROCESSES) % N_PROCESSES for _, cut in spec.layout.cuts()):
+            return  # such as 3 heads: these values are not for as many processes
+        task = {
+            "spec": spec.to_dict(),
+            "plugins": [
+                [slot, kind, entry.target, str(entry.folder.resolve())]
+                for slot, kinds in registry.plugins.items()
+                for kind, entry in kinds.items()
+            ],
+        }
+        if not self._running:
+            self._start()
+        for process in self._running:
+            print(json.dumps(task), file=_pipe(process.stdin), flush=True)
+        answers = [_answer(process) for process in self._running]
+        failures = [answer for answer in answers if answer is not None]
+        ended = any(process.poll() is not None for process in self._running)
+        if ended or len(set(answers)) > 1:
+            self.stop()  # what one has sent may still wait for the other
+        if failures:
+            raise PromiseError(failures[0])
+
+    def _start(self) -> None:
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        command = [sys.executable, "-m", "zoo.plugin_kit.cut_worker", str(N_PROCESSES)]
+        self._running = [
+            subprocess.Popen(
+                [*command, str(rank), str(Path(folder, "rendezvous"))],
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(N_PROCESSES)
+        ]
+
+    def stop(self) -> None:
+        """End the processes, if there are any."""
+        for process in self._running:
+            process.kill()
+            process.communicate()
+        self._running = []
+        self._stack.close()
+
+
+@contextmanager
+def started_when_needed() -> Iterator[Processes]:
+    """Processes that end with the block."""
+    found = Processes()
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def _answer(process: subprocess.Popen[str]) -> str | None:
+    """Why it failed in this process; None if it did not."""
+    line = _pipe(process.stdout).readline()
+    if not line:
+        return f"a process that computes with its parts ended with status {process.wait()}"
+    answer: str | None = json.loads(line)
+    return answer
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe
+
+
+def check_stated(layout: Layout) -> None:
+    """Raises PromiseError unless each cut is of tensors that are there, along axes that they have,
+    into parts of whole units."""
+    for name, part in layouts_of(layout):
+        if part.cut is None:
+            continue
+        tensors = {key: tensor for key, tensor in part.parts.items() if isinstance(tensor, Tensor)}
+        if part.cut.axes and tensors and tensors.keys().isdisjoint(part.cut.axes):
+            raise PromiseError(
+                f"the cut of `{name}` names {', '.join(part.cut.axes)}, and its tensors are "
+                f"{', '.join(tensors)}"
+            )
+        for key in tensors.keys() & part.cut.axes.keys():
+            _check_axis(f"the cut of `{name}`", key, tensors[key], part.cut)
+
+
+def _check_axis(what: str, tensor: str, found: Tensor, cut: Cut) -> None:
+    axis = cut.axes[tensor]
+    if not -len(found.shape) <= axis < len(found.shape):
+        raise PromiseError(
+            f"{what} is along axis {axis} of `{tensor}`, whose shape is {found.shape}"
+        )
+    if cut.units is not None and found.shape[axis] % cut.units:
+        raise PromiseError(
+            f"{what} spreads {cut.units} units over axis {axis} of `{tensor}`, which has "
+            f"{found.shape[axis]} elements there: not as many for each unit\n"
+            "help: is it the other axis? A weight is (outputs, inputs)"
+        )
+
+
+def layouts_of(layout: Layout, prefix: str = "") -> Iterator[tuple[str, Layout]]:
+    """Every layout inside, by its full name, and of layers that are alike one."""
+    for name, part in layout.parts.items():
+        inside: list[tuple[str, Any]] = [(name, part)]
+        if isinstance(part, LayerList):
+            inside = [(f"{name}.{min(numbers)}", layer) for numbers, layer in part.groups]
+        for inner, found in inside:
+            if isinstance(found, Layout):
+                yield f"{prefix}{inner}", found
+                yield from layouts_of(found, f"{prefix}{inner}.")

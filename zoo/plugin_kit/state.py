@@ -1,0 +1,36 @@
+"""What modules hold: what a call must leave as it is, and what no module should have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sized
+
+import torch
+
+from zoo.transformer import Transformer
+
+
+def plain_tensors(model: Transformer) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors that are bare attributes of modules, by name."""
+    for owner, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{owner}.{name}", value
+
+
+def state_of(model: Transformer) -> dict[str, tuple[object, int]]:
+    """What the modules hold, by name, each with a number that is another once it was changed."""
+    state: dict[str, tuple[object, int]] = {}
+    for owner, module in model.named_modules():
+        for name, value in {**vars(module), **module._parameters, **module._buffers}.items():
+            if isinstance(value, torch.Tensor):
+                state[f"{owner}.{name}"] = value, value._version
+            else:
+                state[f"{owner}.{name}"] = value, len(value) if isinstance(value, Sized) else 0
+    return state
+
+
+def changes(before: Mapping[str, tuple[object, int]], model: Transformer) -> Iterator[str]:
+    """The names of what is another than in `before`."""
+    for name, (value, count) in state_of(model).items():
+        if name not in before or before[name][0] is not value or before[name][1] != count:
+            yield name
