@@ -112,7 +112,7 @@ class _Resolver:
         self.usage.remember(root, key)
         entry = root.entries.get(key)
         if entry is None:
-            hint = f"add `{key} = ...` at the top"
+            hint = f"add `{key} = {FORMAT if key == 'format' else '...'}` at the top"
             self.findings.add(Problem(f"the key `{key}` is missing", root.place(), hint))
             return None
         self.usage.use(entry)
@@ -309,7 +309,9 @@ class _Resolver:
         self.usage.use(entry)
         if not isinstance(entry, Leaf) or not _is_list_of_tables(entry.value):
             message = f"`{name}` must be a list of tables"
-            if isinstance(entry, Leaf):
+            if isinstance(entry, Table):
+                self.usage.use_all(entry)
+            else:
                 message += f", not {described(entry.value)}"
             hint = f"write [[{'.'.join(map(str, (*own.path, name)))}]]"
             self.findings.add_unless_told(Problem(message, entry.place(value=True), hint))

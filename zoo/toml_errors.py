@@ -82,4 +82,6 @@ def _value_hint(rest: str) -> str | None:
         return None
     if word[0].lower() in ("true", "false"):
         return f"write `{word[0].lower()}`"
+    if word[0].lower() in ("null", "none", "nil"):
+        return 'TOML has no null: leave the key out, or write `"none"`'
     return f"write `0{word[0]}`" if word[0][0] == "." else f'text is quoted: `"{word[0]}"`'

@@ -159,6 +159,8 @@ class _Validation:
             self.not_given.append(Problem(message, self.place_of(node), hint))
         elif missing:
             shared = fields_of(node.cls)[name] is SHARED
+            if not shared and self.findings.tells_of(self.place_of(node)):
+                return  # its kind is unknown, and the class that needs the key is a guess
             key = (name, self.place_of(node), shared)
             self.missing.setdefault(key, []).append(_dotted((*node.path, name)))
         elif same[0]["type"] == "assertion_error":
