@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
@@ -81,6 +82,22 @@ def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(said(capsys, *arguments, "--json"))
 
 
+def test_text_from_the_standard_input(
+    saved: Path,
+    capsys: pytest.CaptureFixture[str],
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoder = str(saved / "decoder")
+    for raw in (b"3 9 4\n", b"3 9 4"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        assert said(capsys, decoder, "-", "-n", "5") == said(capsys, decoder, "3 9 4", "-n", "5")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    assert "the standard input is not UTF-8" in refused("run", decoder, "-")
+    monkeypatch.setattr(sys, "stdin", None)  # closed
+    assert "the text is empty" in refused("run", decoder, "-")
+
+
 @pytest.mark.parametrize("name", ["pair", "decoder"])
 @pytest.mark.parametrize("options", [(), ("--beams", "3"), ("--sample", "--top-k", "4")])
 def test_generating(
@@ -152,13 +169,18 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     decoder, pair, mlm = (str(saved / name) for name in ("decoder", "pair", "mlm"))
     assert "holds no tokenizer.json" in refused("run", decoder, "some text")
     assert "id 10 in sequence 0 is outside" in refused("run", decoder, "10")
-    assert "sequence 0 is empty" in refused("run", decoder, "")
+    assert "the text is empty" in refused("run", decoder, "")
+    for option in (("--beams", "2"), ("-n", "4"), ("--sample",), ("--eos", "1")):
+        assert "mlm generates no text" in refused("run", mlm, "3 4", *option)
     assert "state the ids that each target begins with" in refused("run", pair, "3")
     assert "no masked token" in refused("run", mlm, "3 4")
     assert "--top-k goes with --sample" in refused("run", decoder, "3", "--top-k", "3")
     assert "take one" in refused("run", decoder, "3", "--sample", "--beams", "2")
     assert "--top-p: Input should be" in refused("run", decoder, "3", "--sample", "--top-p", "2")
     assert "registered with a spec and without weights" in refused("run", "vaswani-base", "3")
+    Path("own.toml").write_text("format = 1\n")
+    assert "help: `zoo build own.toml -o DIR`" in refused("run", "own.toml", "3")
+    assert "help: `zoo list models` lists" in refused("run", "nothing-is-like-this", "3")
     folder = Path(with_words("decoder"))
     (folder / "generation_config.json").write_text('{"eos_token_id": "end"}')
     assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")

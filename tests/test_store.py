@@ -304,6 +304,7 @@ def test_a_model_without_digests_says_so(project: Path, published: Path, refused
 
 def test_the_nearest_name_is_told(published: Path, refused: Refused) -> None:
     assert "did you mean `small`?" in refused("pull", "smal")
+    assert "help: `zoo list models` lists" in refused("pull", "nothing-is-like-this")
     with pytest.raises(zoo.ZooError, match="did you mean `small`"):
         zoo.load("smal")
 

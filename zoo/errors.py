@@ -165,11 +165,12 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=position)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A help text: the nearest known name, or the list of names when nothing is near."""
+def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """A help text: the nearest known name; when nothing is near, `otherwise`, or the list of names
+    unless that is given."""
     if close := nearest(name, known):
         return f"did you mean `{close}`?"
-    return allowed(known)
+    return allowed(known) if otherwise is None else otherwise
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -18,9 +18,12 @@ def read_around_errors(document: Document) -> None:
     """Read a text with syntax errors. Keys that are written twice become its problems.
 
     Raises:
-        SpecError: there is more than that; everything is told.
+        SpecError: there is more than that; everything is told, but for a text that is JSON.
     """
     text = document.text or ""
+    if text.lstrip().startswith("{"):
+        hint = "`zoo import` reads the folder of a config.json" if '"model_type"' in text else None
+        raise SpecError(Problem("not TOML, but JSON", document.at(1, 1), hint))
     broken: list[Problem] = []
     while len(broken) < MAX_SYNTAX_ERRORS:
         try:

@@ -6,13 +6,24 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from zoo.cli.options import Layers, json_option
+from zoo.cli.options import json_option
 from zoo.cli.output import print_report
 from zoo.errors import InputError
 
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
+
+GENERATING_OPTIONS = {
+    "max_new_tokens",
+    "beams",
+    "sample",
+    "seed",
+    "repetition_penalty",
+    "eos",
+    "start",
+}
 
 
 @click.command()
@@ -44,9 +55,9 @@ if TYPE_CHECKING:
 @click.option("--start", type=int, help="The id that a target begins with, likewise.")
 @click.option("--mask-id", type=int, help="The id of a masked token, where text is ids.")
 @json_option
-@click.pass_obj
+@click.pass_context
 def run(
-    layers: Layers,
+    context: click.Context,
     model: str,
     text: str,
     max_new_tokens: int,
@@ -65,7 +76,7 @@ def run(
 ) -> None:
     """Let MODEL, a folder or a model's name, do with TEXT what it is for: translate it, continue
     it, embed it, fill its masked tokens, or classify it. Without a tokenizer in the folder, text is
-    ids: `5 9 33`."""
+    ids: `5 9 33`. A TEXT of `-` is read from the standard input."""
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in drawing.items() if value is not None}
     if given and not sample:
@@ -77,11 +88,15 @@ def run(
     from zoo.running.tasks import GENERATING, Options, as_text, run_task, stream_task
     from zoo.running.text import read_special_ids, read_text
 
+    if text == "-":
+        text = _standard_input()
     method = _method(given, beams, seed if sample else None, repetition_penalty)
-    registry = layers()
+    registry = context.obj()
     path = find_weights(model, registry)
     found, folder = load(path, registry=registry), path.parent
     reading, special = read_text(folder), read_special_ids(folder)
+    if found.spec.model.task not in GENERATING:
+        _refuse_generating(context, found.spec.name)
     options = Options(
         max_new_tokens=max_new_tokens, method=method, eos=eos, start=start, mask_id=mask_id
     )
@@ -97,6 +112,24 @@ def run(
         return
     report = run_task(found, text, text=reading, special=special, options=options)
     print_report(as_json, report, as_text)
+
+
+def _standard_input() -> str:
+    """What stands there, without the line's end that `echo` adds. Raises InputError if it is not
+    UTF-8."""
+    raw = b"" if sys.stdin is None else sys.stdin.buffer.read()
+    try:
+        return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise InputError("the standard input is not UTF-8") from None
+
+
+def _refuse_generating(context: click.Context, model: str) -> None:
+    """Raises UsageError if an option is given that only generated text has."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in GENERATING_OPTIONS and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[-1]}: {model} generates no text")
 
 
 def _method(

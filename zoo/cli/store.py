@@ -187,7 +187,8 @@ def _listing(root: Path, there: list[Ref]) -> str:
         for name, ref in zip(names, there, strict=True)
     ]
     once = {file.sha256: file.size for ref in there for file in ref.files.values()}
-    total = f"{len(there)} models, {human_bytes(sum(once.values()))}"
+    models = "1 model" if len(there) == 1 else f"{len(there)} models"
+    total = f"{models}, {human_bytes(sum(once.values()))}"
     return "\n".join([str(root), *lines, total])
 
 
@@ -213,5 +214,7 @@ def _refs(names: tuple[str, ...], registry: Registry, store: Any) -> list[Ref]:
     found = {name: stored(name, registry, store) for name in names}
     if missing := [name for name, refs_of_it in found.items() if not refs_of_it]:
         hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
+        if Path(missing[0]).is_dir():
+            hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
         raise StoreError(Problem(f"{quoted(n)} is not in the store", help=hint) for n in missing)
     return [ref for refs_of_it in found.values() for ref in refs_of_it]

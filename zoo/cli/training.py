@@ -28,7 +28,9 @@ from zoo.cli.output import print_report
     type=click.Path(path_type=Path),
     help="Folder of the data files.  [default: the recipe's]",
 )
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the folder, if there is one.")
+@click.option(
+    "--resume", is_flag=True, help="Go on from the last checkpoint in the folder, if there is one."
+)
 @json_option
 @click.pass_obj
 def train(

@@ -52,12 +52,19 @@ def run_task(
     task = model.spec.model.task
     if task is None:
         raise InputError(f"`zoo run` has no task for {model.spec.name}: its head says none")
-    ids = text.encode(content)
+    ids = _ids(text, content)
     if task in GENERATING:
         return {"task": task, **_generated(model, ids, text, special, options)}
     with torch.inference_mode():
         found = _READERS[task](model.eval(), ids, text, options)
     return {"task": task, **found}
+
+
+def _ids(text: Text, content: str) -> list[int]:
+    ids = text.encode(content)
+    if not ids:
+        raise InputError("the text is empty: no tokens are made of it")
+    return ids
 
 
 def _generated(
@@ -91,7 +98,7 @@ def stream_task(
     ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
     ids: list[int] = []
     told = whole = ""
-    for (id_,) in stream(model, [text.encode(content)], method=method, **asked):
+    for (id_,) in stream(model, [_ids(text, content)], method=method, **asked):
         if id_ is None or id_ in ends:
             break
         ids.append(id_)
