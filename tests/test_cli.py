@@ -414,6 +414,7 @@ def test_list(command: Zoo) -> None:
         (["models", "llama-3-*b"], {"models": ["llama-3-8b", "llama-3-70b"]}),
         (["vaswani-b[ai]*"], {"models": ["vaswani-base", "vaswani-big"]}),
         (["mlp"], {"ffn": ["mlp"]}),
+        (["components", "emb*"], {"embedding": ["tokens", "vectors", "conv_frontend"]}),
         (["components", "gpt2"], {}),
         (["models", "mlp"], {}),
     ],
@@ -488,6 +489,22 @@ COMMANDS = {" ".join(names): one for names, one in commands(cli)}
 
 def test_the_commands_are_there() -> None:
     assert COMMANDS.keys() >= {"build", "validate", "show", "list", "plugin check", "bundle make"}
+
+
+@pytest.mark.parametrize("group", ["", "bundle", "plugin"])
+def test_no_command_is_cut_short_in_the_list(group: str, command: Zoo) -> None:
+    """In a terminal of 80 columns."""
+    listed_commands = command(*group.split(), "--help")[1].split("Commands:\n")[1].splitlines()
+    assert len(listed_commands) > 1
+    for line in listed_commands:
+        assert re.fullmatch(r"  \w+ +\S.*\.(?<!\.\.\.)", line), line
+
+
+def test_a_command_that_is_mistyped(command: Zoo) -> None:
+    status, _, err = command("shw", "x.toml")
+    assert status == 2
+    assert "No such command 'shw'. Did you mean 'show'?" in err
+    assert "No such command 'zzz'.\n" in command("zzz")[2]
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

@@ -74,9 +74,11 @@ def run(
     mask_id: int | None,
     as_json: bool,
 ) -> None:
-    """Let MODEL, a folder or a model's name, do with TEXT what it is for: translate it, continue
-    it, embed it, fill its masked tokens, or classify it. Without a tokenizer in the folder, text is
-    ids: `5 9 33`. A TEXT of `-` is read from the standard input."""
+    """Translate, continue, embed, fill in or classify a text.
+
+    MODEL, a folder or a model's name, does with TEXT what it is for. Without a tokenizer in the
+    folder, text is ids: `5 9 33`. A TEXT of `-` is read from the standard input.
+    """
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in drawing.items() if value is not None}
     if given and not sample:

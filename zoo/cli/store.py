@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 )
 @click.pass_obj
 def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
-    """Bring the published models NAMES into the store, checked by their digests."""
+    """Bring published models into the store.
+
+    The files of NAMES are checked by their digests.
+    """
     from zoo.store.files import Store
     from zoo.store.pulling import pull
 
@@ -58,9 +61,12 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 )
 @click.pass_obj
 def push(layers: Layers, model: str, address: str, license: str, output: Path | None) -> None:
-    """Publish MODEL, a folder or a model in the store, at ADDRESS: a folder, `hf://owner/name`, or
-    what fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it. What
-    else the folder holds is left out, and told."""
+    """Publish a model, so that others can pull it.
+
+    MODEL is a folder or a model in the store. ADDRESS is a folder, `hf://owner/name`, or what
+    fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it. What else
+    the folder holds is left out, and told.
+    """
     from zoo.atomic import write_text
     from zoo.errors import Problem
     from zoo.loading import find_weights
@@ -88,7 +94,10 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
 @click.option("--fingerprint", is_flag=True, help="Run each model, and compare a few outputs.")
 @click.pass_obj
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
-    """Hold the models NAMES, or all in the store, against their digests."""
+    """Hold models in the store against their digests.
+
+    Those are NAMES, or all.
+    """
     from zoo.store.checking import verify
     from zoo.store.files import Store, StoreError
 
@@ -126,7 +135,10 @@ def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
 @click.option("--forget", is_flag=True, help="Also forget what was seen of it on first use.")
 @click.pass_obj
 def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
-    """Remove the models NAMES, or `NAME@VERSION`, from the store; `zoo gc` frees the space."""
+    """Remove models from the store.
+
+    NAMES may have a version, as in `NAME@VERSION`. `zoo gc` frees the space.
+    """
     from zoo.errors import Problem, quoted
     from zoo.store.files import Store, StoreError
     from zoo.store.first_use import forget as forget_first_use
@@ -154,8 +166,10 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
     help="Also what was written a moment ago, which somebody may still be at.",
 )
 def gc(folders: tuple[Path, ...], everything: bool) -> None:
-    """Free the space of what no model in the store uses any more, and of what killed commands have
-    left in FOLDERS."""
+    """Free the space that no model in the store uses any more.
+
+    What killed commands have left in FOLDERS is removed, too.
+    """
     from zoo.store.collecting import GRACE, collect, sweep
     from zoo.store.files import Store
 

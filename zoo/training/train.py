@@ -62,10 +62,10 @@ def train(
     splits = read_data(found.data, found.folder if data is None else Path(data), found.head.seed)
     _check_sides(found, sides, splits)
     accelerator = make_accelerator()
-    if accelerator.is_main_process:
-        if not (resume and checkpoints(folder / CHECKPOINTS)):
-            _refuse_another_run(folder, resume=resume)
-            _prepare(folder, found, sides, start, splits)
+    begins = not (resume and checkpoints(folder / CHECKPOINTS))
+    if begins and accelerator.is_main_process:
+        _refuse_another_run(folder, resume=resume)
+        _prepare(folder, found, sides, start, splits)
     accelerator.wait_for_everyone()
     model = make_model(spec, start, found, accelerator, registry)
     optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
