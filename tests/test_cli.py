@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -302,7 +303,11 @@ def test_show_json_has_the_sizes(model: str, command: Zoo) -> None:
     status, out, err = command("show", model, "--json")
     data = json.loads(out)
     assert (status, err) == (0, "")
-    assert data["parameters"] == {"unique": sizes["unique"], "shared": sizes["shared"]}
+    assert data["parameters"] == {
+        "unique": sizes["unique"],
+        "active": sizes["unique"],
+        "shared": sizes["shared"],
+    }
     assert data["bytes"] == {"float32": 4 * sizes["unique"], "bfloat16": 2 * sizes["unique"]}
     cache = {"float32": 4 * sizes["cache"], "bfloat16": 2 * sizes["cache"]}
     assert data["kv_cache_bytes_per_token"] == cache
