@@ -330,6 +330,15 @@ def test_show_prints_a_tree_with_sizes(command: Zoo) -> None:
     assert "└─ out = decoder.embed.tokens 18,944,000" in lines
 
 
+def test_show_tells_layers_with_a_window_from_others(command: Zoo) -> None:
+    rule = "[[decoder.layers]]\nat = [1]\nself_attn = { window = 16 }\n"
+    Path("window.toml").write_text('extends = "tiny"\nname = "window"\n' + rule)
+    lines = [" ".join(line.split()) for line in command("show", "window.toml")[1].splitlines()]
+    of_decoder = lines[next(n for n, line in enumerate(lines) if "─ decoder" in line) :]
+    found = [line.rsplit(" ", 1)[0] for line in of_decoder if "self_attn" in line]
+    assert [line.endswith(", window 16") for line in found] == [False, True]
+
+
 def test_show_tensors_is_what_is_built(command: Zoo) -> None:
     _, out, _ = command("show", "tiny.toml", "--tensors", "--json")
     told = {one["name"]: one for one in json.loads(out)}
