@@ -165,6 +165,29 @@ def test_classifying(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[0]["class"] for row in found] == each.argmax(-1).tolist()
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (
+            '{"id2label": {"0": "neg", "1": "neutral", "2": "po\\u001bs"}}',
+            ["neg", "neutral", "po�s"],
+        ),
+        ('{"id2label": {"1": "some"}}', ["0", "some", "2"]),
+        ('{"id2label": [1]}', ["0", "1", "2"]),
+        ("[" * 100_000, ["0", "1", "2"]),
+    ],
+)
+def test_classes_have_the_names_that_their_checkpoint_gave_them(
+    saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, config: str, told: list[str]
+) -> None:
+    model = zoo.load(saved / "classes")
+    model.origin = {"family": "bert", "config": config}
+    zoo.save(model, tmp_path / "named")
+    best = [c["class"] for c in reported(capsys, str(tmp_path / "named"), "3 4")["classes"]]
+    shown = said(capsys, str(tmp_path / "named"), "3 4").split("  ")
+    assert [one.split()[0] for one in shown] == [told[n] for n in best]
+
+
 def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str]) -> None:
     decoder, pair, mlm = (str(saved / name) for name in ("decoder", "pair", "mlm"))
     assert "holds no tokenizer.json" in refused("run", decoder, "some text")

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError, Problem, printable
 from zoo.generation import Beam, Greedy, Sampling, generate, stream
 from zoo.generation.prompts import check_length, read_ids
+from zoo.running.labels import class_names
 from zoo.running.text import SpecialIds, Text
 from zoo.transformer import Transformer
 
@@ -174,8 +175,13 @@ def _classified(model: Transformer, ids: list[int], text: Text, options: Options
     reader, source = _read(model, ids)
     probabilities = reader(source)[0].softmax(-1)
     rows = probabilities if probabilities.dim() == 2 else probabilities[None]
+    names = class_names(model)
     classes = [
-        [{"class": n, "probability": p} for p, n in zip(*_best(row), strict=True)] for row in rows
+        [
+            {"class": n, **({"label": names[n]} if n in names else {}), "probability": p}
+            for p, n in zip(*_best(row), strict=True)
+        ]
+        for row in rows
     ]
     return {"classes": classes if probabilities.dim() == 2 else classes[0]}
 
@@ -203,4 +209,9 @@ def as_text(report: Mapping[str, Any]) -> str:
         return " ".join(f"{value:.6g}" for value in report["embedding"])
     classes = report["classes"]
     rows = classes if classes and isinstance(classes[0], list) else [classes]
-    return "\n".join("  ".join(f"{c['class']} {c['probability']:.3f}" for c in row) for row in rows)
+    return "\n".join("  ".join(map(_class_text, row)) for row in rows)
+
+
+def _class_text(found: Mapping[str, Any]) -> str:
+    name = printable(str(found.get("label", found["class"])))
+    return f"{name} {found['probability']:.3f}"
