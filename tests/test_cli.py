@@ -459,6 +459,7 @@ def test_list_of_something_else(command: Zoo) -> None:
     assert "'plugins' is neither 'models' nor 'components'" in err
 
 
+SMALL = "transformer-small.tatoeba-de-en"
 PLUGIN = """
 from zoo_components.ffn import Mlp
 
@@ -482,6 +483,33 @@ def test_a_further_registry(command: Zoo) -> None:
     status, _, err = command("--registry", "absent.toml", "list")
     assert status == 2
     assert "absent.toml" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("zoo sh", {"plain,show"}),
+        ("zoo show vaswani-bi", {"file,vaswani-bi", "plain,vaswani-big"}),
+        ("zoo run transformer-small.", {"file,transformer-small.", f"plain,{SMALL}"}),
+        ("zoo diff gpt2 bert-base.u", {"file,bert-base.u", "plain,bert-base.uncased"}),
+        ("zoo --registry absent.toml show g", {"file,g"}),
+    ],
+)
+def test_a_shell_completes_names_of_models_and_files(
+    line: str,
+    told: set[str],
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("_ZOO_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    with pytest.raises(SystemExit):
+        run([])
+    found = capsys.readouterr().out.splitlines()
+    assert set(found) == told
+    assert not any(one.startswith("file") for one in found[1:])  # bash forgets what is before it
 
 
 # --- every command --------------------------------------------------------------------------------

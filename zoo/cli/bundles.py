@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zoo.cli.options import Layers, dtype_choice, json_option
+from zoo.cli.options import Layers, complete_models, dtype_choice, json_option
 from zoo.cli.output import print_report
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", metavar="PATH|NAME")
+@click.argument("model", metavar="PATH|NAME", shell_complete=complete_models)
 @click.option("--report", is_flag=True, help="Tell of each tensor what was done.")
 @click.option(
     "--only",

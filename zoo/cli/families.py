@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zoo.cli.options import Layers, json_option
+from zoo.cli.options import Layers, complete_models, json_option
 from zoo.cli.output import print_report
 
 
@@ -48,7 +48,7 @@ def import_(
 
 
 @click.command()
-@click.argument("model", metavar="NAME")
+@click.argument("model", metavar="NAME", shell_complete=complete_models)
 @click.option("--to", type=click.Choice(["hf"]), required=True, help="What is written.")
 @click.option(
     "-o",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from zoo.cli.options import json_option
+from zoo.cli.options import complete_models, json_option
 from zoo.cli.output import print_report
 from zoo.errors import InputError
 
@@ -27,7 +27,7 @@ GENERATING_OPTIONS = {
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_models)
 @click.argument("text")
 @click.option(
     "-n",

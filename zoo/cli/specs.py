@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zoo
-from zoo.cli.options import Layers, dtype_choice, json_option
+from zoo.cli.options import Layers, complete_models, dtype_choice, json_option
 from zoo.cli.output import print_report
 from zoo.errors import Place, Problem, ZooError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zoo.registry import Registry
     from zoo.spec import ModelSpec
 
-spec_argument = click.argument("spec")
+spec_argument = click.argument("spec", shell_complete=complete_models)
 
 
 @click.command()
@@ -98,7 +98,7 @@ def _build_text(report: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("specs", nargs=-1, required=True)
+@click.argument("specs", nargs=-1, required=True, shell_complete=complete_models)
 @json_option
 @click.pass_obj
 def validate(layers: Layers, specs: tuple[str, ...], as_json: bool) -> None:
@@ -189,8 +189,8 @@ def show(
 
 
 @click.command()
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", shell_complete=complete_models)
+@click.argument("b", shell_complete=complete_models)
 @json_option
 @click.pass_obj
 def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:

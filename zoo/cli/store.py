@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zoo.byte_counts import human_bytes
-from zoo.cli.options import Layers, json_option
+from zoo.cli.options import Layers, complete_models, json_option
 from zoo.cli.output import print_report
 from zoo.cli.progress import bytes_bar
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_models)
 @click.option(
     "--trust-first-use",
     is_flag=True,
@@ -50,7 +50,7 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_models)
 @click.argument("address")
 @click.option("--license", required=True, help="Of the weights, as SPDX names it: Apache-2.0.")
 @click.option(
@@ -90,7 +90,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
 
 
 @click.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=complete_models)
 @click.option("--fingerprint", is_flag=True, help="Run each model, and compare a few outputs.")
 @click.pass_obj
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
@@ -131,7 +131,7 @@ def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_models)
 @click.option("--forget", is_flag=True, help="Also forget what was seen of it on first use.")
 @click.pass_obj
 def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
