@@ -205,6 +205,15 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         spec('position = «"rotary_yarm"»'),
         [("unknown position `rotary_yarm`", "help: did you mean `rotary_yarn`?")],
     ),
+    "a missing key of a kind that is a word": (
+        spec('head = «"token_classifier"»'),
+        [
+            (
+                "the key `n_classes` is missing: `head.n_classes` needs it",
+                'help: write `head = { kind = "token_classifier", n_classes = ... }`',
+            )
+        ],
+    ),
     "a number for a list of layers": (
         spec("[[decoder.layers]]", "at = «1»", "d_ff = 8"),
         [("`at` must be a list of layer numbers: write `[1]`",)],
