@@ -309,6 +309,20 @@ def test_the_nearest_name_is_told(published: Path, refused: Refused) -> None:
         zoo.load("smal")
 
 
+def test_a_folder_is_no_model_of_the_store(project: Path, refused: Refused) -> None:
+    (project / "bundle").mkdir()
+    assert "help: `zoo bundle verify` checks a folder" in refused("verify", "bundle")
+    assert "help: `zoo pull` brings a model there" in refused("verify", "nothing")
+
+
+def test_the_list_of_the_store(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["store"]) == 0
+    assert "\n0 models, 0 B\n" in capsys.readouterr().out
+    assert run(["pull", "small"]) == 0
+    assert run(["store"]) == 0
+    assert "\n1 model, " in capsys.readouterr().out
+
+
 def test_a_name_of_two_registries_is_an_error(
     project: Path, published: Path, config: Path, refused: Refused
 ) -> None:
