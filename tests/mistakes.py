@@ -194,6 +194,56 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         spec("[«encoder»]", "n_layers = 1", "[decoder]", "d_model = 8", without="d_model"),
         [("the key `d_model` is missing: `encoder.d_model` needs it", "help: add `d_model = ...`")],
     ),
+    "the words of another library": (
+        spec(d_model="8", **{"«hidden_size»": "8", "«intermediate_size»": "16"}),
+        [
+            ("unknown key `hidden_size`", "help: did you mean `d_model`?"),
+            ("unknown key `intermediate_size`", "help: did you mean `d_ff`?"),
+        ],
+    ),
+    "an unknown kind like one that needs keys": (
+        spec('position = «"rotary_yarm"»'),
+        [("unknown position `rotary_yarm`", "help: did you mean `rotary_yarn`?")],
+    ),
+    "a missing key of a kind that is a word": (
+        spec('head = «"token_classifier"»'),
+        [
+            (
+                "the key `n_classes` is missing: `head.n_classes` needs it",
+                'help: write `head = { kind = "token_classifier", n_classes = ... }`',
+            )
+        ],
+    ),
+    "a number for a list of layers": (
+        spec("[[decoder.layers]]", "at = «1»", "d_ff = 8"),
+        [("`at` must be a list of layer numbers: write `[1]`",)],
+    ),
+    "a rule that is no list": (
+        spec("[decoder.«layers»]", "at = [1]", "d_ff = 8"),
+        [("`layers` must be a list of tables", "help: write [[decoder.layers]]")],
+    ),
+    "a key of a component, in a rule": (
+        spec("[[decoder.layers]]", "at = [1]", "«softcap» = 8.0"),
+        [
+            (
+                "unknown key `softcap` in `decoder.layers.0`",
+                "help: write `block.self_attn.softcap = ...`",
+            )
+        ],
+    ),
+    "a null": (
+        spec("pad_id = «n»ull"),
+        [
+            (
+                "not TOML: invalid value",
+                'help: TOML has no null: leave the key out, or write `"none"`',
+            )
+        ],
+    ),
+    "no format": (
+        "«n»" + spec(without="format")[1:],
+        [("the key `format` is missing", "help: add `format = 1` at the top")],
+    ),
     "a missing key at the top": (
         "«f»" + spec(without="name")[1:],
         [("the key `name` is missing", "help: add `name = ...` at the top")],

@@ -64,6 +64,8 @@ def test_extends_of_what_is_not_there(refused: Refused, project: Path) -> None:
         "      |           ^^^^^^\n"
         "      = help: did you mean `base`?\n"
     )
+    (project / "spec.toml").write_text('extends = "base.toml"\n')
+    assert "help: did you mean `base`?" in refused("validate", "spec.toml")
     (project / "registry.toml").write_text('format = 1\n[models]\ngone = "gone.toml"\n')
     (project / "spec.toml").write_text('extends = "gone"\n')
     told = refused("validate", "spec.toml")

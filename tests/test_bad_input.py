@@ -180,6 +180,14 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
         zoo.read_spec("a\0b.toml")
 
 
+def test_json_is_told_as_such(refused: Refused, project: Path) -> None:
+    (project / "config.json").write_text('{\n  "model_type": "llama",\n  "n": 1\n}\n')
+    assert refused("show", "config.json") == (
+        "config.json:1:1: error: not TOML, but JSON\n    1 | {\n      | ^\n"
+        "      = help: `zoo import` reads the folder of a config.json\n"
+    )
+
+
 HOSTILE: dict[str, tuple[str, str]] = {
     "one key of many parts": (
         ".".join(["a"] * 40_000) + " = 1",

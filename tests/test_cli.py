@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -302,7 +303,11 @@ def test_show_json_has_the_sizes(model: str, command: Zoo) -> None:
     status, out, err = command("show", model, "--json")
     data = json.loads(out)
     assert (status, err) == (0, "")
-    assert data["parameters"] == {"unique": sizes["unique"], "shared": sizes["shared"]}
+    assert data["parameters"] == {
+        "unique": sizes["unique"],
+        "active": sizes["unique"],
+        "shared": sizes["shared"],
+    }
     assert data["bytes"] == {"float32": 4 * sizes["unique"], "bfloat16": 2 * sizes["unique"]}
     cache = {"float32": 4 * sizes["cache"], "bfloat16": 2 * sizes["cache"]}
     assert data["kv_cache_bytes_per_token"] == cache
@@ -323,6 +328,15 @@ def test_show_prints_a_tree_with_sizes(command: Zoo) -> None:
     assert "├─ encoder 37,846,016" in lines
     assert "│ ├─ self_attn multi_head, 8 heads of 64 1,049,600" in lines
     assert "└─ out = decoder.embed.tokens 18,944,000" in lines
+
+
+def test_show_tells_layers_with_a_window_from_others(command: Zoo) -> None:
+    rule = "[[decoder.layers]]\nat = [1]\nself_attn = { window = 16 }\n"
+    Path("window.toml").write_text('extends = "tiny"\nname = "window"\n' + rule)
+    lines = [" ".join(line.split()) for line in command("show", "window.toml")[1].splitlines()]
+    of_decoder = lines[next(n for n, line in enumerate(lines) if "─ decoder" in line) :]
+    found = [line.rsplit(" ", 1)[0] for line in of_decoder if "self_attn" in line]
+    assert [line.endswith(", window 16") for line in found] == [False, True]
 
 
 def test_show_tensors_is_what_is_built(command: Zoo) -> None:
@@ -414,6 +428,7 @@ def test_list(command: Zoo) -> None:
         (["models", "llama-3-*b"], {"models": ["llama-3-8b", "llama-3-70b"]}),
         (["vaswani-b[ai]*"], {"models": ["vaswani-base", "vaswani-big"]}),
         (["mlp"], {"ffn": ["mlp"]}),
+        (["components", "emb*"], {"embedding": ["tokens", "vectors", "conv_frontend"]}),
         (["components", "gpt2"], {}),
         (["models", "mlp"], {}),
     ],
@@ -444,6 +459,7 @@ def test_list_of_something_else(command: Zoo) -> None:
     assert "'plugins' is neither 'models' nor 'components'" in err
 
 
+SMALL = "transformer-small.tatoeba-de-en"
 PLUGIN = """
 from zoo_components.ffn import Mlp
 
@@ -469,6 +485,33 @@ def test_a_further_registry(command: Zoo) -> None:
     assert "absent.toml" in err
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("zoo sh", {"plain,show"}),
+        ("zoo show vaswani-bi", {"file,vaswani-bi", "plain,vaswani-big"}),
+        ("zoo run transformer-small.", {"file,transformer-small.", f"plain,{SMALL}"}),
+        ("zoo diff gpt2 bert-base.u", {"file,bert-base.u", "plain,bert-base.uncased"}),
+        ("zoo --registry absent.toml show g", {"file,g"}),
+    ],
+)
+def test_a_shell_completes_names_of_models_and_files(
+    line: str,
+    told: set[str],
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("_ZOO_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    with pytest.raises(SystemExit):
+        run([])
+    found = capsys.readouterr().out.splitlines()
+    assert set(found) == told
+    assert not any(one.startswith("file") for one in found[1:])  # bash forgets what is before it
+
+
 # --- every command --------------------------------------------------------------------------------
 
 
@@ -488,6 +531,22 @@ COMMANDS = {" ".join(names): one for names, one in commands(cli)}
 
 def test_the_commands_are_there() -> None:
     assert COMMANDS.keys() >= {"build", "validate", "show", "list", "plugin check", "bundle make"}
+
+
+@pytest.mark.parametrize("group", ["", "bundle", "plugin"])
+def test_no_command_is_cut_short_in_the_list(group: str, command: Zoo) -> None:
+    """In a terminal of 80 columns."""
+    listed_commands = command(*group.split(), "--help")[1].split("Commands:\n")[1].splitlines()
+    assert len(listed_commands) > 1
+    for line in listed_commands:
+        assert re.fullmatch(r"  \w+ +\S.*\.(?<!\.\.\.)", line), line
+
+
+def test_a_command_that_is_mistyped(command: Zoo) -> None:
+    status, _, err = command("shw", "x.toml")
+    assert status == 2
+    assert "No such command 'shw'. Did you mean 'show'?" in err
+    assert "No such command 'zzz'.\n" in command("zzz")[2]
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

@@ -40,6 +40,16 @@ def test_rules_for_all_layers_leave_none_of_the_plain_kind() -> None:
     assert not [text for text in drawing.texts if "dropout" in text]
 
 
+def test_what_an_absent_value_is_does_not_tell_layers_apart() -> None:
+    """`window_sides` means something only beside a window."""
+    drawing = drawn(f"{SMALL}\n[[decoder.layers]]\nevery = 2\nself_attn = {{ window = 16 }}\n")
+    told = " ".join(drawing.texts)
+    assert "window 16" in told
+    assert "window none" in told
+    assert "window_sides" not in told
+    assert "null" not in told
+
+
 def test_positions_that_are_added_stand_at_the_embedding_alone() -> None:
     drawing = drawn(f"{SMALL}\n[[decoder.layers]]\nfirst = 1\nffn = 'glu'\n")
     assert len(drawing.boxes("decoder.position")) == 1

@@ -242,7 +242,14 @@ def test_unknown_model_type(source: Path) -> None:
     message = refused(source, at="config.json:")
     assert "no family reads the model_type `lama`" in message
     assert "did you mean `llama`?" in message
-    assert "docs/" in message
+    assert "docs/write-a-family.md" in message
+
+
+def test_a_source_that_is_no_folder(source: Path) -> None:
+    with pytest.raises(zoo.WeightsError, match="this is no folder"):
+        import_folder(source / "config.json", source / "output")
+    with pytest.raises(zoo.WeightsError, match=r"(?s)no such folder.*`zoo pull` fetches named"):
+        import_folder(Path("openai/gpt2"), source / "output")
 
 
 def test_no_model_type(source: Path) -> None:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+import zoo
 from zoo_components.modules.experts import grouped_linear, grouped_outer
 from zoo_components.modules.moe import auxiliary_loss, load_balancing_loss
 from zoo_components.moe import MixtureOfExperts, Router
@@ -279,6 +280,23 @@ def test_experts_that_are_not_chosen_are_not_touched() -> None:
             for expert in set(range(N_EXPERTS)) - chosen:
                 parameter[expert] = torch.nan
     torch.testing.assert_close(module(x), y, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("expert", ["glu", "mlp"])
+def test_what_works_on_one_token_is_what_gets_a_gradient_from_it(expert: str) -> None:
+    moe = described(expert=expert, n_experts=6, top_k=2, shared_d_ff=3)
+    module = randomised(moe)
+    module(tokens(1)).square().sum().backward()
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    n_active = moe.layout().n_parameters - moe.layout().n_idle
+    assert sum(int(gradient.count_nonzero()) for gradient in gradients) == n_active
+
+
+def test_active_parameters_are_the_published_ones() -> None:
+    """12.9B of Mixtral 8x7B (its announcement), 37B of DeepSeek-V3 (its abstract)."""
+    assert round(zoo.read_spec("mixtral-8x7b").n_active / 1e8) == 129
+    assert zoo.read_spec("deepseek-v3").n_active // 10**9 == 37
+    assert zoo.read_spec("gpt2").n_active == zoo.read_spec("gpt2").n_parameters
 
 
 def test_products_are_those_of_the_chosen_experts() -> None:

@@ -82,6 +82,22 @@ def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(said(capsys, *arguments, "--json"))
 
 
+def test_text_from_the_standard_input(
+    saved: Path,
+    capsys: pytest.CaptureFixture[str],
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoder = str(saved / "decoder")
+    for raw in (b"3 9 4\n", b"3 9 4"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        assert said(capsys, decoder, "-", "-n", "5") == said(capsys, decoder, "3 9 4", "-n", "5")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    assert "the standard input is not UTF-8" in refused("run", decoder, "-")
+    monkeypatch.setattr(sys, "stdin", None)  # closed
+    assert "the text is empty" in refused("run", decoder, "-")
+
+
 @pytest.mark.parametrize("name", ["pair", "decoder"])
 @pytest.mark.parametrize("options", [(), ("--beams", "3"), ("--sample", "--top-k", "4")])
 def test_generating(
@@ -161,17 +177,45 @@ def test_classifying(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[0]["class"] for row in found] == each.argmax(-1).tolist()
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (
+            '{"id2label": {"0": "neg", "1": "neutral", "2": "po\\u001bs"}}',
+            ["neg", "neutral", "po�s"],
+        ),
+        ('{"id2label": {"1": "some"}}', ["0", "some", "2"]),
+        ('{"id2label": [1]}', ["0", "1", "2"]),
+        ("[" * 100_000, ["0", "1", "2"]),
+    ],
+)
+def test_classes_have_the_names_that_their_checkpoint_gave_them(
+    saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, config: str, told: list[str]
+) -> None:
+    model = zoo.load(saved / "classes")
+    model.origin = {"family": "bert", "config": config}
+    zoo.save(model, tmp_path / "named")
+    best = [c["class"] for c in reported(capsys, str(tmp_path / "named"), "3 4")["classes"]]
+    shown = said(capsys, str(tmp_path / "named"), "3 4").split("  ")
+    assert [one.split()[0] for one in shown] == [told[n] for n in best]
+
+
 def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str]) -> None:
     decoder, pair, mlm = (str(saved / name) for name in ("decoder", "pair", "mlm"))
     assert "holds no tokenizer.json" in refused("run", decoder, "some text")
     assert "id 10 in sequence 0 is outside" in refused("run", decoder, "10")
-    assert "sequence 0 is empty" in refused("run", decoder, "")
+    assert "the text is empty" in refused("run", decoder, "")
+    for option in (("--beams", "2"), ("-n", "4"), ("--sample",), ("--eos", "1")):
+        assert "mlm generates no text" in refused("run", mlm, "3 4", *option)
     assert "state the ids that each target begins with" in refused("run", pair, "3")
     assert "no masked token" in refused("run", mlm, "3 4")
     assert "--top-k goes with --sample" in refused("run", decoder, "3", "--top-k", "3")
     assert "take one" in refused("run", decoder, "3", "--sample", "--beams", "2")
     assert "--top-p: Input should be" in refused("run", decoder, "3", "--sample", "--top-p", "2")
     assert "registered with a spec and without weights" in refused("run", "vaswani-base", "3")
+    Path("own.toml").write_text("format = 1\n")
+    assert "help: `zoo build own.toml -o DIR`" in refused("run", "own.toml", "3")
+    assert "help: `zoo list models` lists" in refused("run", "nothing-is-like-this", "3")
     folder = Path(with_words("decoder"))
     (folder / "generation_config.json").write_text('{"eos_token_id": "end"}')
     assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")

@@ -321,8 +321,23 @@ def test_a_model_without_digests_says_so(project: Path, published: Path, refused
 
 def test_the_nearest_name_is_told(published: Path, refused: Refused) -> None:
     assert "did you mean `small`?" in refused("pull", "smal")
+    assert "help: `zoo list models` lists" in refused("pull", "nothing-is-like-this")
     with pytest.raises(zoo.ZooError, match="did you mean `small`"):
         zoo.load("smal")
+
+
+def test_a_folder_is_no_model_of_the_store(project: Path, refused: Refused) -> None:
+    (project / "bundle").mkdir()
+    assert "help: `zoo bundle verify` checks a folder" in refused("verify", "bundle")
+    assert "help: `zoo pull` brings a model there" in refused("verify", "nothing")
+
+
+def test_the_list_of_the_store(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["store"]) == 0
+    assert "\n0 models, 0 B\n" in capsys.readouterr().out
+    assert run(["pull", "small"]) == 0
+    assert run(["store"]) == 0
+    assert "\n1 model, " in capsys.readouterr().out
 
 
 def test_a_name_of_two_registries_is_an_error(

@@ -69,7 +69,11 @@ def test_a_folder_that_datasets_loads(tmp_path: Path, monkeypatch: pytest.Monkey
 BAD_FILES = {
     "no source": (b"a\tb\n\tc\n", "a.tsv:2:1: error: the source is missing"),
     "no target": (b"a\tb\nabc\t\n", "a.tsv:2:4: error: the target is missing"),
-    "one column": (b"a\tb\nabc\n", "a.tsv:2:3: error: the target is missing"),
+    "one column": (
+        b"a\tb\nabc\n",
+        "a.tsv:2:3: error: the target is missing\n    2 | abc\n      |   ^\n"
+        "      = help: a tab separates the columns",
+    ),
     "not utf-8": (b"a\tb\nna\xc3\xafve\tna\xefve\n", "a.tsv:2:9: error: not UTF-8: the byte 0xef"),
     "empty": (b" \n\n", "a.tsv: error: the file is empty"),
     "nothing below the header": (b"de\ten\n", "there is nothing to learn from"),

@@ -162,6 +162,21 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "recipe.toml").read_text() == longer
 
 
+def test_resuming_where_no_checkpoint_is(toy: Toy, digest: str, tmp_path: Path) -> None:
+    """What a run left that ended before its first checkpoint, here with another tokenizer, has no
+    part in the run that begins; a model that is there is not written over."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    out.mkdir()
+    for name in ("tokenizer.json", "generation_config.json"):
+        text = (whole / name).read_text()
+        (out / name).write_text(text.replace('"merges"', '"merge_list"'))
+    assert toy(resume=True)["content_digest"] == digest
+    shutil.rmtree(out / "checkpoints")
+    with pytest.raises(zoo.ZooError, match="a model, and no checkpoint to go on from"):
+        toy(resume=True, recipe=RECIPE.replace("lr = 1e-2", "lr = 2e-2"))
+    assert zoo.save(zoo.load(out), tmp_path / "same") == digest
+
+
 def test_parts_of_a_batch_make_the_same_update(toy: Toy, tmp_path: Path) -> None:
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
     losses = []

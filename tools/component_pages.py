@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from inspect import getfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ from zoo.only_with import OnlyWith
 from zoo.schema_values import plain_value
 from zoo.slots import Plugin
 
-FOLDER = Path(__file__).parent.parent / "docs" / "components"
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs" / "components"
+SELECTORS = (
+    "A rule has one of the keys `every` (with `start`), `first`, `last` and `at` "
+    "([how](../build.md#rules-for-single-layers)), and what differs: shared values, or these."
+)
 MADE = "Made by `python tools/component_pages.py` from the component's description."
 
 
@@ -37,7 +43,7 @@ def pages() -> dict[str, str]:
             cls = registry.plugin(slot, kind)
             name = f"{slot}.{kind}.md"
             found[name] = page(slot, kind, cls)
-            first = re.split(r" \(|: |\. |\.$", " ".join(class_doc(cls).split()))[0]
+            first = re.split(r"(?<!/) \(|: |\. |\.$", " ".join(class_doc(cls).split()))[0]
             index.append(f"- [`{kind}`]({name}): {first}")
     found["README.md"] = "\n".join(index) + "\n"
     return found
@@ -46,8 +52,16 @@ def pages() -> dict[str, str]:
 def page(slot: str, kind: str, cls: type[Plugin]) -> str:
     """One component's page."""
     lines = [f"# {slot} `{kind}`", "", class_doc(cls), "", "```toml", in_a_spec(slot, kind, cls)]
-    lines += ["```", "", *fields(cls), "", *parts(cls), MADE, ""]
+    lines += ["```", "", *fields(cls), "", *parts(cls), code_of(cls), "", MADE, ""]
     return "\n".join(lines)
+
+
+def code_of(cls: type[Plugin]) -> str:
+    """Links to the files that describe a component and that compute it."""
+    description = Path(getfile(cls)).relative_to(ROOT)
+    computed = description.parent / "modules" / description.name
+    files = [path for path in (description, computed) if (ROOT / path).is_file()]
+    return "The code: " + ", ".join(f"[`{path}`](../../{path})" for path in files) + "."
 
 
 def parts(cls: type[Component], prefix: str = "") -> list[str]:
@@ -60,7 +74,9 @@ def parts(cls: type[Component], prefix: str = "") -> list[str]:
         inner: type[Component] = mark.group if rules else cls.model_fields[name].annotation
         path = f"{prefix}{name}"
         lines += [f"## `[[{path}]]`" if rules else f"## `[{path}]`", "", class_doc(inner), ""]
-        lines += [*fields(inner), "", *parts(inner, f"{path}.")]
+        if rules:
+            lines += [SELECTORS, ""]
+        lines += [*fields(inner, without="at" if rules else ""), "", *parts(inner, f"{path}.")]
     return lines
 
 
@@ -73,14 +89,14 @@ def in_a_spec(slot: str, kind: str, cls: type[Plugin]) -> str:
     return f'{slot} = {{ kind = "{kind}", {inside} }}'
 
 
-def fields(cls: type[Component]) -> list[str]:
-    """The table of the keys that a spec can state."""
+def fields(cls: type[Component], without: str = "") -> list[str]:
+    """The table of the keys that a spec can state, but for one."""
     docs = field_docs(cls)
     rows = [
         f"| `{name}` | {value_of(cls, name, mark)} | {default_of(cls, name, mark)} | "
         f"{' '.join(docs.get(name, '').split()).replace('|', chr(92) + '|')} |"
         for name, mark in fields_of(cls).items()
-        if name != "kind" and mark is not GIVEN
+        if name not in ("kind", without) and mark is not GIVEN
     ]
     if not rows:
         return ["It has no keys."]

@@ -111,3 +111,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'zoo' has no attribute {name!r}")
     return getattr(import_module(f"zoo.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not imported yet: what `help` and notebooks offer."""
+    return [*__all__, "__version__"]

@@ -116,7 +116,15 @@ def _starts(spec: ModelSpec) -> dict[str, Distribution]:
 
 
 def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
-    """The spec's module with shapes and no values, checked against what its plugins describe."""
+    """The spec's module with shapes and no values, checked against what its plugins describe.
+
+    Raises:
+        TypeError: `dtype` is no floating-point dtype of torch.
+        PluginError: a plugin's module is not what it describes.
+    """
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        message = "a model's dtype is a floating-point one of torch, such as torch.bfloat16, not"
+        raise TypeError(f"{message} {dtype!r}")
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 MAX_SHOWN = 50  # problems of one error that are printed; the rest is counted
@@ -136,8 +138,12 @@ class Findings:
     def add_unless_told(self, problem: Problem) -> None:
         """Add a problem of a value, unless one of that very value is known: one wrong value is
         often read by many components."""
-        if problem.place not in self._places:
+        if not self.tells_of(problem.place):
             self.add(problem)
+
+    def tells_of(self, place: Place | None) -> bool:
+        """Whether a problem of just this place is known."""
+        return place in self._places
 
     def error(self) -> ZooError:
         """All that was found, file by file in the order of the lines: a `PluginError` if a plugin
@@ -159,15 +165,16 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=position)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A help text: the nearest known name, or the list of names when nothing is near."""
+def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """A help text: the nearest known name; when nothing is near, `otherwise`, or the list of names
+    unless that is given."""
     if close := nearest(name, known):
         return f"did you mean `{close}`?"
-    return allowed(known)
+    return allowed(known) if otherwise is None else otherwise
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`, if any is like it.
+    """The known name that means what `name` means elsewhere, or that is most like it, if any is.
 
     Matching costs the product of the lengths, so very long names are not matched.
     """
@@ -177,10 +184,20 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
     folded = {other.lower(): other for other in sorted(known)}
     name = name.lower()
+    if (meant := _other_words().get(name)) in folded:
+        return folded[meant]
     found = difflib.get_close_matches(name, folded, n=1, cutoff=0.6)
     if not found and len(name) >= 3:
         found = [other for other in folded if other.startswith(name) or other.endswith(name)]
     return folded[found[0]] if found else None
+
+
+@cache
+def _other_words() -> dict[str, str]:
+    """The names that specs use, by those that other libraries and papers use."""
+    import tomllib
+
+    return tomllib.loads(Path(__file__).with_name("other_words.toml").read_text("utf-8"))
 
 
 def allowed(known: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from zoo.document import Document, read_document
-from zoo.errors import Findings, Place, Problem, did_you_mean, quoted
+from zoo.errors import Findings, Place, Problem, nearest, quoted
 from zoo.registry import Registry
 from zoo.tables import Leaf, Table, as_table, merge
 
@@ -60,16 +60,17 @@ def _find_parent(
         findings.add_unless_told(Problem(message, parent.place(value=True), hint))
         return None
     folder = Path(document.name).parent if document.text is not None else None
-    if folder is not None and (beside := folder / f"{name}.toml").is_file():
-        if beside.is_symlink():  # it could lead to any file, whose lines would be shown
-            message = f"{quoted(beside.name)} is a link, which `extends` does not follow"
+    if folder is not None and (path := folder / f"{name}.toml").is_file():
+        if path.is_symlink():  # it could lead to any file, whose lines would be shown
+            message = f"{quoted(path.name)} is a link, which `extends` does not follow"
             findings.add(Problem(message, parent.place(value=True)))
             return None
-        return beside, lambda: parent.place(value=True)
+        return path, lambda: parent.place(value=True)
     if entry := registry.models.get(name):
         return entry.folder / entry.target, lambda: entry.place
-    near = [path.stem for path in folder.glob("*.toml")] if folder is not None else []
+    beside = [path.stem for path in folder.glob("*.toml")] if folder is not None else []
     message = f"there is no spec {quoted(name)} beside this one or in the registry"
-    hint = did_you_mean(name, [*near, *registry.models])
+    near = nearest(name.removesuffix(".toml"), [*beside, *registry.models])
+    hint = f"did you mean `{near}`?" if near else "`zoo list models` lists those of the registry"
     findings.add(Problem(message, parent.place(value=True), hint))
     return None

@@ -25,7 +25,8 @@ class Tensor:
     `role` is what an init plugin goes by: `weight` (a matrix), `residual` (a matrix whose output
     is added to the residual stream), `embedding`, `bias`, or `constant` (starts at `value`).
     `fan_in` and `fan_out` count the inputs and outputs that one weight connects; the bias of a map
-    has those of its weight, that of a norm none.
+    has those of its weight, that of a norm none. `idle` of its elements are not looked at for one
+    token: those of the experts that are not chosen.
     """
 
     shape: tuple[int, ...]
@@ -35,6 +36,7 @@ class Tensor:
     fan_out: int = 0
     buffer: bool = False
     dtype: Literal["float", "int64"] = "float"
+    idle: int = 0
 
     def __post_init__(self) -> None:
         sizes: object = self.shape
@@ -104,6 +106,11 @@ class _Counted:
     def n_parameters(self) -> int:
         """Trainable elements."""
         return self._total(lambda tensor: 0 if tensor.buffer else tensor.size)
+
+    @cached_property
+    def n_idle(self) -> int:
+        """Elements that are not looked at for one token: of experts that are not chosen."""
+        return self._total(lambda tensor: tensor.idle)
 
     @cached_property
     def n_elements(self) -> int:

@@ -13,8 +13,8 @@ from zoo.registry_file import Entry
 
 
 def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:
-    """Registered names with where they come from, those that match `pattern`; `what` is `models`,
-    `components`, or None for both."""
+    """Registered names with where they come from, those that match `pattern`, or whose slot does;
+    `what` is `models`, `components`, or None for both."""
 
     is_like = re.compile(fnmatch.translate(pattern or "*")).match
 
@@ -22,7 +22,7 @@ def listing_data(registry: Registry, what: str | None, pattern: str | None) -> d
         return [
             {"name": name, **more, "target": entry.target, "registry": entry.document.name}
             for name, entry in sorted(entries.items())
-            if is_like(name)
+            if any(map(is_like, (name, *more.values())))
         ]
 
     data: dict[str, Any] = {}

@@ -142,6 +142,9 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Path:
     """The weights file, or the index of shards, that a path or the name of a model means; a
     published model is pulled first if it is not in the store. Raises as `load`."""
     path, name = Path(path_or_name), str(path_or_name)
+    if path.suffix == ".toml" and path.is_file():
+        hint = f"`zoo build {path} -o DIR` makes the initial weights of a spec"
+        raise WeightsError(Problem("there are no weights in a .toml file", Place(str(path)), hint))
     if path.exists() or path.suffix == ".safetensors":
         return weights_path(path)
     if registry.catalog.file(name.partition("@")[0]) is not None:
@@ -154,7 +157,8 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Path:
                 help=f"`zoo build {name} -o DIR` makes its initial weights",
             )
         )
-    hint = did_you_mean(name, [*registry.models, *registry.catalog.known()])
+    known = [*registry.models, *registry.catalog.known()]
+    hint = did_you_mean(name, known, "`zoo list models` lists the models")
     raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))
 
 

@@ -85,7 +85,7 @@ class _Resolver:
         self.usage.remember(self.root, key)
         entry = self.root.entries.get(key)
         if entry is None:
-            hint = f"add `{key} = ...` at the top"
+            hint = f"add `{key} = {FORMAT if key == 'format' else '...'}` at the top"
             self.findings.add(Problem(f"the key `{key}` is missing", self.root.place(), hint))
             return None
         self.usage.use(entry)
@@ -299,7 +299,9 @@ class _Resolver:
         if isinstance(value, list) and all(isinstance(item, dict) for item in value):
             return value
         message = f"`{name}` must be a list of tables"
-        if isinstance(entry, Leaf):
+        if isinstance(entry, Table):
+            self.usage.use_all(entry)
+        else:
             message += f", not {described(entry.value)}"
         hint = f"write [[{dotted(entry.path)}]]"
         self.findings.add_unless_told(Problem(message, entry.place(value=True), hint))

@@ -67,7 +67,7 @@ def parse_index(raw: bytes, place: Place) -> tuple[Header, dict[str, Sequence[st
         told = metadata[KEY]
     except (KeyError, TypeError, ValueError, RecursionError):
         message = "not an index of the zoo: it has no `zoo` metadata, or is no JSON"
-        help_ = "`zoo build --max-shard-bytes` writes shards that rebuild themselves"
+        help_ = "`zoo import` reads the folders of published checkpoints, `zoo build` specs"
         raise WeightsError(Problem(message, place, help_)) from None
     header = parse_metadata(told, place)
     try:

@@ -22,7 +22,7 @@ def summary_data(spec: ModelSpec) -> dict[str, Any]:
         "name": spec.name,
         "builder": spec.model.kind,
         "digest": spec.digest,
-        "parameters": {"unique": spec.n_parameters, "shared": shared},
+        "parameters": {"unique": spec.n_parameters, "active": spec.n_active, "shared": shared},
         "bytes": {dtype: spec.n_parameters * size for dtype, size in BYTES.items()},
         "kv_cache_bytes_per_token": {
             dtype: layout.cache_per_token * size for dtype, size in BYTES.items()
@@ -98,8 +98,10 @@ def summary_text(spec: ModelSpec, data: Mapping[str, Any]) -> str:
         f"  spec        {data['digest']}",
         f"  parameters  {sizes['unique']:,}"
         + (f", and {sizes['shared']:,} more that are shared" if sizes["shared"] else ""),
-        f"  size        {_by_dtype(data['bytes'])}",
     ]
+    if sizes["active"] != sizes["unique"]:
+        lines.append(f"  active      {sizes['active']:,} for each token")
+    lines.append(f"  size        {_by_dtype(data['bytes'])}")
     if any(data["kv_cache_bytes_per_token"].values()):
         lines.append(f"  kv cache    {_by_dtype(data['kv_cache_bytes_per_token'])} per token")
     if any(data["kv_cache_bytes_per_source_token"].values()):

@@ -94,3 +94,9 @@ class ModelSpec:
         """Trainable elements, tied ones once; arithmetic only."""
         shared = {name: self.layout.find(name).size for name in self.ties}
         return self.layout.n_parameters - sum(shared.values())
+
+    @property
+    def n_active(self) -> int:
+        """The trainable elements that work on one token: all but those of the experts that are not
+        chosen for it. Tables count as a whole, as in the papers."""
+        return self.n_parameters - self.layout.n_idle

@@ -18,9 +18,12 @@ def read_around_errors(document: Document) -> None:
     """Read a text with syntax errors. Keys that are written twice become its problems.
 
     Raises:
-        SpecError: there is more than that; everything is told.
+        SpecError: there is more than that; everything is told, but for a text that is JSON.
     """
     text = document.text or ""
+    if text.lstrip().startswith("{"):
+        hint = "`zoo import` reads the folder of a config.json" if '"model_type"' in text else None
+        raise SpecError(Problem("not TOML, but JSON", document.at(1, 1), hint))
     broken: list[Problem] = []
     while len(broken) < MAX_SYNTAX_ERRORS:
         try:
@@ -82,4 +85,6 @@ def _value_hint(rest: str) -> str | None:
         return None
     if word[0].lower() in ("true", "false"):
         return f"write `{word[0].lower()}`"
+    if word[0].lower() in ("null", "none", "nil"):
+        return 'TOML has no null: leave the key out, or write `"none"`'
     return f"write `0{word[0]}`" if word[0][0] == "." else f'text is quoted: `"{word[0]}"`'

@@ -58,13 +58,19 @@ class Usage:
                 findings.add(Problem(message, entry.place(value=False), hint))
             else:
                 # Of very many, only the first are shown; looking for names takes its time.
-                home = self._home_of(key, known) if len(findings) < MAX_SHOWN else None
+                home = self._home_of(key, table.path) if len(findings) < MAX_SHOWN else None
                 message = f"unknown key {quoted(key)}{inside}"
                 findings.add(Problem(message, entry.place(value=False), home))
 
-    def _home_of(self, key: str, known: set[str]) -> str:
-        """What may be meant by an unknown key: where it belongs, or the nearest name."""
+    def _home_of(self, key: str, table: KeyPath) -> str:
+        """What may be meant by an unknown key: where it belongs, or the nearest name. What belongs
+        to a component of the layers is told, in a rule for some of them, as it is written there."""
+        known = self.known.get(table, set())
         homes = [path for path, names in self.known.items() if path and key in names]
+        stack = len(table) - 2  # the length of the path without `layers` and the rule's number
+        for home in homes if table and isinstance(table[-1], int) else ():
+            if home[:stack] == table[:stack] and known.intersection(home[stack : stack + 1]):
+                return f"write `{'.'.join(map(str, home[stack:]))}.{key} = ...`"
         if homes:
             return f"{quoted(key)} is a key of `{dotted(homes[0])}`"
         return did_you_mean(key, known)

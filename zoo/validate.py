@@ -47,7 +47,7 @@ class _Validation:
     def __init__(self, resolved: Resolved) -> None:
         self.findings = resolved.findings
         self.enclosing: list[Node] = []
-        self.missing: dict[tuple[str, Place, bool], list[str]] = {}
+        self.missing: dict[tuple[str, Place, bool], tuple[str, list[str]]] = {}
         self.not_given: list[Problem] = []
         self.root = resolved.root
         self.idle: dict[tuple[Node, str], str] = {}
@@ -159,8 +159,11 @@ class _Validation:
             self.not_given.append(Problem(message, self.place_of(node), hint))
         elif missing:
             shared = fields_of(node.cls)[name] is SHARED
+            if not shared and self.findings.tells_of(self.place_of(node)):
+                return  # its kind is unknown, and the class that needs the key is a guess
             key = (name, self.place_of(node), shared)
-            self.missing.setdefault(key, []).append(dotted((*node.path, name)))
+            _, needed = self.missing.setdefault(key, (_add(node, name, shared=shared), []))
+            needed.append(dotted((*node.path, name)))
         elif same[0]["type"] == "assertion_error":
             self.add_assertion(node, same[0].get("ctx", {})["error"])
         else:
@@ -173,12 +176,10 @@ class _Validation:
     def finish(self) -> None:
         """Report the missing keys, each with all that need it, and, if nothing else explains the
         failure, the first dimension that a component was not given; the others follow from it."""
-        for (name, place, shared), needed in self.missing.items():
+        for (name, place, _), (hint, needed) in self.missing.items():
             few = " and ".join(f"`{path}`" for path in needed[:2])
             more = f" and {len(needed) - 2} more" if len(needed) > 2 else ""
             verb = "needs" if len(needed) == 1 else "need"
-            table = needed[0].rpartition(".")[0]
-            hint = f"add `{name} = ...`" + (f" in `[{table}]`" if table and not shared else "")
             message = f"the key `{name}` is missing: {few}{more} {verb} it"
             self.findings.add(Problem(message, place, hint))
         if not self.findings and self.not_given:
@@ -247,6 +248,17 @@ class _Validation:
             if around.table.document.holds(around.table.path):
                 return around.table.place()
         return node.table.place()
+
+
+def _add(node: Node, name: str, *, shared: bool) -> str:
+    """A help text: where a missing key is to be written. A kind that is a word, as in
+    `ffn = "moe"`, has no table that a key could be added to."""
+    kind = node.kind
+    if shared or not node.path:
+        return f"add `{name} = ...`"
+    if kind is not None and kind.stated and kind.path[-1] != "kind":
+        return f'write `{kind.path[-1]} = {{ kind = "{kind.value}", {name} = ... }}`'
+    return f"add `{name} = ...` in `[{dotted(node.path)}]`"
 
 
 def _named(node: Node) -> str:

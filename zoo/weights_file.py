@@ -190,7 +190,7 @@ def parse_file(raw: bytes, place: Place) -> Header:
             Problem(
                 "a safetensors file, but not the zoo's: its header has no `zoo` metadata",
                 place,
-                help="`zoo build` writes files that rebuild themselves",
+                help="`zoo import` reads the folders of published checkpoints, `zoo build` specs",
             )
         )
     header = parse_metadata(metadata[KEY], place)

@@ -325,9 +325,14 @@ class MultiHead(Attention):
         groups = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
         noun = "head" if self.n_kv_heads == 1 else "heads"
         cache = self.n_kv_heads * (self.head_dim + self.v_head_dim)
+        sees = "".join(
+            f", {name} {size}"
+            for name, size in (("window", self.window), ("chunk", self.chunk))
+            if size != "none"
+        )
         return Layout(
             parts,
-            f"multi_head, {self.n_heads}{groups} {noun} of {self.head_dim}",
+            f"multi_head, {self.n_heads}{groups} {noun} of {self.head_dim}{sees}",
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
             cut=self._by_heads(Cut({"sinks": 0, "gate_bias": 0}, self.n_heads, by_itself=True)),

@@ -236,9 +236,11 @@ class MixtureOfExperts(Activated, FeedForward):
         """The layout of one map of all experts; each starts as if it were alone."""
         role: Role = "residual" if residual else "weight"
         shape = (self.n_experts, n_out)
-        parts = {"weight": Tensor((*shape, n_in), role, fan_in=n_in, fan_out=n_out)}
+        idle = (self.n_experts - self.top_k) * n_out
+        weight = Tensor((*shape, n_in), role, fan_in=n_in, fan_out=n_out, idle=idle * n_in)
+        parts = {"weight": weight}
         if self.bias:
-            parts["bias"] = Tensor(shape, "bias", fan_in=n_in, fan_out=n_out)
+            parts["bias"] = Tensor(shape, "bias", fan_in=n_in, fan_out=n_out, idle=idle)
         return Layout(parts, cut=cut)
 
     def build(self) -> "nn.Module":

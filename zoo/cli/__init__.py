@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 import zoo
-from zoo.errors import ZooError
+from zoo.errors import ZooError, nearest
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -76,6 +76,14 @@ class Commands(click.Group):
         module, attribute = COMMANDS[cmd_name].split(".")
         command: click.Command = getattr(import_module(f"zoo.cli.{module}"), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments name. Raises UsageError with the nearest name."""
+        if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near!r}?", ctx)
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

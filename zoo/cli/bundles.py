@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zoo.cli.options import Layers, dtype_choice, json_option
+from zoo.cli.options import Layers, complete_models, dtype_choice, json_option
 from zoo.cli.output import print_report
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", metavar="PATH|NAME")
+@click.argument("model", metavar="PATH|NAME", shell_complete=complete_models)
 @click.option("--report", is_flag=True, help="Tell of each tensor what was done.")
 @click.option(
     "--only",
@@ -49,7 +49,10 @@ def load(
     locked: bool,
     as_json: bool,
 ) -> None:
-    """Load a model, as `zoo.load` does, and tell how: every tensor is accounted for."""
+    """Load a model, as `zoo.load` does, and tell how.
+
+    Every tensor is accounted for.
+    """
     registry = layers()
     import torch
 
@@ -84,8 +87,10 @@ def load(
 )
 @click.pass_obj
 def lock(layers: Layers, spec: str, output: Path | None) -> None:
-    """Write down in a zoo.lock what SPEC, a file, is built with: `zoo build --locked` refuses what
-    differs from it."""
+    """Write down in a zoo.lock what a spec is built with.
+
+    `zoo build --locked` refuses what differs from it. SPEC is a file.
+    """
     from zoo.atomic import write_text
     from zoo.lock import LOCK_NAME, lock_of
     from zoo.reading import read_spec
@@ -98,7 +103,10 @@ def lock(layers: Layers, spec: str, output: Path | None) -> None:
 
 @click.group()
 def bundle() -> None:
-    """Make and check bundles: folders with a model and all that belongs to it."""
+    """Make, sign and check bundles.
+
+    A bundle is a folder with a model and all that belongs to it.
+    """
 
 
 @bundle.command()
@@ -137,8 +145,10 @@ def make(
     max_shard_bytes: int | None,
     as_json: bool,
 ) -> None:
-    """Make the bundle DIR of saved WEIGHTS: with their spec, a model card, the tokenizer that is
-    beside them, and a zoo.lock."""
+    """Make the bundle DIR of saved WEIGHTS.
+
+    It gets their spec, a model card, the tokenizer that is beside them, and a zoo.lock.
+    """
     from zoo.bundle import write_bundle
     from zoo.card import CARD_NAME, CardFields
     from zoo.lock import Source
@@ -169,8 +179,11 @@ def make(
 )
 @json_option
 def verify(folder: Path, key: Path | None, as_json: bool) -> None:
-    """Check the bundle DIR: that it has the files of its zoo.lock and no others, the bytes of each,
-    and with --key its signature. Nothing of it is built."""
+    """Check the bundle DIR, and with --key its signature.
+
+    It must have the files of its zoo.lock and no others, and the bytes of each must be right.
+    Nothing of it is built.
+    """
     from zoo.bundle import read_bundle
 
     found = read_bundle(folder)
@@ -191,7 +204,10 @@ def verify(folder: Path, key: Path | None, as_json: bool) -> None:
     help="A private key on an elliptic curve, without a password.",
 )
 def sign(folder: Path, key: Path) -> None:
-    """Sign the bundle DIR, offline, with a key of your own. Needs the extra `sign`."""
+    """Sign the bundle DIR, offline, with a key of your own.
+
+    Needs the extra `sign`.
+    """
     from zoo.bundle import SIGNATURE_NAME
     from zoo.signing import sign_bundle
 

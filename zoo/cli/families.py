@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zoo.cli.options import Layers, json_option
+from zoo.cli.options import Layers, complete_models, json_option
 from zoo.cli.output import print_report
 
 
@@ -27,8 +27,11 @@ from zoo.cli.output import print_report
 def import_(
     layers: Layers, source: Path, output: Path | None, name: str | None, as_json: bool
 ) -> None:
-    """Turn SRC, a folder with a config.json and safetensors as Hugging Face publishes them, into a
-    model of the zoo. `zoo families` lists the kinds of model that are known."""
+    """Turn a published checkpoint into a model of the zoo.
+
+    SRC is a folder with a config.json and safetensors as Hugging Face publishes them. `zoo
+    families` lists the kinds of model that are known.
+    """
     registry = layers()
     from zoo.cli.making import import_and_save
 
@@ -45,7 +48,7 @@ def import_(
 
 
 @click.command()
-@click.argument("model", metavar="NAME")
+@click.argument("model", metavar="NAME", shell_complete=complete_models)
 @click.option("--to", type=click.Choice(["hf"]), required=True, help="What is written.")
 @click.option(
     "-o",
@@ -57,7 +60,10 @@ def import_(
 )
 @click.pass_obj
 def export(layers: Layers, model: str, to: str, output: Path) -> None:
-    """Write NAME, a model that was imported, as the kind of folder that it was imported from."""
+    """Write an imported model as a published checkpoint.
+
+    It is the kind of folder that NAME was imported from.
+    """
     registry = layers()
     from zoo.families import export_folder
 
@@ -71,7 +77,10 @@ def export(layers: Layers, model: str, to: str, output: Path) -> None:
 @json_option
 @click.pass_obj
 def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
-    """List the families whose name or model type matches PATTERN (`qwen*`), or all."""
+    """List the families of published checkpoints.
+
+    With a PATTERN (`qwen*`), those whose name or model type matches it.
+    """
     from zoo.families.table import families_data, families_text
 
     print_report(as_json, families_data(layers(), pattern), families_text)
@@ -87,8 +96,11 @@ def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: bool) -> None:
-    """Check each FAMILY, a name or a family file: each tensor of its models is made by exactly one
-    rule, and each rule can be undone."""
+    """Check the rules of families.
+
+    For each FAMILY, a name or a family file: each tensor of its models is made by exactly one rule,
+    and each rule can be undone.
+    """
     registry = layers()
     from dataclasses import asdict
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from zoo.registry import Registry
 
 Layers = Callable[[], "Registry"]
@@ -15,3 +17,22 @@ Layers = Callable[[], "Registry"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 dtype_choice = click.Choice(["float32", "float64", "float16", "bfloat16"])
+
+
+def complete_models(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """What a shell offers for an argument that means a model: files, and names that begin so."""
+    from click.shell_completion import CompletionItem
+
+    from zoo.errors import ZooError
+    from zoo.registry import load_registry
+
+    try:
+        registry = load_registry(context.find_root().params.get("registry"))
+        names = {*registry.models, *registry.catalog.known()}
+    except ZooError:
+        names = set()
+    # Files come first: where they stand behind them, bash forgets the names.
+    found = [CompletionItem(name) for name in sorted(names) if name.startswith(begun)]
+    return [CompletionItem(begun, type="file"), *found]

@@ -17,7 +17,10 @@ from zoo.cli.progress import count_bar
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path(), metavar="[DIR]")
 def init(folder: Path) -> None:
-    """Make a project in DIR, by default here: a registry, a component with its test, a spec."""
+    """Make a project: a registry, a component with a test, a spec.
+
+    It is made in DIR, by default here.
+    """
     from zoo.plugin_kit.project import new_project
 
     for path in new_project(folder):
@@ -34,8 +37,11 @@ def plugin() -> None:
 @click.argument("name")
 @click.pass_context
 def new(context: click.Context, slot: str, name: str) -> None:
-    """Write plugins/NAME.py, a component for SLOT that works and waits to be changed, and its test,
-    and register it in the nearest registry.toml, or that of --registry."""
+    """Write and register a component that waits to be changed.
+
+    It is plugins/NAME.py, a component for SLOT that works, with its test; it is registered in the
+    nearest registry.toml, or that of --registry.
+    """
     from zoo.plugin_kit.project import nearest_registry, new_plugin
 
     registry: Path | None = context.find_root().params["registry"]
@@ -50,7 +56,7 @@ def new(context: click.Context, slot: str, name: str) -> None:
 @json_option
 @click.pass_obj
 def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
-    """Check the plugins NAMES, as in `ffn.mlp`, or all that are registered.
+    """Check plugins: the NAMES, as in `ffn.mlp`, or all.
 
     Each is built on its own into a small model, which must keep what docs/plugins.md lists.
     """

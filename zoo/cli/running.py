@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from zoo.cli.options import Layers, json_option
+from zoo.cli.options import complete_models, json_option
 from zoo.cli.output import print_report
 from zoo.errors import InputError
 
@@ -18,9 +19,19 @@ if TYPE_CHECKING:
 AT_ONCE = 256
 """How many lines are read before their results are printed."""
 
+GENERATING_OPTIONS = {
+    "max_new_tokens",
+    "beams",
+    "sample",
+    "seed",
+    "repetition_penalty",
+    "eos",
+    "start",
+}
+
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_models)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option(
     "-n",
@@ -48,9 +59,9 @@ AT_ONCE = 256
 @click.option("--start", type=int, help="The id that a target begins with, likewise.")
 @click.option("--mask-id", type=int, help="The id of a masked token, where text is ids.")
 @json_option
-@click.pass_obj
+@click.pass_context
 def run(
-    layers: Layers,
+    context: click.Context,
     model: str,
     texts: tuple[str, ...],
     max_new_tokens: int,
@@ -67,11 +78,14 @@ def run(
     mask_id: int | None,
     as_json: bool,
 ) -> None:
-    """Let MODEL, a folder or a model's name, do with each TEXT what it is for: translate it,
-    continue it, embed it, fill its masked tokens, or classify it. Without a TEXT, every line of the
-    standard input is one. Without a tokenizer in the folder, text is ids: `5 9 33`.
+    """Translate, continue, embed, fill in or classify texts.
 
-    With --json, a single TEXT gives a document, and several give a line each."""
+    MODEL, a folder or a model's name, does with each TEXT what it is for. Without a TEXT, every
+    line of the standard input is one; if it is `-`, all of the standard input is. Without a
+    tokenizer in the folder, text is ids: `5 9 33`.
+
+    With --json, a single TEXT gives a document, and several give a line each.
+    """
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in drawing.items() if value is not None}
     if given and not sample:
@@ -82,7 +96,11 @@ def run(
     from zoo.running.text_model import TextModel
 
     method = _method(given, beams, seed if sample else None, repetition_penalty)
-    found = TextModel.load(model, registry=layers())
+    if texts == ("-",):
+        texts = (_standard_input(),)
+    found = TextModel.load(model, registry=context.obj())
+    if found.task not in GENERATING:
+        _refuse_generating(context, found.transformer.spec.name)
     asked: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "method": method,
@@ -110,6 +128,8 @@ def _lines() -> Iterator[list[str]]:
     Raises:
         InputError: one is not UTF-8.
     """
+    if sys.stdin is None:  # closed
+        return
     n_at_once = 1 if sys.stdin.isatty() else AT_ONCE
     lines: list[str] = []
     for number, line in enumerate(sys.stdin.buffer, 1):
@@ -122,6 +142,24 @@ def _lines() -> Iterator[list[str]]:
             lines = []
     if lines:
         yield lines
+
+
+def _standard_input() -> str:
+    """What stands there, without the line's end that `echo` adds. Raises InputError if it is not
+    UTF-8."""
+    raw = b"" if sys.stdin is None else sys.stdin.buffer.read()
+    try:
+        return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise InputError("the standard input is not UTF-8") from None
+
+
+def _refuse_generating(context: click.Context, model: str) -> None:
+    """Raises UsageError if an option is given that only generated text has."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in GENERATING_OPTIONS and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[-1]}: {model} generates no text")
 
 
 def _method(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zoo
-from zoo.cli.options import Layers, dtype_choice, json_option
+from zoo.cli.options import Layers, complete_models, dtype_choice, json_option
 from zoo.cli.output import print_report
 from zoo.errors import Place, Problem, ZooError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zoo.registry import Registry
     from zoo.spec import ModelSpec
 
-spec_argument = click.argument("spec")
+spec_argument = click.argument("spec", shell_complete=complete_models)
 
 
 @click.command()
@@ -71,7 +71,10 @@ def build(
     locked: bool,
     as_json: bool,
 ) -> None:
-    """Build SPEC, a file or a model's name, and write weights that rebuild themselves."""
+    """Build a model and write weights that rebuild themselves.
+
+    SPEC is a file or a model's name.
+    """
     registry = layers()
     found = zoo.read_spec(spec, registry=registry)
     if locked:
@@ -95,7 +98,7 @@ def _build_text(report: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("specs", nargs=-1, required=True)
+@click.argument("specs", nargs=-1, required=True, shell_complete=complete_models)
 @json_option
 @click.pass_obj
 def validate(layers: Layers, specs: tuple[str, ...], as_json: bool) -> None:
@@ -160,7 +163,10 @@ def show(
     svg: Path | None,
     as_json: bool,
 ) -> None:
-    """Show SPEC, a file, a model's name or a weights file: its parts, parameters and sizes."""
+    """Show the parts, parameters and sizes of a model.
+
+    SPEC is a file, a model's name or a weights file.
+    """
     from zoo import show as views
     from zoo.reading import read_source
 
@@ -183,13 +189,16 @@ def show(
 
 
 @click.command()
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", shell_complete=complete_models)
+@click.argument("b", shell_complete=complete_models)
 @json_option
 @click.pass_obj
 def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
-    """Compare A and B, each a spec file, a model's name or a weights file: first their specs, then
-    their tensors, by digest when both are weights. The exit status is 1 when they differ."""
+    """Compare two models: their specs, then their tensors.
+
+    A and B are each a spec file, a model's name or a weights file. Tensors are compared by digest
+    when both are weights. The exit status is 1 when the models differ.
+    """
     from zoo.diff import Side, diff_data, diff_text
 
     registry = layers()
@@ -202,7 +211,10 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the schema.")
 @click.pass_obj
 def schema(layers: Layers, output: Path | None) -> None:
-    """Print the JSON Schema of specs with the installed plugins, for editors."""
+    """Print the JSON Schema of specs, for editors.
+
+    It knows the installed plugins.
+    """
     from zoo.atomic import write_text
     from zoo.schema import schema_text, spec_schema
 
@@ -222,7 +234,10 @@ def schema(layers: Layers, output: Path | None) -> None:
 @json_option
 @click.pass_obj
 def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) -> None:
-    """List the registered models and components, or those whose name matches PATTERN (`rot*`)."""
+    """List the registered models and components.
+
+    With a PATTERN (`rot*`), those whose name matches it; components also by their slot (`norm`).
+    """
     from zoo.listing import listing_data, listing_text
 
     if what not in (None, "models", "components"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zoo.byte_counts import human_bytes
-from zoo.cli.options import Layers, json_option
+from zoo.cli.options import Layers, complete_models, json_option
 from zoo.cli.output import print_report
 from zoo.cli.progress import bytes_bar
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_models)
 @click.option(
     "--trust-first-use",
     is_flag=True,
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 )
 @click.pass_obj
 def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
-    """Bring the published models NAMES into the store, checked by their digests."""
+    """Bring published models into the store.
+
+    The files of NAMES are checked by their digests.
+    """
     from zoo.store.files import Store
     from zoo.store.pulling import pull
 
@@ -50,7 +53,7 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_models)
 @click.argument("address")
 @click.option("--license", required=True, help="Of the weights, as SPDX names it: Apache-2.0.")
 @click.option(
@@ -61,9 +64,12 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 )
 @click.pass_obj
 def push(layers: Layers, model: str, address: str, license: str, output: Path | None) -> None:
-    """Publish MODEL, a folder or a model in the store, at ADDRESS: a folder, `hf://owner/name`, or
-    what fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it. What
-    else the folder holds is left out, and told."""
+    """Publish a model, so that others can pull it.
+
+    MODEL is a folder or a model in the store. ADDRESS is a folder, `hf://owner/name`, or what
+    fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it. What else
+    the folder holds is left out, and told.
+    """
     from zoo.atomic import write_text
     from zoo.errors import Problem
     from zoo.loading import find_weights
@@ -95,11 +101,14 @@ def _written(address: str, n_bytes: int) -> Generator[Callable[[int], None]]:
 
 
 @click.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=complete_models)
 @click.option("--fingerprint", is_flag=True, help="Run each model, and compare a few outputs.")
 @click.pass_obj
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
-    """Hold the models NAMES, or all in the store, against their digests."""
+    """Hold models in the store against their digests.
+
+    Those are NAMES, or all.
+    """
     from zoo.store.checking import verify
     from zoo.store.files import Store, StoreError
 
@@ -135,11 +144,14 @@ def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_models)
 @click.option("--forget", is_flag=True, help="Also forget what was seen of it on first use.")
 @click.pass_obj
 def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
-    """Remove the models NAMES, or `NAME@VERSION`, from the store; `zoo gc` frees the space."""
+    """Remove models from the store.
+
+    NAMES may have a version, as in `NAME@VERSION`. `zoo gc` frees the space.
+    """
     from zoo.errors import Problem, quoted
     from zoo.store.files import Store, StoreError
     from zoo.store.first_use import forget as forget_first_use
@@ -170,8 +182,10 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
     help="Also what was written a moment ago, which somebody may still be at.",
 )
 def gc(folders: tuple[Path, ...], everything: bool) -> None:
-    """Free the space of what no model in the store uses any more, and of what killed commands have
-    left in FOLDERS."""
+    """Free the space that no model in the store uses any more.
+
+    What killed commands have left in FOLDERS is removed, too.
+    """
     from zoo.store.collecting import GRACE, collect, sweep
     from zoo.store.files import Store
 
@@ -203,7 +217,8 @@ def _listing(root: Path, there: list[Ref]) -> str:
         for name, ref in zip(names, there, strict=True)
     ]
     once = {file.sha256: file.size for ref in there for file in ref.files.values()}
-    total = f"{len(there)} models, {human_bytes(sum(once.values()))}"
+    models = "1 model" if len(there) == 1 else f"{len(there)} models"
+    total = f"{models}, {human_bytes(sum(once.values()))}"
     return "\n".join([str(root), *lines, total])
 
 
@@ -229,5 +244,7 @@ def _refs(names: tuple[str, ...], registry: Registry, store: Any) -> list[Ref]:
     found = {name: stored(name, registry, store) for name in names}
     if missing := [name for name, refs_of_it in found.items() if not refs_of_it]:
         hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
+        if Path(missing[0]).is_dir():
+            hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
         raise StoreError(Problem(f"{quoted(n)} is not in the store", help=hint) for n in missing)
     return [ref for refs_of_it in found.values() for ref in refs_of_it]

@@ -28,7 +28,9 @@ from zoo.cli.output import print_report
     type=click.Path(path_type=Path),
     help="Folder of the data files.  [default: the recipe's]",
 )
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the folder.")
+@click.option(
+    "--resume", is_flag=True, help="Go on from the last checkpoint in the folder, if there is one."
+)
 @json_option
 @click.pass_obj
 def train(
@@ -39,7 +41,10 @@ def train(
     resume: bool,
     as_json: bool,
 ) -> None:
-    """Train a model by RECIPE, a TOML file: its tokenizer, its weights, its scores."""
+    """Train a model by a recipe.
+
+    RECIPE is a TOML file. What is made are the model's tokenizer, its weights and its scores.
+    """
     from zoo.training.recipe import read_recipe
 
     found = read_recipe(recipe)  # a mistake in it is told before torch is imported
@@ -63,7 +68,10 @@ def train(
 @json_option
 @click.pass_obj
 def score(layers: Layers, folder: Path, data: Path | None, as_json: bool) -> None:
-    """Measure the trained model in FOLDER again, on the test data of its recipe."""
+    """Measure a trained model again.
+
+    That in FOLDER, on the test data of its recipe.
+    """
     from zoo.training.scores import score as measure
 
     gc.enable()

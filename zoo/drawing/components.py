@@ -113,12 +113,13 @@ def varied(layers: Sequence[Sequence[Child]]) -> Keys:
 
 def _values(child: Child, name: str) -> Iterator[tuple[tuple[str, str, str], str, str]]:
     """Each value inside a component: where (its place in the layer, its kind, its key), the path of
-    the component, and the value."""
+    the component, and the value. One that counts only beside another's is absent without that."""
     component = child.component
     for key, mark in fields_of(type(component)).items():
-        if not isinstance(mark, Part) and mark is not GIVEN:
+        value = getattr(component, key)
+        if not isinstance(mark, Part) and mark is not GIVEN and value is not None:
             place = name, kind_of(component), key
-            yield place, child.path, json.dumps(getattr(component, key))
+            yield place, child.path, json.dumps(value)
     for inside in children(component, child.path):
         yield from _values(inside, f"{name}.{inside.name}")
 

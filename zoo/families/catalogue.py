@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Place, Problem, SpecError, WeightsError, did_you_mean, quoted
+from zoo.errors import Place, Problem, SpecError, WeightsError, did_you_mean, nearest, quoted
 from zoo.families.config import Config, Defaults, JsonFile
 from zoo.families.family import Family, read_defaults, read_family
 from zoo.families.scope import Scope
@@ -57,7 +57,7 @@ class Catalogue:
     def family(self, name: str) -> Family:
         """The family of that name. Raises `SpecError` with the nearest name."""
         if name not in self.paths:
-            hint = did_you_mean(name, self.paths)
+            hint = did_you_mean(name, self.paths, "`zoo families` lists them")
             raise SpecError(Problem(f"there is no family {quoted(name)}", help=hint))
         return read_family(self.paths[name])
 
@@ -72,12 +72,13 @@ class Catalogue:
             message = "`model_type` must say what kind of model this is"
             raise WeightsError(Problem(message, file.place("model_type")))
         if model_type not in self.by_model_type:
+            near = nearest(model_type, self.by_model_type)
             raise WeightsError(
                 Problem(
                     f"no family reads the model_type {quoted(model_type)}",
                     file.place("model_type"),
-                    help=f"{did_you_mean(model_type, self.by_model_type)}; `zoo families` lists "
-                    "them, and docs/families.md tells how to write one",
+                    help=(f"did you mean `{near}`? " if near else "")
+                    + "`zoo families` lists them, docs/write-a-family.md tells how to write one",
                 )
             )
         return self.family(self.by_model_type[model_type])

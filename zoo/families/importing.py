@@ -74,7 +74,9 @@ def plan_import(
     """
     registry = load_registry() if registry is None else registry
     if not source.is_dir():
-        raise WeightsError(Problem("there is no such folder", Place(str(source))))
+        message = "this is no folder" if source.exists() else "there is no such folder"
+        hint = "name one on this machine, with a config.json; `zoo pull` fetches named models"
+        raise WeightsError(Problem(message, Place(str(source)), hint))
     file = read_json(source / CONFIG)
     catalogue = Catalogue(registry)
     family = catalogue.family_of(file)

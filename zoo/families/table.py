@@ -32,7 +32,11 @@ def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any
                 }
             )
     if not found:
-        hint = did_you_mean(str(pattern), [*catalogue.paths, *catalogue.by_model_type])
+        hint = did_you_mean(
+            str(pattern),
+            [*catalogue.paths, *catalogue.by_model_type],
+            "`zoo families` lists all; what no family reads is not known here",
+        )
         raise SpecError(Problem(f"there is no family {quoted(pattern)}", help=hint))
     return found
 

@@ -27,7 +27,8 @@ from zoo.plugin_errors import describe_failure
 from zoo.plugin_kit.driver import Driver, PromiseError, Tensors, close
 from zoo.plugin_kit.drivers import driver_for, hosted
 from zoo.reading import read_spec
-from zoo.registry import Entry, Registry
+from zoo.registry import Registry
+from zoo.registry_file import Entry
 from zoo.spec import ModelSpec
 
 SAME = 1e-9

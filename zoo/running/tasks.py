@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from zoo.errors import printable
 from zoo.purpose import Task
 from zoo.running.text import Text
 
@@ -16,7 +17,13 @@ GENERATING = ("translate", "generate")
 
 
 def read_off(
-    task: Task, output: torch.Tensor, ids: Sequence[int], text: Text, mask_id: int | None
+    task: Task,
+    output: torch.Tensor,
+    ids: Sequence[int],
+    *,
+    text: Text,
+    mask_id: int | None,
+    labels: Mapping[int, str],
 ) -> dict[str, Any]:
     """The result of a task that makes no text, of the model's output for one text.
 
@@ -27,6 +34,7 @@ def read_off(
         ids: the text's.
         text: turns ids into text.
         mask_id: the id of a masked token.
+        labels: what classes are called, by their numbers.
     """
     if task == "embed":
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
@@ -35,7 +43,10 @@ def read_off(
         return _filled(probabilities, ids, text, mask_id)
     each_token = output.dim() == 2
     classes = [
-        [{"class": n, "probability": p} for p, n in zip(*_best(row), strict=True)]
+        [
+            {"class": n, **({"label": labels[n]} if n in labels else {}), "probability": p}
+            for p, n in zip(*_best(row), strict=True)
+        ]
         for row in (probabilities if each_token else probabilities[None])
     ]
     return {"classes": classes if each_token else classes[0]}
@@ -73,4 +84,9 @@ def as_text(report: Mapping[str, Any]) -> str:
         return " ".join(f"{value:.6g}" for value in report["embedding"])
     classes = report["classes"]
     rows = classes if classes and isinstance(classes[0], list) else [classes]
-    return "\n".join("  ".join(f"{c['class']} {c['probability']:.3f}" for c in row) for row in rows)
+    return "\n".join("  ".join(map(_class_text, row)) for row in rows)
+
+
+def _class_text(found: Mapping[str, Any]) -> str:
+    name = printable(str(found.get("label", found["class"])))
+    return f"{name} {found['probability']:.3f}"

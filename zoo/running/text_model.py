@@ -16,6 +16,7 @@ from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import find_weights, load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
+from zoo.running.labels import class_names
 from zoo.running.tasks import GENERATING, read_off
 from zoo.running.text import SpecialIds, Text, read_special_ids, read_text
 from zoo.transformer import Transformer
@@ -104,7 +105,7 @@ class TextModel:
         """
         if isinstance(texts, str):
             raise InputError('texts are a list, of one text too: `run(["..."])`')
-        ids = [self.text.encode(text) for text in texts]
+        ids = [self._ids(text) for text in texts]
         if self.task in GENERATING:
             asked = self._asked(max_new_tokens, eos, start)
             found = self._generated(ids, {**asked, "method": method})
@@ -131,7 +132,7 @@ class TextModel:
         ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
         ids: list[int] = []
         told = whole = ""
-        steps = stream(self.transformer, [self.text.encode(text)], method=method, **asked)
+        steps = stream(self.transformer, [self._ids(text)], method=method, **asked)
         for (id_,) in steps:
             if id_ is None or id_ in ends:
                 break
@@ -143,6 +144,12 @@ class TextModel:
                 told = whole
         if whole != told:
             yield whole[len(told) :] if whole.startswith(told) else f"\n{whole}"
+
+    def _ids(self, text: str) -> list[int]:
+        ids = self.text.encode(text)
+        if not ids:
+            raise InputError("the text is empty: no tokens are made of it")
+        return ids
 
     def _asked(self, max_new_tokens: int, eos: int | None, start: int | None) -> dict[str, Any]:
         """Where generated text begins and ends, as `generate` takes it."""
@@ -190,6 +197,7 @@ class TextModel:
         by_length: dict[int, list[int]] = {}
         for place, length in enumerate(given.lengths):
             by_length.setdefault(length, []).append(place)
+        labels = class_names(self.transformer)
         found: dict[int, torch.Tensor] = {}
         with torch.inference_mode(), evaluating(self.transformer):
             for alike in by_length.values():
@@ -197,7 +205,9 @@ class TextModel:
                     batch = torch.tensor([rows[place] for place in places], device=device)
                     found.update(zip(places, cast("Any", self.transformer)(batch), strict=True))
         for place, ids in enumerate(rows):
-            yield read_off(self.task, found[place], ids, self.text, mask_id)
+            yield read_off(
+                self.task, found[place], ids, text=self.text, mask_id=mask_id, labels=labels
+            )
 
     def _mask_id(self, rows: Sequence[list[int]], stated: int | None) -> int:
         """The id of a masked token, of which every text has one."""

@@ -42,7 +42,8 @@ def published(name: str, registry: Registry) -> Pretrained:
     if model is None:
         full = registry.catalog.full_name(name)
         meant = f", which is what {quoted(name)} means" if full != name else ""
-        hint = did_you_mean(full, set(registry.catalog.known()) - {name})
+        known = set(registry.catalog.known()) - {name}
+        hint = did_you_mean(full, known, "`zoo list models` lists the models")
         raise StoreError(Problem(f"there is no published model {quoted(full)}{meant}", help=hint))
     return model
 

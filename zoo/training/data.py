@@ -116,7 +116,9 @@ def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
             problems.append(Problem("the source is missing", line.source_at.place()))
         elif not line.target:
             at = line.target_at or line.source_at
-            problems.append(Problem("the target is missing", at.place(max(1, len(at.text)))))
+            one_column = line.target_at is None and at.text and "\t" not in at.text
+            hint = "a tab separates the columns" if one_column else None
+            problems.append(Problem("the target is missing", at.place(max(1, len(at.text))), hint))
         else:
             examples.append(Example(line.source, line.target))
     if problems:

@@ -102,7 +102,8 @@ class Run:
             raise TrainingError(
                 Problem(
                     f"the checkpoint {str(found[-1])!r} is of another recipe, model or data",
-                    help="only `steps` and `[evaluation]` may change; begin anew with another `-o`",
+                    help="only `steps` and `[evaluation]` may change; begin anew with another `-o` "
+                    "or train a finished model further, with its folder as the `model`",
                 )
             )
         read_checkpoint(found[-1], self.learner)

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Problem, TrainingError, ZooError
-from zoo.model_files import SPECIAL_IDS
 from zoo.purpose import Generation
 from zoo.reading import read_source
 from zoo.registry import Registry, load_registry
 from zoo.spec import ModelSpec
+from zoo.training.checkpoints import checkpoints
 from zoo.training.data import read_data
+from zoo.training.files import CHECKPOINTS
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
 from zoo.training.processes import make_accelerator, make_model
@@ -40,8 +41,8 @@ def train(
         recipe: a TOML file, or one that was read.
         output: the folder; the recipe's name, in the working directory, unless given.
         data: what the names of data files are relative to; the recipe's folder unless given.
-        resume: go on from the last checkpoint in the folder. The weights then are those of a run
-            that was never interrupted, bit by bit on one machine.
+        resume: go on from the last checkpoint in the folder, or begin, if there is none yet. The
+            weights then are those of a run that was never interrupted, bit by bit on one machine.
         registry: where names are looked up; the layers around the working directory unless given.
 
     Returns:
@@ -61,11 +62,10 @@ def train(
     splits = read_data(found.data, found.folder if data is None else Path(data), found.head.seed)
     _check_sides(found, sides, splits)
     accelerator = make_accelerator()
-    if accelerator.is_main_process:
-        if not resume:
-            _refuse_another_run(folder)
-        if not (resume and (folder / SPECIAL_IDS).exists()):
-            _prepare(folder, found, sides, start, splits)
+    begins = not (resume and checkpoints(folder / CHECKPOINTS))
+    if begins and accelerator.is_main_process:
+        _refuse_another_run(folder, resume=resume)
+        _prepare(folder, found, sides, start, splits)
     accelerator.wait_for_everyone()
     model = make_model(spec, start, found, accelerator, registry)
     optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
@@ -123,8 +123,19 @@ def _check_sides(recipe: Recipe, sides: Generation, splits: Splits) -> None:
     raise TrainingError(Problem(f"the data is {what}, and the model learns from {needs}", place))
 
 
-def _refuse_another_run(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def _refuse_another_run(folder: Path, *, resume: bool) -> None:
+    """Raises `ZooError` if the folder holds what a run that begins would write over. What a run
+    has left that ended before its first checkpoint can be begun anew."""
+    if resume:
+        if weights_path(folder).exists():
+            raise ZooError(
+                Problem(
+                    f"{str(folder)!r} holds a model, and no checkpoint to go on from",
+                    help="a recipe with the folder as its `model`, and another `-o`, trains it "
+                    "further",
+                )
+            )
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ZooError(
             Problem(
                 f"{str(folder)!r} is there already, and not empty",

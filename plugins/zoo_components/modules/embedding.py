@@ -58,6 +58,8 @@ class TokenEmbedding(nn.Module):
             (batch, length, d_model).
 
         Raises:
+            TypeError: the ids are no integers.
+            IndexError: there is no such id.
             ValueError: token types are given to a model without types.
         """
         x = self._token_vectors(ids, mask)
@@ -76,7 +78,15 @@ class TokenEmbedding(nn.Module):
         return x if self.proj is None or self.project_first else self.proj(x)
 
     def _token_vectors(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        x = self.tokens(ids)
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"ids of tokens are integers (torch.int64), not {ids.dtype}")
+        try:
+            x = self.tokens(ids)
+        except IndexError:
+            raise IndexError(
+                f"the model has {self.tokens.num_embeddings} tokens, with ids from 0 to "
+                f"{self.tokens.num_embeddings - 1}; these are from {ids.min()} to {ids.max()}"
+            ) from None
         if self.scale != 1.0:
             x = x * self.scale
         if self.mask_id is None:

@@ -104,7 +104,13 @@ class Stack(nn.Module):
         Returns:
             The states, (batch, length, output_width), and the weights by kind, empty unless asked
             for.
+
+        Raises:
+            TypeError: the inputs are no tensor, or of a dtype that the embedding does not take; a
+                mask is not boolean.
+            ValueError: the inputs, the memory or a mask have a shape that does not fit.
         """
+        check_inputs(inputs)
         if inputs.is_floating_point() and inputs.dim() == 2:
             x, maps = self(
                 inputs[None],
@@ -289,6 +295,24 @@ class Stack(nn.Module):
         if self.pad_id is None or self.padding_seen or inputs.is_floating_point():
             return None
         return (inputs != self.pad_id)[:, None, None, :]
+
+
+def check_inputs(inputs: torch.Tensor) -> None:
+    """Refuse what are no ids or vectors.
+
+    Raises:
+        TypeError: they are no tensor.
+        ValueError: they have another shape.
+    """
+    if not isinstance(inputs, torch.Tensor):
+        what = type(inputs).__name__
+        raise TypeError(f"a model takes a tensor, such as torch.tensor([[5, 9, 33]]), not a {what}")
+    if inputs.is_floating_point():
+        if inputs.dim() not in (2, 3):
+            raise ValueError(f"vectors are (batch, length, width), not {tuple(inputs.shape)}")
+    elif inputs.dim() != 2:
+        hint = "; a single sequence is `ids[None]`" if inputs.dim() == 1 else ""
+        raise ValueError(f"ids are (batch, length), not {tuple(inputs.shape)}{hint}")
 
 
 def _by_token(mask: torch.Tensor | None) -> torch.Tensor | None:
