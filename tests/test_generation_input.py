@@ -99,6 +99,17 @@ def test_of_a_pair(pair: Transformer, ids: Any, options: dict[str, Any], message
     assert message in told(pair, ids, **options)
 
 
+def test_of_the_method(decoder: Transformer) -> None:
+    assert "zoo.Greedy(...), zoo.Sampling(...)" in told(decoder, [1], method="beam")
+    with pytest.raises(InputError, match=r"zoo\.Sampling\(\.\.\.\), not Beam"):
+        zoo.stream(decoder, [1], max_new_tokens=2, method=zoo.Beam())  # type: ignore[arg-type]
+
+
+def test_of_a_model_without_values() -> None:
+    model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9}, device="meta")
+    assert "m is on the device `meta`" in told(model, [1])
+
+
 def test_of_models_that_do_not_generate() -> None:
     for spec in (
         {"builder": "encoder", "vocab": 9},

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 import torch
 
+from zoo.errors import InputError
 from zoo.generation.beam import beam_search
 from zoo.generation.inputs import Inputs
-from zoo.generation.methods import Beam, Generated, Greedy, Sampling
+from zoo.generation.methods import Beam, Generated, Greedy, Method, Sampling
 from zoo.generation.prompts import Ids
 from zoo.generation.search import Ends, search
 from zoo.transformer import Transformer
@@ -55,6 +56,7 @@ def generate(
         InputError: something does not fit the model; nothing has been computed.
         WeightsError: the model's scores are not numbers.
     """
+    _check_method(method, (Greedy, Sampling, Beam))
     inputs = Inputs.read(
         model,
         ids,
@@ -99,6 +101,7 @@ def stream(
         InputError: as `generate`, at once.
         WeightsError: as `generate`, while iterating.
     """
+    _check_method(method, (Greedy, Sampling))
     inputs = Inputs.read(
         model,
         ids,
@@ -109,6 +112,12 @@ def stream(
         memory_mask=memory_mask,
     )
     return _steps(model, inputs, method, cache)
+
+
+def _check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
+    if not isinstance(method, kinds):
+        known = ", ".join(f"zoo.{kind.__name__}(...)" for kind in kinds)
+        raise InputError(f"`method` is one of {known}, not {method!r:.80}")
 
 
 @torch.inference_mode()

@@ -57,6 +57,13 @@ class Inputs:
         """
         how = describe(model)
         device = next(model.parameters()).device
+        if device.type == "meta":
+            raise InputError(
+                Problem(
+                    f"{model.spec.name} is on the device `meta`, where it has no values",
+                    help="build or load it on another device",
+                )
+            )
         ends.check(how.target_vocab)
         source = None
         if how.has_source:
