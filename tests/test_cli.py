@@ -352,6 +352,12 @@ def test_show_tensors_is_what_is_built(command: Zoo) -> None:
     assert len(out.splitlines()) == len(told)
 
 
+def test_show_has_one_view_at_a_time(command: Zoo) -> None:
+    status, _, err = command("show", "gpt2", "--resolved", "--backends")
+    assert status == 2
+    assert "--resolved and --backends are two views; take one" in err
+
+
 def test_show_resolved(command: Zoo) -> None:
     status, out, _ = command("show", "tiny.toml", "--resolved")
     assert status == 0

@@ -167,6 +167,10 @@ def show(
 
     SPEC is a file, a model's name or a weights file.
     """
+    flags = {"--resolved": resolved, "--tensors": tensors, "--backends": backends}
+    asked = [flag for flag, given in flags.items() if given]
+    if len(asked) > 1:
+        raise click.UsageError(f"{asked[0]} and {asked[1]} are two views; take one")
     from zoo import show as views
     from zoo.reading import read_source
 
