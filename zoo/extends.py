@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from zoo.document import Document, read_document
-from zoo.errors import Findings, Place, Problem, nearest, quoted
+from zoo.errors import Findings, Place, Problem, did_you_mean, quoted
 from zoo.registry import Registry
 from zoo.tables import Leaf, Table, as_table, merge
 
@@ -70,7 +70,8 @@ def _find_parent(
         return entry.folder / entry.target, lambda: entry.place
     beside = [path.stem for path in folder.glob("*.toml")] if folder is not None else []
     message = f"there is no spec {quoted(name)} beside this one or in the registry"
-    near = nearest(name.removesuffix(".toml"), [*beside, *registry.models])
-    hint = f"did you mean `{near}`?" if near else "`zoo list models` lists those of the registry"
+    known = [*beside, *registry.models]
+    otherwise = "`zoo list models` lists those of the registry"
+    hint = did_you_mean(name.removesuffix(".toml"), known, otherwise)
     findings.add(Problem(message, parent.place(value=True), hint))
     return None

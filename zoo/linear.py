@@ -108,9 +108,12 @@ def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, 
     """
     linear = [one for one in maps if type(one) is Linear and not _hooked(one)]
     first = linear[0] if len(linear) == len(maps) else None
-    if first is None or first.packed is None or torch.is_grad_enabled():
-        return tuple(one(x) for one in maps)
-    if not all(one.takes(x) for one in linear):
+    if (
+        first is None
+        or first.packed is None
+        or torch.is_grad_enabled()
+        or not all(one.takes(x) for one in linear)
+    ):
         return tuple(one(x) for one in maps)
     now = tuple(one.now() for one in linear)
     if len(linear) > 1 and first.packed.of == now[:1]:
