@@ -1,10 +1,12 @@
 """What named models cost: listing many, and loading one from the store, checked, against Hugging
 Face's `from_pretrained` of the same checkpoint, unchecked.
 
-Each load is the first of its process, in which the libraries are imported. The import of
-`GPT2LMHeadModel` brings the code of that model; the zoo imports its components when a spec names
-them, within the call. A row tells what is left where they are imported as well. Both sides map the
-file and may have read none of it when they return; so other rows go on to the first logits.
+Each load is the first of its process, in which the libraries are imported. `zoo.load` learns from
+the file what model it is, and imports its components within the call. So does
+`AutoModelForCausalLM`. The import of `GPT2LMHeadModel` brings the code of that model beforehand;
+against it stand rows for the zoo with its components imported beforehand as well, which is like for
+like, and without. Both sides map the file and, unchecked, may have read none of it when they
+return; so other rows go on to the first logits.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ from zoo.store.pulling import pull
 N_MODELS = 100_000
 LISTING = 1.5  # seconds that listing them may take
 
-HUGGING_FACE = "from_pretrained"
+AUTO = "AutoModelForCausalLM.from_pretrained"
+GPT2 = "GPT2LMHeadModel.from_pretrained"
 VERIFIED = "zoo.load"
 UNVERIFIED = "zoo.load, verify=False"
-WARM = "zoo.load, verify=False, its plugins imported before,"
+IMPORTED = ", its plugins imported before,"
 LOGITS = ", until it has given its first logits"
 
 LOAD = """
@@ -89,26 +92,33 @@ def _loading(folder: Path, rounds: int) -> Iterator[Ratio]:
     os.environ["ZOO_HOME"] = str(store.root)
     ref = pull("gpt2.random", registry, store)
     times = in_turn(_cases(store.snapshot(ref.files) / "model.safetensors"), rounds)
-    for what, bar in ((VERIFIED, 1.1), (UNVERIFIED, 0.4), (WARM, None)):
+    for what, peer, bar in (
+        (VERIFIED, AUTO, 1.1),
+        (UNVERIFIED, AUTO, 0.4),
+        (VERIFIED + IMPORTED, GPT2, 1.1),
+        (UNVERIFIED + IMPORTED, GPT2, 0.4),
+        (VERIFIED, GPT2, None),
+        (UNVERIFIED, GPT2, None),
+    ):
         for until in ("", LOGITS):
-            name = f"{what} of GPT-2 small, from the store{until}"
-            peer = times[f"{HUGGING_FACE}{until}"]
-            against = f"{HUGGING_FACE}{until}"
-            yield Ratio(name, against, times[f"{what}{until}"], peer, None if until else bar)
-    against = "hashing its bytes on all cores"
+            name, against = f"{what} of GPT-2 small, from the store{until}", f"{peer}{until}"
+            least = None if until else bar
+            yield Ratio(name, against, times[what + until], times[peer + until], least)
+    against = "hashing its bytes on all cores, by SHA-256"
     name = f"{VERIFIED} of GPT-2 small, from the store"
     yield Ratio(name, against, times[VERIFIED], times["hashing"])
 
 
 def _cases(weights: Path) -> dict[str, Callable[[], float]]:
     """What is timed, each in a process of its own."""
-    hugging_face = "from transformers import GPT2LMHeadModel"
     plugins = "zoo.build('gpt2', device='meta')"
     calls = {
-        HUGGING_FACE: (hugging_face, "GPT2LMHeadModel.from_pretrained('published')"),
+        AUTO: ("from transformers import AutoModelForCausalLM", f"{AUTO}('published')"),
+        GPT2: ("from transformers import GPT2LMHeadModel", f"{GPT2}('published')"),
         VERIFIED: ("", "zoo.load('gpt2.random')"),
         UNVERIFIED: ("", "zoo.load('gpt2.random', verify=False)"),
-        WARM: (plugins, "zoo.load('gpt2.random', verify=False)"),
+        VERIFIED + IMPORTED: (plugins, "zoo.load('gpt2.random')"),
+        UNVERIFIED + IMPORTED: (plugins, "zoo.load('gpt2.random', verify=False)"),
     }
 
     def timed(code: str) -> Callable[[], float]:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hostile import joined, parts
 from published_models import LOCAL, bundle, entry, register, sha256, weights, write_files
 from trials import Refused, contents
 
@@ -162,6 +163,86 @@ def test_damage_in_the_store_is_found_and_mended(
     assert run(["pull", "small"]) == 0
     assert run(["verify"]) == 0
     assert {path.name for path in store.root.rglob("model.safetensors")} == {"model.safetensors"}
+
+
+# --- loading from the store -----------------------------------------------------------------------
+
+
+def written_to(store: Store, content: bytes) -> None:
+    """Put other bytes in the place of the stored weights."""
+    (file,) = store.root.rglob("model.safetensors")
+    file.chmod(0o644)
+    file.write_bytes(content)
+    file.chmod(0o444)
+
+
+def resealed() -> bytes:
+    """The weights with one byte of a tensor changed, and a header that agrees with that."""
+    data, entries, content = parts(weights())
+    name = next(iter(entries))
+    start, end = entries[name]["data_offsets"]
+    changed = bytearray(content)
+    changed[start] ^= 1
+    data["tensors"][name]["sha256"] = sha256(bytes(changed[start:end]))
+    return joined(data, entries, bytes(changed))
+
+
+def test_every_byte_in_the_store_counts(published: Path, store: Store) -> None:
+    assert run(["pull", "small"]) == 0
+    for at in range(0, len(weights()), 41):
+        content = bytearray(weights())
+        content[at] ^= 1
+        written_to(store, bytes(content))
+        with pytest.raises(zoo.WeightsError):
+            zoo.load("small")
+
+
+def test_the_tensor_that_has_changed_is_named(published: Path, store: Store) -> None:
+    assert run(["pull", "small"]) == 0
+    _, entries, _ = parts(weights())
+    last = max(entries, key=lambda name: entries[name]["data_offsets"])
+    written_to(store, weights()[:-1] + bytes([weights()[-1] ^ 1]))
+    with pytest.raises(zoo.WeightsError, match=f"the bytes of `{last}` are not those"):
+        zoo.load("small")
+    assert zoo.load("small", verify=False).spec.name == "small"
+
+
+def test_a_header_that_agrees_with_what_was_changed_helps_nobody(
+    published: Path, store: Store
+) -> None:
+    """The file is sound by itself, and not the one that was pulled."""
+    assert run(["pull", "small"]) == 0
+    written_to(store, resealed())
+    (file,) = store.root.rglob("model.safetensors")
+    assert zoo.load(file).spec.name == "small"
+    with pytest.raises(zoo.WeightsError, match="not the file that was pulled"):
+        zoo.load("small")
+
+
+def test_what_lies_about_its_tensors_never_comes_into_the_store(
+    project: Path, published: Path, store: Store, refused: Refused
+) -> None:
+    data, entries, content = parts(weights())
+    name = next(iter(entries))
+    data["tensors"][name]["sha256"] = "0" * 64
+    lying = {"model.safetensors": joined(data, entries, content)}
+    write_files(published, lying)
+    register(project, "small.v1", entry(LOCAL, lying))
+    assert f"the bytes of `{name}` are not those" in refused("pull", "small")
+    assert run(["gc", "--all"]) == 0
+    assert stored_files(store) == {}
+
+
+def test_a_ref_of_earlier_days_is_checked_by_sha256(published: Path, store: Store) -> None:
+    assert run(["pull", "small"]) == 0
+    (file,) = (store.root / "refs").iterdir()
+    ref = json.loads(file.read_text())
+    assert ref.pop("blake3")
+    file.write_text(json.dumps(ref))
+    assert zoo.load("small").spec.name == "small"
+    written_to(store, weights()[:-1] + bytes([weights()[-1] ^ 1]))
+    with pytest.raises(zoo.WeightsError, match="are not those"):
+        zoo.load("small")
 
 
 def test_the_content_digest_is_checked(project: Path, published: Path, refused: Refused) -> None:

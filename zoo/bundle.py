@@ -31,7 +31,7 @@ from zoo.model_files import BESIDES, find_files, selected
 from zoo.open_file import cannot_read
 from zoo.reading import spec_of
 from zoo.registry import Registry
-from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, changed_tensor
+from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, changed_tensors
 from zoo.weights_reader import Weights, open_weights
 from zoo.weights_writer import destination
 
@@ -264,7 +264,7 @@ def _checked(weights: Weights, name: str) -> Iterator[memoryview]:
         sha256.update(part)
         yield part
     if sha256.hexdigest() != weights.header.records[name].sha256:
-        raise changed_tensor(name, Place(str(weights.path)))
+        raise changed_tensors([name], Place(str(weights.path)))
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -19,8 +19,9 @@ class TensorReport(NamedTuple):
         shape: its sizes.
         share: the sizes of the part of it that this process has; all of it without a mesh.
         sha256: that of its bytes in the file.
-        checked: whether that was computed of the bytes that were loaded; with a mesh, by some
-            process, of the file.
+        checked: whether the bytes that were loaded are known to have it: it was computed of them
+            (with a mesh by some process, of the file), or they are those of which it was computed
+            when they came into the store.
     """
 
     name: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -108,24 +110,31 @@ def load(
         together = processes_of(mesh)
         device = device_in(mesh, device)
     with together as same:
-        path = find_weights(path_or_name, registry)
-        where = Place(str(path))
-        lock = _checked_lock(path.parent)
-        with open_weights(path) as weights:
+        found = find_weights(path_or_name, registry)
+        where = Place(str(found.path))
+        lock = _checked_lock(found.path.parent)
+        with open_weights(found.path) as weights, ThreadPoolExecutor(1) as beside:
             header = weights.header
+            mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
+            # From the store, files are hashed as a whole, while the model is being built.
+            as_a_whole = verify and mapped and patterns is None and bool(found.blake3)
+            check = beside.submit(weights.check_whole, found.blake3) if as_a_whole else None
             spec = _checked_spec(weights, lock, registry, locked=locked)
             names = _matching(header, patterns, where)
             same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
-            mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
             model = build_on_meta(spec, dtype or _dtype_of(header))
             if mesh is None:
-                reader = TensorReader(weights, spec, device, dtype, verify, mapped)
+                reader = TensorReader(
+                    weights, spec, device, dtype, verify=verify and check is None, mapped=mapped
+                )
                 tensors = reader.read_all(names)
                 tensors |= reader.initial(header.records.keys() - names)
             else:
                 from zoo.sharding.reading import load_shares
 
                 tensors = load_shares(model, weights, names, mesh, device, dtype, verify=verify)
+            if check is not None:
+                check.result()
         place(model, tensors, device=device)
     model.load_report = _report(weights, spec, names, tensors, verified=verify, mapped=mapped)
     model.origin = header.origin
@@ -138,17 +147,28 @@ def load(
     return model
 
 
-def find_weights(path_or_name: str | Path, registry: Registry) -> Path:
-    """The weights file, or the index of shards, that a path or the name of a model means; a
-    published model is pulled first if it is not in the store. Raises as `load`."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where weights are: `path` is their file, or the index of their shards. `blake3` holds for
+    each of their files the digest that it must still have if it is in the store, and no file
+    otherwise."""
+
+    path: Path
+    blake3: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
+    """The weights that a path or the name of a model means; a published model is pulled first if it
+    is not in the store. Raises as `load`."""
     path, name = Path(path_or_name), str(path_or_name)
     if path.suffix == ".toml" and path.is_file():
         hint = f"`zoo build {path} -o DIR` makes the initial weights of a spec"
         raise WeightsError(Problem("there are no weights in a .toml file", Place(str(path)), hint))
     if path.exists() or path.suffix == ".safetensors":
-        return weights_path(path)
+        return Found(weights_path(path))
     if registry.catalog.file(name.partition("@")[0]) is not None:
-        return weights_path(resolve(name, registry))
+        folder, ref = resolve(name, registry)
+        return Found(weights_path(folder), ref.blake3)
     if name in registry.models:
         raise RegistryError(
             Problem(

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from zoo.building import empty, fill_initial
-from zoo.errors import Place, WeightsError
+from zoo.errors import Place
 from zoo.saving import TORCH_DTYPES, bytes_of
 from zoo.spec import ModelSpec
-from zoo.weights_file import Record, changed_tensor
+from zoo.weights_file import Record, changed_tensors
 from zoo.weights_reader import Weights
 
 
@@ -40,11 +40,8 @@ class TensorReader:
             with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
                 tensors = dict(zip(largest_first, pool.map(self._read, largest_first), strict=True))
         self.weights.check_unchanged()
-        if changed := sorted(name for name, tensor in tensors.items() if tensor is None):
-            where = Place(str(self.weights.path))
-            raise WeightsError(
-                problem for name in changed for problem in changed_tensor(name, where).problems
-            )
+        if changed := [name for name, tensor in tensors.items() if tensor is None]:
+            raise changed_tensors(changed, Place(str(self.weights.path)))
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def _read(self, name: str) -> torch.Tensor | None:

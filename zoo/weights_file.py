@@ -243,9 +243,12 @@ def not_whole(reason: str, place: Place) -> WeightsError:
     return _damaged(f"not a whole safetensors file: {reason}", place)
 
 
-def changed_tensor(name: str, place: Place) -> WeightsError:
-    """The error for a tensor whose bytes do not have the SHA-256 of its record."""
-    return WeightsError(Problem(f"the bytes of `{name}` are not those that were saved", place))
+def changed_tensors(names: Iterable[str], place: Place) -> WeightsError:
+    """The error for tensors whose bytes do not have the SHA-256 of their records."""
+    return WeightsError(
+        Problem(f"the bytes of `{name}` are not those that were saved", place)
+        for name in sorted(names)
+    )
 
 
 def _damaged(message: str, place: Place) -> WeightsError:

@@ -6,7 +6,9 @@ Needs no torch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -16,7 +18,14 @@ from pathlib import Path
 from zoo.errors import Place
 from zoo.open_file import STEP, OpenFile, cannot_read
 from zoo.shards import parse_index
-from zoo.weights_file import MAX_JSON_BYTES, Header, not_whole, parse_file, weights_path
+from zoo.weights_file import (
+    MAX_JSON_BYTES,
+    Header,
+    changed_tensors,
+    not_whole,
+    parse_file,
+    weights_path,
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,29 @@ class Weights:
         for part in self.steps(name):
             sha256.update(part)
         return sha256.hexdigest()
+
+    def changed(self, names: Iterable[str], n_threads: int | None = None) -> list[str]:
+        """Those of the named tensors whose bytes do not have the SHA-256 of their record, looked
+        for by `n_threads`, or one on each core. Raises as `read`."""
+        records = self.header.records
+        largest_first = sorted(names, key=lambda name: -records[name].n_bytes)
+        with ThreadPoolExecutor(max_workers=n_threads or os.cpu_count()) as pool:
+            digests = pool.map(self.sha256, largest_first)
+            found = zip(largest_first, digests, strict=True)
+            return [name for name, sha256 in found if sha256 != records[name].sha256]
+
+    def blake3(self) -> dict[str, str]:
+        """The hexadecimal BLAKE3 of each file, by its name. Raises as `read`."""
+        named = zip(self.paths, self.files, strict=True)
+        return {path.name: file.blake3() for path, file in named}
+
+    def check_whole(self, blake3: Mapping[str, str]) -> None:
+        """Raises `WeightsError` if the files are not those with these digests, as `blake3` gives
+        them."""
+        if self.blake3() != blake3:
+            if changed := self.changed(self.header.records):
+                raise changed_tensors(changed, Place(str(self.path)))
+            raise not_whole("it is not the file that was pulled", Place(str(self.path)))
 
     def mapped(self, name: str) -> tuple[mmap, int]:
         """A private mapping of the file that holds a tensor, and the offset of its first byte."""

@@ -78,7 +78,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     from zoo.weights_file import FILE_NAME, INDEX_NAME
 
     registry = layers()
-    weights = find_weights(model, registry)
+    weights = find_weights(model, registry).path
     if weights.name not in (FILE_NAME, INDEX_NAME):
         hint = f"`zoo bundle make {weights} DIR` makes one of it"
         raise StoreError(Problem(f"{str(weights)!r} is no model's folder", help=hint))

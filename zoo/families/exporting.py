@@ -46,9 +46,9 @@ def export_folder(source: str | Path, output: Path, *, registry: Registry | None
         ZooError: `output` is there already, or cannot be written.
     """
     registry = load_registry() if registry is None else registry
-    path = find_weights(source, registry)
+    path = find_weights(source, registry).path
     origin = _origin(read_header(path), Place(str(path)))
-    model = load(path, registry=registry)
+    model = load(source, registry=registry)
     plan = _plan(model, origin, registry, Place(str(path)))
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)

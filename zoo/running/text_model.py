@@ -59,9 +59,10 @@ class TextModel:
             ZooError: as `zoo.load`; or a file beside the weights is damaged.
         """
         registry = load_registry() if registry is None else registry
-        path = find_weights(path_or_name, registry)
-        transformer = load(path, device=device, dtype=dtype, registry=registry)
-        return cls(transformer, read_text(path.parent), read_special_ids(path.parent))
+        folder = find_weights(path_or_name, registry).path.parent
+        text, special_ids = read_text(folder), read_special_ids(folder)
+        transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
+        return cls(transformer, text, special_ids)
 
     @property
     def task(self) -> Task:

@@ -9,7 +9,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from zoo.building import stored
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place
 from zoo.open_file import STEP
 from zoo.saving import TORCH_DTYPES, bytes_of
 from zoo.sharding.filling import fill_shares
@@ -18,7 +18,7 @@ from zoo.sharding.model import shard
 from zoo.sharding.shares import Run, local_of, runs_of
 from zoo.tensor_reader import dtype_in_model
 from zoo.transformer import Transformer
-from zoo.weights_file import changed_tensor
+from zoo.weights_file import changed_tensors
 from zoo.weights_reader import Weights
 
 
@@ -57,10 +57,10 @@ def load_shares(
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         for _ in pool.map(lambda name: _read(weights, name, shares[name]), sorted(names)):
             pass
-    problems = changed_tensors(weights, names, mesh) if verify else []
+    changed = _changed(weights, names, mesh) if verify else []
     weights.check_unchanged()
-    if problems:
-        raise WeightsError(problems)
+    if changed:
+        raise changed_tensors(changed, Place(str(weights.path)))
     fill_shares({name: t for name, t in shares.items() if name not in names}, model.spec)
     return shares
 
@@ -99,18 +99,9 @@ def _batches(runs: Iterable[Run], room: int) -> Iterator[list[Run]]:
         yield batch
 
 
-def changed_tensors(weights: Weights, names: Iterable[str], mesh: DeviceMesh) -> list[Problem]:
-    """The tensors whose bytes do not have the SHA-256 of their record, as problems: this process
-    looks at some of them, and the others of the mesh at the others."""
+def _changed(weights: Weights, names: Iterable[str], mesh: DeviceMesh) -> list[str]:
+    """The tensors whose bytes do not have the SHA-256 of their record: this process looks at some
+    of them, and the others of the mesh at the others."""
     records = weights.header.records
     largest_first = sorted(names, key=lambda name: (-records[name].n_bytes, name))
-    mine = largest_first[place_in(mesh) :: mesh.size()]
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        digests = dict(zip(mine, pool.map(weights.sha256, mine), strict=True))
-    where = Place(str(weights.path))
-    return [
-        problem
-        for name in sorted(mine)
-        if digests[name] != records[name].sha256
-        for problem in changed_tensor(name, where).problems
-    ]
+    return weights.changed(largest_first[place_in(mesh) :: mesh.size()], torch.get_num_threads())

@@ -47,10 +47,11 @@ class Store:
     @classmethod
     def default(cls) -> Store:
         """`ZOO_HOME`, or the user's folder for data."""
+        if home := os.environ.get("ZOO_HOME"):
+            return cls(Path(home).expanduser().absolute())
         from platformdirs import user_data_path
 
-        home = os.environ.get("ZOO_HOME")
-        return cls(Path(home).expanduser().absolute() if home else user_data_path("zoo"))
+        return cls(user_data_path("zoo"))
 
     def blob(self, sha256: str) -> Path:
         """Where the bytes with this digest are, if they are here."""

@@ -19,6 +19,7 @@ from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.refs import Ref, read_ref, write_ref
 from zoo.store.resolving import published
+from zoo.weights_file import changed_tensors
 from zoo.weights_reader import open_weights
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def pull(
         if not published(name, registry).is_pinned:
             record(model, store, registry)
         source = model.source.model_dump(exclude_none=True)
-        ref = Ref(model.name, model.version, files, model.card.files, source, found)
+        blake3 = _checked_weights(folder)
+        ref = Ref(model.name, model.version, files, model.card.files, source, found, blake3)
         store.add(folder, files, work)
         write_ref(store, ref)
         # `zoo gc` may have taken the snapshot as long as no ref named it; from here on it does not.
@@ -173,3 +175,17 @@ def content_digest(folder: Path) -> str:
         return read_bundle(folder).header.content_digest
     with open_weights(folder) as weights:
         return weights.header.content_digest
+
+
+def _checked_weights(folder: Path) -> dict[str, str]:
+    """The BLAKE3 of each file of the weights, whose tensors all have the SHA-256 of their records.
+
+    Raises:
+        WeightsError: a tensor has another.
+    """
+    with open_weights(folder) as weights:
+        if changed := weights.changed(weights.header.records):
+            raise changed_tensors(changed, Place(str(weights.path)))
+        found = weights.blake3()
+        weights.check_unchanged()
+        return found

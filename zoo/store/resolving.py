@@ -13,9 +13,9 @@ from zoo.store.first_use import with_trusted
 from zoo.store.refs import Ref, read_ref, refs
 
 
-def resolve(name: str, registry: Registry) -> Path:
-    """The folder with the files of a published model, which is pulled first if it is not in the
-    store. Of a model that is there, nothing is asked for.
+def resolve(name: str, registry: Registry) -> tuple[Path, Ref]:
+    """The folder with the files of a published model, and its ref. It is pulled first if it is not
+    in the store. Of a model that is there, nothing is asked for.
 
     Args:
         name: of a published model or an alias; `name@version`, or the start of a version, is one
@@ -33,7 +33,7 @@ def resolve(name: str, registry: Registry) -> Path:
         from zoo.store.pulling import pull  # which imports what fetches and writes
 
         ref = pull(name, registry, store)
-    return store.snapshot(ref.files)
+    return store.snapshot(ref.files), ref
 
 
 def published(name: str, registry: Registry) -> Pretrained:
