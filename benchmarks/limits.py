@@ -24,8 +24,7 @@ def products(call: Callable[[], object]) -> Callable[[], float]:
     Counted are the products of weights with tokens. Those inside of attention kernels are not, so
     that no model gains from computing scores that a mask hides.
     """
-    # oneDNN's products are the same in number, and not known to the counter.
-    with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter:
         call()
     share = counter.get_total_flops() / (2 * SIDE**3)
     left, right = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 """Whether this torch comes with oneDNN; that for Apple's processors does not."""
@@ -163,6 +165,13 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -
         x, weight, bias, "none", [], None
     )
     return found
+
+
+if AVAILABLE and torch.ops.mkldnn._linear_pointwise not in flop_registry:
+    # So that torch's FlopCounterMode counts it like any other product.
+    @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
+    def _flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
+        return 2 * prod(x) * weight[0]
 
 
 class _Product(torch.autograd.Function):

@@ -177,6 +177,8 @@ class Embedding(Plugin):
 
     vocab: Given[int | None] = None
     d_model: Given[int]
+    takes_ids: ClassVar[bool] = True
+    """Whether it is called with ids, and not with vectors."""
     site: ClassVar[str] = "embed"
     """What the module is called in its stack."""
 

@@ -54,11 +54,12 @@ class EncoderDecoder(Builder):
 
     @property
     def generation(self) -> Generation | None:
-        if self.target_vocab is None or not self.head.scores_tokens:
+        target_vocab = self.decoder.vocab_of_ids
+        if target_vocab is None or not self.head.scores_tokens:
             return None
         return Generation(
-            target_vocab=self.target_vocab,
-            source_vocab=self.source_vocab,
+            target_vocab=target_vocab,
+            source_vocab=self.encoder.vocab_of_ids,
             has_source=True,
             source_pad_id=self.encoder.pad_id,
             pad_id=self.decoder.pad_id,
@@ -120,13 +121,14 @@ class Encoder(Builder):
 
     @property
     def reading(self) -> Reading | None:
-        if self.vocab is None:
+        vocab = self.encoder.vocab_of_ids
+        if vocab is None:
             return None
-        return Reading(vocab=self.vocab, longest=self.encoder.position.longest)
+        return Reading(vocab=vocab, longest=self.encoder.position.longest)
 
     @property
     def task(self) -> Task | None:
-        return None if self.vocab is None else self.head.task
+        return None if self.reading is None else self.head.task
 
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()
@@ -174,10 +176,11 @@ class Decoder(Builder):
 
     @property
     def generation(self) -> Generation | None:
-        if self.vocab is None or not self.head.scores_tokens:
+        vocab = self.decoder.vocab_of_ids
+        if vocab is None or not self.head.scores_tokens:
             return None
         return Generation(
-            target_vocab=self.vocab,
+            target_vocab=vocab,
             needs_memory=self.memory_width is not None,
             pad_id=self.decoder.pad_id,
             longest=self.decoder.position.longest,
@@ -187,9 +190,10 @@ class Decoder(Builder):
 
     @property
     def reading(self) -> Reading | None:
-        if self.vocab is None or self.memory_width is not None:
+        vocab = self.decoder.vocab_of_ids
+        if vocab is None or self.memory_width is not None:
             return None
-        return Reading(vocab=self.vocab, longest=self.decoder.position.longest)
+        return Reading(vocab=vocab, longest=self.decoder.position.longest)
 
     @property
     def task(self) -> Task | None:

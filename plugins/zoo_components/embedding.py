@@ -1,6 +1,6 @@
 """What enters a stack: the `embedding` slot."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -130,6 +130,7 @@ class TokenEmbedding(Embedding):
 class Vectors(Embedding):
     """No vocabulary: the model is called with vectors. dropout(x + positions)."""
 
+    takes_ids: ClassVar[bool] = False
     dropout: Shared[Probability] = 0.0
     """Dropout after the sum."""
 

@@ -220,6 +220,11 @@ class Stack(Component):
         return alike_weights(self._alike_layers, self.share_layers)
 
     @property
+    def vocab_of_ids(self) -> int | None:
+        """The ids that it is called with are below this; None if it is called with vectors."""
+        return self.embedding.vocab if self.embedding.takes_ids else None
+
+    @property
     def not_incremental(self) -> tuple[str, ...]:
         """The parts that need all tokens at once, each once, for a message."""
         parts = [part for group in self.groups for part in group.block.not_incremental]

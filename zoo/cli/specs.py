@@ -150,6 +150,12 @@ def _told_of(found: ModelSpec | None, problems: Sequence[Problem]) -> dict[str, 
 @click.option("--tensors", is_flag=True, help="The name and shape of every stored tensor.")
 @click.option("--backends", is_flag=True, help="What computes each attention, and why.")
 @click.option(
+    "--flops",
+    metavar="TOKENS",
+    type=click.IntRange(min=1),
+    help="What a forward pass of so many tokens costs; imports torch.",
+)
+@click.option(
     "--svg", type=click.Path(path_type=Path), help="Draw the architecture into this SVG file."
 )
 @json_option
@@ -160,6 +166,7 @@ def show(
     resolved: bool,
     tensors: bool,
     backends: bool,
+    flops: int | None,
     svg: Path | None,
     as_json: bool,
 ) -> None:
@@ -167,7 +174,12 @@ def show(
 
     SPEC is a file, a model's name or a weights file.
     """
-    flags = {"--resolved": resolved, "--tensors": tensors, "--backends": backends}
+    flags = {
+        "--resolved": resolved,
+        "--tensors": tensors,
+        "--backends": backends,
+        "--flops": flops is not None,
+    }
     asked = [flag for flag, given in flags.items() if given]
     if len(asked) > 1:
         raise click.UsageError(f"{asked[0]} and {asked[1]} are two views; take one")
@@ -186,6 +198,10 @@ def show(
         print_report(as_json, views.tensors_data(found), views.tensors_text)
     elif backends:
         print_report(as_json, views.backends_data(found), views.backends_text)
+    elif flops is not None:
+        from zoo.flops import flops_data, flops_text
+
+        print_report(as_json, flops_data(found, flops), flops_text)
     elif svg is None or as_json:
         print_report(
             as_json, views.summary_data(found), lambda data: views.summary_text(found, data)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import register_flop_formula
 
 from zoo.sharding.parts import entering, local, summed
 
@@ -57,6 +58,16 @@ def _(x: torch.Tensor, y: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     return x.new_empty(ends.shape[0], x.shape[1], y.shape[1])
 
 
+@register_flop_formula(torch.ops.zoo_components.grouped_linear)
+def _linear_flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
+    return 2 * x[0] * weight[1] * weight[2]
+
+
+@register_flop_formula(torch.ops.zoo_components.grouped_outer)
+def _outer_flops(x: Sequence[int], y: Sequence[int], *_: Any, **__: Any) -> int:
+    return 2 * x[0] * x[1] * y[1]
+
+
 def _save(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
@@ -93,7 +104,7 @@ class GroupedLinear(nn.Module):
         sums = weight.shape[2] < self.n_in
         if not sums:
             x = entering(x, self)
-        if torch.is_autocast_enabled(x.device.type):
+        if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)

@@ -1,0 +1,146 @@
+"""What a forward pass costs: `zoo show --flops`, against closed forms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from trials import Refused
+
+import zoo
+from zoo.cli import run
+from zoo.flops import flops_data, human_flops
+
+T = 24
+D, HEADS, KV_HEADS, WIDTH, D_FF, V = 64, 4, 2, 16, 96, 50
+
+DECODER = {
+    "format": 1,
+    "name": "small",
+    "builder": "decoder",
+    "vocab": V,
+    "n_layers": 3,
+    "d_model": D,
+    "n_heads": HEADS,
+    "n_kv_heads": KV_HEADS,
+    "d_ff": D_FF,
+    "position": "rotary",
+    "ffn": "glu",
+}
+ATTENTION = 2 * T * D * (2 * HEADS + 2 * KV_HEADS) * WIDTH + 2 * 2 * T * T * HEADS * WIDTH
+"""q and o, k and v; scores, and what is mixed by them."""
+GLU = 2 * T * 3 * D * D_FF
+HEAD = 2 * T * D * V
+
+
+def counted(**changes: Any) -> dict[str, Any]:
+    return flops_data(zoo.read_spec(DECODER | changes), T)
+
+
+def test_a_decoder_costs_what_its_products_do() -> None:
+    found = counted()
+    assert found["forward"] == 3 * (ATTENTION + GLU) + HEAD
+    assert found["per_token"] == round(found["forward"] / T)
+    decoder, head = found["parts"]
+    assert (decoder["name"], head["name"], head["flops"]) == ("decoder", "head", HEAD)
+    (layers,) = decoder["parts"]
+    assert layers["layers"] == 3
+    assert {part["name"]: part["flops"] for part in layers["parts"]} == {
+        "self_attn": 3 * ATTENTION,
+        "ffn": 3 * GLU,
+    }
+
+
+def test_a_cross_attention_reads_the_source() -> None:
+    spec = {
+        "format": 1,
+        "name": "pair",
+        "builder": "encoder_decoder",
+        "source_vocab": V,
+        "target_vocab": V,
+        "n_layers": 2,
+        "d_model": D,
+        "n_heads": HEADS,
+        "d_ff": D_FF,
+    }
+    attention = 2 * T * 4 * D * D + 2 * 2 * T * T * D
+    ffn = 2 * T * 2 * D * D_FF
+    found = flops_data(zoo.read_spec(spec), T)
+    assert found["forward"] == 2 * (attention + ffn) + 2 * (2 * attention + ffn) + HEAD
+
+
+def test_experts_that_are_not_chosen_cost_nothing() -> None:
+    moe = {"kind": "moe", "n_experts": 8, "top_k": 2, "expert": "glu"}
+    router = 2 * T * D * 8
+    assert counted(ffn=moe)["forward"] == 3 * (ATTENTION + router + 2 * GLU) + HEAD
+
+
+def test_a_layer_costs_as_often_as_it_runs() -> None:
+    found = counted(decoder={"share_layers": [0, 0, 0]})
+    assert found["forward"] == counted()["forward"]
+    assert found["parts"][0]["parts"][0]["layers"] == 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("moe", [False, True])
+def test_torchs_own_counter_sees_the_same_in_a_model_that_runs(packed: bool, moe: bool) -> None:
+    """Also of the products that oneDNN computes, of which torch does not know."""
+    ffn = {"kind": "moe", "n_experts": 4, "top_k": 2, "expert": "glu"} if moe else "glu"
+    model = zoo.build(DECODER | {"d_model": 256, "vocab": 300, "d_ff": 512, "ffn": ffn}).eval()
+    if packed:
+        zoo.arrange_weights(model)
+    counter = FlopCounterMode(display=False)
+    with torch.inference_mode(), zoo.attention_backend("math"), counter:
+        model(torch.zeros(1, T, dtype=torch.long))
+    assert counter.get_total_flops() == flops_data(model.spec, T)["forward"]
+
+
+def test_the_command(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", "gpt2", "--flops", "1024"]) == 0
+    shown = capsys.readouterr().out
+    d, length, layers = 768, 1024, 12
+    attention = 2 * length * 4 * d * d + 4 * length * length * d
+    head = 2 * length * d * 50257
+    total = layers * (attention + 2 * length * 8 * d * d) + head
+    assert f"forward    {total / 1e9:.1f} GFLOP\n" in shown
+    assert f"per token  {total / length / 1e6:.1f} MFLOP\n" in shown
+    last = f"└─ head {head / 1e9:.1f} GFLOP {head / total:.0%}"
+    assert shown.splitlines()[-1].split() == last.split()
+    assert run(["show", "gpt2", "--flops", "1024", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["forward"] == total
+
+
+FIGURES = {
+    0: "0 FLOP",
+    999: "999 FLOP",
+    1000: "1.0 kFLOP",
+    999_960: "1.0 MFLOP",
+    10**19: "10000.0 PFLOP",
+}
+
+
+@pytest.mark.parametrize(("n", "told"), FIGURES.items())
+def test_figures_for_people(n: int, told: str) -> None:
+    assert human_flops(n) == told
+
+
+def test_what_cannot_be_counted_is_told(project: Path, refused: Refused) -> None:
+    assert "gpt2 has 1,024 positions" in refused("show", "gpt2", "--flops", "1025")
+    (project / "blocks.toml").write_text(
+        'format = 1\nname = "blocks"\nbuilder = "encoder"\nn_layers = 1\nd_model = 8\nn_heads = 2\n'
+        'd_ff = 8\nembedding = "vectors"\nhead = "none"\n'
+    )
+    assert "blocks is not called with ids alone" in refused("show", "blocks.toml", "--flops", "4")
+
+
+def test_a_model_of_vectors_reads_no_ids_whatever_its_vocabulary(project: Path) -> None:
+    """As when a spec takes its vocabulary over from another by `extends`."""
+    spec = DECODER | {"embedding": "vectors"}
+    assert zoo.read_spec(DECODER).model.reading is not None
+    assert zoo.read_spec(spec).model.reading is None
+    assert zoo.read_spec(spec).model.generation is None
+    assert zoo.read_spec(spec).model.task is None

@@ -1,0 +1,140 @@
+"""What a forward pass costs in floating-point operations: `zoo show --flops`.
+
+The model is built and run on torch's meta device, where there are shapes and no values, and torch's
+own counter looks on. So what is counted is what is computed, whatever plugins a spec names; and it
+takes a second for a model of any size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from zoo.backends import attention_backend
+from zoo.building import build_on_meta
+from zoo.errors import InputError, Problem
+from zoo.spec import ModelSpec
+
+
+def flops_data(spec: ModelSpec, length: int) -> dict[str, Any]:
+    """The operations of one forward pass of one sequence, without a cache.
+
+    Counted are matrix products, a multiplication and an addition as two: of weights with tokens,
+    and of attention, whose scores count whether or not a mask hides them. What is done element by
+    element is not.
+
+    Args:
+        spec: of a model that reads ids.
+        length: tokens of the sequence; with an encoder and a decoder, of the source and of the
+            target.
+
+    Returns:
+        `length`, `forward`, `per_token` (rounded), and `parts`: each a name, how many layers it
+        stands for, and what these take together.
+
+    Raises:
+        InputError: the model is called with vectors, or its positions are fewer.
+        PluginError: the spec cannot be built with the plugins at hand.
+    """
+    model = build_on_meta(spec, torch.float32).eval()
+    inputs = _inputs(spec, length)
+    counter = FlopCounterMode(display=False)
+    with torch.inference_mode(), attention_backend("math"), counter:
+        model(*inputs)
+    total = counter.get_total_flops()
+    return {
+        "name": spec.name,
+        "length": length,
+        "forward": total,
+        "per_token": round(total / length),
+        "parts": _parts(counter.get_flop_counts()),
+    }
+
+
+def _inputs(spec: ModelSpec, length: int) -> tuple[torch.Tensor, ...]:
+    """What the model is called with: ids of the source, if there is one, and of the target."""
+    generation, reading = spec.model.generation, spec.model.reading
+    longest: tuple[int | None, ...]
+    if generation is not None and generation.has_source:
+        of_vectors = generation.source_vocab is None
+        longest = generation.longest_source, generation.longest
+    elif generation is not None:
+        of_vectors, longest = generation.needs_memory, (generation.longest,)
+    else:
+        of_vectors, longest = reading is None, (None if reading is None else reading.longest,)
+    if of_vectors:
+        hint = "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
+        raise InputError(Problem(f"{spec.name} is not called with ids alone", help=hint))
+    least = min((one for one in longest if one is not None), default=length)
+    if length > least:
+        raise InputError(f"{spec.name} has {least:,} positions, which are fewer than {length:,}")
+    return tuple(torch.zeros(1, length, dtype=torch.long, device="meta") for _ in longest)
+
+
+def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[dict[str, Any]]:
+    """The counts as a tree of the model's parts: two levels, and within layers a third. Layers of
+    one list are counted together, and what computes nothing is left out."""
+    flops: Counter[tuple[str, ...]] = Counter()
+    layers: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    for name, by_operator in counts.items():
+        path: list[str] = []
+        for word in name.split(".")[1:]:
+            if word.isdecimal():
+                layers[tuple(path)].add(word)
+            else:
+                path.append(word)
+        flops[tuple(path)] += sum(by_operator.values())
+
+    def below(parent: tuple[str, ...]) -> list[dict[str, Any]]:
+        deepest = 3 if parent in layers else 2
+        paths = [path for path in flops if path[:-1] == parent and 0 < len(path) <= deepest]
+        if len(paths) == 1 and flops[paths[0]] == flops[parent] and paths[0] not in layers:
+            return []  # what says the same twice
+        return [
+            {
+                "name": path[-1],
+                "layers": len(layers[path]) if path in layers else None,
+                "flops": flops[path],
+                "parts": below(path),
+            }
+            for path in paths
+        ]
+
+    return below(())
+
+
+def flops_text(data: Mapping[str, Any]) -> str:
+    """The same for people: the head, then the tree with each part's share."""
+    lines = [
+        f"{data['name']}  {data['length']:,} tokens",
+        f"  forward    {human_flops(data['forward'])}",
+        f"  per token  {human_flops(data['per_token'])}",
+        "",
+    ]
+    rows = list(_rows(data["parts"], ""))
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, flops in rows:
+        lines.append(f"{name:<{width}}  {human_flops(flops):>12}  {flops / data['forward']:>4.0%}")
+    return "\n".join(lines)
+
+
+def _rows(parts: Sequence[Mapping[str, Any]], indent: str) -> Iterator[tuple[str, int]]:
+    for part in parts:
+        last = part is parts[-1]
+        title = part["name"] if part["layers"] is None else f"{part['name']} x {part['layers']}"
+        yield f"{indent}{'└─ ' if last else '├─ '}{title}", part["flops"]
+        yield from _rows(part["parts"], indent + ("   " if last else "│  "))
+
+
+def human_flops(n: int) -> str:
+    """12.3 GFLOP, in powers of a thousand."""
+    value, unit = float(n), "FLOP"
+    for larger in ("kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"):
+        if value < 999.95:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}" if unit != "FLOP" else f"{n} FLOP"
