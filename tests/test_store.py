@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hostile import joined, parts
-from published_models import LOCAL, bundle, entry, register, sha256, weights, write_files
+from published_models import LOCAL, SPEC, bundle, entry, register, sha256, weights, write_files
 from trials import Refused, contents
 
 import zoo
@@ -243,6 +244,28 @@ def test_a_ref_of_earlier_days_is_checked_by_sha256(published: Path, store: Stor
     written_to(store, weights()[:-1] + bytes([weights()[-1] ^ 1]))
     with pytest.raises(zoo.WeightsError, match="are not those"):
         zoo.load("small")
+
+
+FORK = """
+import os, signal, zoo
+zoo.load("large.v1")
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    zoo.load("large.v1")
+    os._exit(0)
+raise SystemExit(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_forked_process_loads_too(project: Path, store: Store) -> None:
+    """Threads that hash do not come along into it, as when a server loads and then forks."""
+    zoo.save(zoo.build(SPEC.replace("vocab = 11", "vocab = 200_000")), project / "published")
+    files = {"model.safetensors": (project / "published" / "model.safetensors").read_bytes()}
+    register(project, "large.v1", entry(LOCAL, files))
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_content_digest_is_checked(project: Path, published: Path, refused: Refused) -> None:

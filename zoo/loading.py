@@ -150,11 +150,11 @@ def load(
 @dataclass(frozen=True, slots=True)
 class Found:
     """Where weights are: `path` is their file, or the index of their shards. `blake3` holds for
-    each of their files the digest that it must still have if it is in the store, and no file
+    each of their files the digests that it must still have if it is in the store, and no file
     otherwise."""
 
     path: Path
-    blake3: Mapping[str, str] = field(default_factory=dict[str, str])
+    blake3: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
 
 def find_weights(path_or_name: str | Path, registry: Registry) -> Found:

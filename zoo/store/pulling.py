@@ -177,7 +177,7 @@ def content_digest(folder: Path) -> str:
         return weights.header.content_digest
 
 
-def _checked_weights(folder: Path) -> dict[str, str]:
+def _checked_weights(folder: Path) -> dict[str, list[str]]:
     """The BLAKE3 of each file of the weights, whose tensors all have the SHA-256 of their records.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,10 @@ class Ref:
         published: what it was made of, as it was published; the same files for a zoo's own model.
         source: where that came from, as in `[source]`.
         content_digest: of the tensors, or None for weights that are not the zoo's.
-        blake3: of each file of the weights. They were held against the SHA-256 of the file and of
-            every tensor when they came; to find that they are the same still, this takes a third of
-            the time. Refs of earlier versions of the zoo have none.
+        blake3: of each file of the weights, in pieces, as `Weights.blake3` gives it. They were held
+            against the SHA-256 of the file and of every tensor when they came; to find that they
+            are the same still, this takes a third of the time. Refs of earlier versions of the zoo
+            have none.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Ref:
     published: Mapping[str, File]
     source: Mapping[str, Any]
     content_digest: str | None
-    blake3: Mapping[str, str] = field(default_factory=dict[str, str])
+    blake3: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     @property
     def n_bytes(self) -> int:
