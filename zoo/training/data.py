@@ -12,6 +12,10 @@ from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv
 
+MAX_LINES = 10
+"""Wrong lines of a file that are told one by one. Where there are more, one cause is behind them
+all, as columns in another order; the mistakes of a recipe or a spec are each its own."""
+
 
 def read_data(
     data: Data, folder: Path, seed: int, place_of: Callable[[str], Place] | None = None
@@ -120,24 +124,30 @@ class _Line(NamedTuple):
 def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
     """The examples of these lines."""
     examples: list[Example] = []
-    problems: list[Problem] = []
+    wrong: list[_Line] = []
     for line in lines:
-        if not line.source and not line.target:  # an empty line
-            continue
-        if line.source == "":
-            problems.append(Problem("the source is missing", line.source_at.place()))
-        elif not line.target:
-            at = line.target_at or line.source_at
-            one_column = line.target_at is None and at.text and "\t" not in at.text
-            hint = "a tab separates the columns" if one_column else None
-            problems.append(Problem("the target is missing", at.place(max(1, len(at.text))), hint))
-        else:
+        if line.source != "" and line.target:
             examples.append(Example(line.source, line.target))
-    if problems:
+        elif line.source or line.target:  # else it is an empty line
+            wrong.append(line)
+    if wrong:
+        problems = [_one_sided(line) for line in wrong[:MAX_LINES]]
+        if left := len(wrong) - len(problems):
+            lines_have = "1 more line has" if left == 1 else f"{left:,} more lines have"
+            problems.append(Problem(f"{lines_have} one side missing", Place(str(path))))
         raise TrainingError(problems)
     if not examples:
         raise TrainingError(Problem("there is nothing to learn from: no lines", Place(str(path))))
     return examples
+
+
+def _one_sided(line: _Line) -> Problem:
+    if line.source == "":
+        return Problem("the source is missing", line.source_at.place())
+    at = line.target_at or line.source_at
+    one_column = line.target_at is None and at.text and "\t" not in at.text
+    hint = "a tab separates the columns" if one_column else None
+    return Problem("the target is missing", at.place(max(1, len(at.text))), hint)
 
 
 def _tsv(path: Path, data: Tsv) -> Iterator[_Line]:
