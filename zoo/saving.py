@@ -51,7 +51,7 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
 
     Raises:
         WeightsError: the model has no values, its tensors are not those of its spec, or this
-            process has but a share of it.
+            process has but a share of it; or `path` is named as a file of another format.
         ZooError: the file cannot be written.
     """
     _refuse_share(model)
