@@ -29,8 +29,6 @@ DTYPES = {
 }
 """torch's dtypes that a model may store, with their names in a header."""
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 """The same by those names."""
 
 
