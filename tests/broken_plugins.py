@@ -193,10 +193,13 @@ BROKEN: Mapping[str, Broken] = {
         "`part.down_proj.weight` is built on cpu",
     ),
     "built_nothing": Broken(
-        "ffn", {BUILT: BUILT.removeprefix("return ")}, ("meta",), "`build` returned NoneType"
+        "ffn",
+        {BUILT: BUILT.removeprefix("return ")},
+        ("meta",),
+        "`build` of ffn.built_nothing (BuiltNothing) returned None, and not an nn.Module",
     ),
     "built_a_class": Broken(
-        "ffn", {BUILT: "return module_class()"}, ("meta",), "`build` returned the class Module"
+        "ffn", {BUILT: "return module_class()"}, ("meta",), "returned the class `Module`, and not"
     ),
     "bare_tensor": Broken(
         "ffn",

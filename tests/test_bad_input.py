@@ -169,8 +169,6 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
         "error: there is no file and no model `spec`\n      = help: did you mean `spec.toml`?\n"
     )
     assert "did you mean `vaswani-base`?" in refused("validate", "vaswani_base")
-    directory = "is a directory\n      = help: name a .toml file in it\n"
-    assert refused("validate", "folder") == f"error: `folder` {directory}"
     assert refused("validate", "spec.toml/x.toml") == (
         "error: `spec.toml/x.toml` cannot be read: Not a directory\n"
     )
@@ -178,6 +176,39 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
     assert "cannot be read: File name too long" in refused("validate", "x" * 5000 + ".toml")
     with pytest.raises(zoo.SpecError, match="is not a path"):
         zoo.read_spec("a\0b.toml")
+
+
+def test_a_folder_in_the_place_of_a_file(refused: Refused, project: Path) -> None:
+    """What is told is what is in it."""
+    (project / "folder").mkdir()
+
+    def told(help: str) -> None:
+        for command in ("show", "validate", "train"):
+            assert refused(command, "folder") == (
+                f"error: `folder` is a directory\n      = help: {help}\n"
+            )
+        assert refused("load", "folder") == (
+            "folder/model.safetensors: error: there is no such weights file\n"
+            f"      = help: {help}\n"
+        )
+
+    told("the folder is empty")
+    for name in (".hidden", "registry.toml", "a.txt", "b.txt", "c.txt", "d.txt"):
+        (project / "folder" / name).write_text("")
+    told(
+        "there is no spec (.toml) and no .safetensors in it, but `a.txt`, `b.txt`, `c.txt`, "
+        "`d.txt` and 1 more"
+    )
+    (project / "folder" / "config.json").write_text("{}")
+    told("`zoo import folder` makes a model of a published checkpoint")
+    (project / "folder" / "a.toml").write_text(spec())
+    (project / "folder" / "deeper").mkdir()
+    told("name what is meant: `folder/a.toml`")
+    zoo.save(zoo.build("folder/a.toml"), "folder/deeper")
+    told("name what is meant: `folder/a.toml`, `folder/deeper`")
+    assert "did you mean `folder/deeper/model.safetensors`?" in refused(
+        "show", "folder/deeper/modle.safetensors"
+    )
 
 
 def test_json_is_told_as_such(refused: Refused, project: Path) -> None:

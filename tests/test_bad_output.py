@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trials import contents, spec
+from trials import Refused, contents, spec
 
+import zoo
 from zoo.cli import run
+from zoo.errors import WeightsError
 
 
 def process(
@@ -70,6 +72,31 @@ def test_an_output_folder_that_cannot_be(
         r"error: cannot write '.*': \w.*\n +.*help: what was there is untouched", told.err
     )
     assert contents(project) == built
+
+
+@pytest.mark.parametrize("name", ["x.pt", "x.PTH", "x.bin", "x.ckpt", "x.h5", "x.onnx", "x.gguf"])
+@pytest.mark.parametrize("shards", [[], ["--max-shard-bytes", "999"]], ids=["file", "shards"])
+def test_a_name_of_another_format(
+    name: str, shards: list[str], project: Path, refused: Refused
+) -> None:
+    """It would be a folder, which no program that reads such files could read."""
+    (project / "spec.toml").write_text(spec())
+    told = refused("build", "spec.toml", "-o", f"out/{name}", *shards)
+    assert f"'out/{name}' would be no {Path(name).suffix} file" in told
+    file = "" if shards else "'out/x.safetensors', or "
+    assert f"help: write {file}'out/x', a folder" in told
+    model = zoo.build("spec.toml")
+    with pytest.raises(WeightsError, match=f"'{name}' would be no"):
+        zoo.save(model, name)
+    assert not Path(name).exists()
+
+
+def test_a_folder_may_be_named_with_a_dot(project: Path) -> None:
+    (project / "there.bin").mkdir()
+    model = zoo.build(spec())
+    for name in ("bert-base.uncased", "qwen2.5", "there.bin"):
+        zoo.save(model, name)
+        assert (project / name / "model.safetensors").is_file()
 
 
 def test_a_disk_that_is_full(built: dict[str, bytes], project: Path) -> None:

@@ -252,7 +252,13 @@ BUILDING: dict[str, tuple[str, str]] = {
     "raises": ("raise RuntimeError('cannot')", "building bad failed: RuntimeError: cannot"),
     "asserts": ("assert False", "building bad failed: AssertionError"),
     "exits": ("raise SystemExit(0)", "building bad failed: SystemExit: 0"),
-    "returns nothing": ("return None", "building bad failed: AttributeError"),
+    "returns nothing": (
+        "return None",
+        "`build` of ffn.mine (Mine) returned None, and not an nn.Module\n  {file}, in Mine.build\n"
+        "      = help: end it with `return` and the module",
+    ),
+    "returns the class": ("return Module", "(Mine) returned the class `Module`, and not an"),
+    "returns another thing": ("return [1, 2]", "(Mine) returned `[1, 2]`, a list, and not an"),
     "builds another width": (
         "return Module(9)",
         "up_proj.weight` is a float parameter [9, 9] in the module and a float parameter [8, 8] in",
@@ -266,6 +272,9 @@ def test_a_plugin_whose_build_fails(
 ) -> None:
     write_plugin(project, GOOD.replace("return Module(self.d_model)", code))
     assert run(["validate", "spec.toml"]) == 0
+    (file,) = project.glob("plugins/*.py")
+    line = file.read_text().split("\n").index("    def build(self):") + 1
+    message = message.replace("{file}", f"{file}:{line}")
     with pytest.raises(zoo.PluginError, match=re.escape(message)):
         zoo.build("spec.toml")
     assert list(project.glob("bad*")) == []
@@ -288,7 +297,14 @@ def test_a_plugin_whose_build_fails(
             "builder",
             "from zoo.slots import Builder\n"
             "class Mine(Builder):\n    def build(self):\n        return None\n",
-            "`build` returned a NoneType, not a zoo.Transformer",
+            "`build` of builder.mine (Mine) returned None, and not an nn.Module",
+        ),
+        (
+            "builder",
+            "from zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def build(self):\n"
+            "        from torch import nn\n        return nn.Identity()\n",
+            "`build` returned a Identity, not a zoo.Transformer",
         ),
         (
             "builder",

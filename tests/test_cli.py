@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -20,6 +19,7 @@ import click
 import pytest
 import torch
 from safetensors.torch import load_file
+from trials import on_terminal
 
 import zoo
 from zoo.byte_counts import human_bytes
@@ -592,25 +592,7 @@ def test_statuses_and_streams_of_a_process() -> None:
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_progress_is_shown_on_a_terminal_and_on_stderr_only(as_json: bool) -> None:
-    shown, screen = pty.openpty()
-    running = subprocess.Popen(
-        [sys.executable, "-m", "zoo", "build", "tiny.toml", *(["--json"] * as_json)],
-        stdout=subprocess.PIPE,
-        stderr=screen,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
-        text=True,
-    )
-    os.close(screen)
-    on_screen = b""
-    while True:
-        try:
-            part = os.read(shown, 4096)
-        except OSError:  # the other side is closed
-            break
-        on_screen += part
-    out, _ = running.communicate()
-    os.close(shown)
-    assert running.returncode == 0
+    out, on_screen = on_terminal("build", "tiny.toml", *(["--json"] * as_json))
     assert b"building tiny" in on_screen
     assert "building" not in out
     assert b"sha256" not in on_screen

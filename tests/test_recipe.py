@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from toy_training import MODEL, RECIPE, write_toy
+from toy_training import MODEL, PAIRS, RECIPE, write_toy
 from trials import Refused
 
 from zoo.errors import SpecError
+from zoo.reading import read_spec
 from zoo.training.recipe import read_recipe
 from zoo.training.tables import AdamW, InverseSqrt, Tsv
 
@@ -158,6 +160,94 @@ def test_what_does_not_fit_together_is_refused(
 ) -> None:
     write_toy(project, RECIPE.replace(*recipe), MODEL.replace(*model))
     assert told in refused("train", "recipe.toml", "-o", "out")
+
+
+@pytest.mark.parametrize(("recipe", "model", "told"), REFUSALS.values(), ids=REFUSALS)
+def test_validating_tells_the_same_without_torch(
+    project: Path,
+    recipe: tuple[str, str],
+    model: tuple[str, str],
+    told: str,
+) -> None:
+    write_toy(project, RECIPE.replace(*recipe), MODEL.replace(*model))
+    status, _, err = validated(project, "recipe.toml")
+    if "tokens, and the model's vocabulary" in told:  # known once it is learned
+        assert (status, err) == (0, "")
+    else:
+        assert status == 2
+        assert told in err
+
+
+def validated(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """`zoo validate` in a process of its own, which must not import torch."""
+    code = (
+        "import sys; from zoo.cli import run; status = run(['validate', *sys.argv[1:]]); "
+        "assert not {'torch', 'numpy', 'accelerate', 'datasets'} & set(sys.modules); "
+        "sys.exit(status)"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_valid_recipe_is_told_with_its_model_and_examples(project: Path) -> None:
+    write_toy(project)
+    model = read_spec("model.toml")
+    status, out, err = validated(project, "recipe.toml", "model.toml", "--json")
+    assert (status, err) == (0, "")
+    recipe, spec = json.loads(out)
+    assert recipe == {
+        "spec": "recipe.toml",
+        "valid": True,
+        "name": "toy",
+        "model": "toy",
+        "digest": model.digest,
+        "parameters": model.n_parameters,
+        "examples": {"train": len(PAIRS) - 4, "valid": 4, "test": 0},
+    }
+    assert spec["digest"] == model.digest
+    assert validated(project, "recipe.toml")[1] == (
+        f"recipe.toml: toy, model: toy {model.digest}, examples: {len(PAIRS) - 4} train, 4 valid\n"
+    )
+
+
+def test_validating_tells_at_once_all_that_a_recipe_names_and_is_not_there(project: Path) -> None:
+    text = RECIPE.replace("toy.tsv", "toi.tsv").replace("valid = 4", 'valid = "no.tsv"')
+    write_toy(project, text.replace("model.toml", "modell.toml"))
+    (project / "wrong.toml").write_text(RECIPE.replace("steps", "stepps"))
+    status, out, err = validated(project, "recipe.toml", "wrong.toml", "model.toml")
+    assert (status, out.split(":")[0]) == (2, "model.toml")
+    for place, message in {
+        "recipe.toml:3:9": "`modell.toml` does not exist",
+        "recipe.toml:7:9": "the data file 'toi.tsv' cannot be read",
+        "recipe.toml:8:9": "the data file 'no.tsv' cannot be read",
+        "wrong.toml:22:1": "unknown key `stepps`",
+    }.items():
+        assert f"{place}: error: {message}" in err
+
+
+def test_validating_looks_for_data_where_training_does(project: Path) -> None:
+    write_toy(project)
+    (project / "data").mkdir()
+    (project / "toy.tsv").rename(project / "data" / "toy.tsv")
+    assert validated(project, "recipe.toml")[0] == 2
+    assert validated(project, "recipe.toml", "--data", "data")[0] == 0
+
+
+def test_validating_fetches_nothing(project: Path) -> None:
+    data = 'kind = "datasets"\npath = "someone/something"\ntarget = "text"'
+    write_toy(project, RECIPE.replace('kind = "tsv"\ntrain = "toy.tsv"', data))
+    status, out, _ = validated(project, "recipe.toml", "--json")
+    assert (status, json.loads(out)[0]["examples"]) == (0, None)
+
+
+def test_a_spec_is_no_recipe(project: Path, refused: Refused) -> None:
+    write_toy(project)
+    assert "model.toml:3:1: error: this is the spec of a model" in refused("train", "model.toml")
+    for command in ("build", "show"):
+        assert "recipe.toml: error: this is a recipe" in refused(command, "recipe.toml")
+    (project / "neither.toml").write_text('format = 1\nname = "neither"\n')
+    assert "the key `builder` is missing" in refused("validate", "neither.toml")
 
 
 def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None:

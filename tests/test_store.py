@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 from hostile import joined, parts
 from published_models import LOCAL, SPEC, bundle, entry, register, sha256, weights, write_files
-from trials import Refused, contents
+from trials import Refused, contents, on_terminal
 
 import zoo
 from zoo.byte_counts import human_bytes
 from zoo.cli import run
 from zoo.pretrained import DeprecatedName, File, find_pretrained
+from zoo.store.checking import verify
 from zoo.store.files import Store
 from zoo.store.first_use import record, with_trusted
+from zoo.store.refs import refs
 
 
 @pytest.fixture
@@ -164,6 +166,23 @@ def test_damage_in_the_store_is_found_and_mended(
     assert run(["pull", "small"]) == 0
     assert run(["verify"]) == 0
     assert {path.name for path in store.root.rglob("model.safetensors")} == {"model.safetensors"}
+
+
+def test_how_far_verifying_is_is_shown_on_a_terminal(published: Path, store: Store) -> None:
+    assert run(["pull", "small"]) == 0
+    out, on_screen = on_terminal("verify", "small")
+    assert b"small.v1" in on_screen
+    assert re.search(rb"m(\d+\.\d)/\1 kB", on_screen)  # all of it is done
+    assert out.startswith("small.v1@")
+    assert out.count("\n") == 1
+
+
+def test_the_progress_of_verifying_counts_every_byte(published: Path, store: Store) -> None:
+    assert run(["pull", "small"]) == 0
+    (ref,) = refs(store)
+    sizes: list[int] = []
+    assert verify(ref, store, zoo.load_registry(), on_bytes=sizes.append).is_right
+    assert sum(sizes) == ref.n_bytes
 
 
 # --- loading from the store -----------------------------------------------------------------------

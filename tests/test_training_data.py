@@ -96,6 +96,21 @@ def test_every_bad_line_is_told(tmp_path: Path) -> None:
     assert [problem.place.line for problem in caught.value.problems if problem.place] == [1, 2, 4]
 
 
+def test_of_many_bad_lines_the_first_are_told_and_the_others_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\tb\n" + 4321 * "a\n")
+    (tmp_path / "b.tsv").write_text(11 * "\tb\n")
+    with pytest.raises(TrainingError) as caught:
+        read_data(Tsv(train="a.tsv", test="b.tsv"), tmp_path, 0)
+    places = [problem.place for problem in caught.value.problems if problem.place]
+    of_file = {
+        name: [p.line for p in places if p.file.endswith(name)] for name in ("a.tsv", "b.tsv")
+    }
+    assert of_file == {"a.tsv": [*range(2, 12), None], "b.tsv": [*range(1, 11), None]}
+    told = str(caught.value)
+    assert "a.tsv: error: 4,311 more lines have one side missing" in told
+    assert "b.tsv: error: 1 more line has one side missing" in told
+
+
 @pytest.mark.parametrize(
     ("de", "en", "short"), [("x\ny\n", "1\n2\n3\n", "a.de"), ("x\ny", "1", "a.en")]
 )

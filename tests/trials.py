@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,3 +39,28 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if "__pycache__" not in path.parts
     }
+
+
+def on_terminal(*arguments: str) -> tuple[str, bytes]:
+    """Run a command that must succeed; what it writes to stdout, a pipe, and to stderr, a terminal
+    of 80 columns."""
+    shown, screen = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "zoo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=screen,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+        text=True,
+    )
+    os.close(screen)
+    on_screen = b""
+    while True:
+        try:
+            part = os.read(shown, 4096)
+        except OSError:  # the other side is closed
+            break
+        on_screen += part
+    out, _ = running.communicate()
+    os.close(shown)
+    assert running.returncode == 0, on_screen.decode()
+    return out, on_screen

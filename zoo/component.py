@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic_core import PydanticCustomError, core_schema
 
 from zoo.layout import Layout
+from zoo.module_built import returns_module
 from zoo.plugin_errors import plugin_code
 
 if TYPE_CHECKING:
@@ -158,6 +159,8 @@ class Component(BaseModel):
                 f"the description {cls.__name__} has an `__init__`: its values are its fields, "
                 "and what follows from them is a property"
             )
+        if "build" in vars(cls):
+            cls.build = returns_module(cls.build)  # type: ignore[method-assign]
 
     def layout(self) -> Layout:
         """The tensors of the module that `build` returns, without building it."""

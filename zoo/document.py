@@ -153,7 +153,9 @@ def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str |
         near = nearest(path.name, (other.name for other in path.parent.glob("*.toml")))
         return f"{name} does not exist", f"did you mean `{near}`?" if near else None
     if isinstance(error, IsADirectoryError):
-        return f"{name} is a directory", "name a .toml file in it"
+        from zoo.inside import inside  # here: only a mistake needs it
+
+        return f"{name} is a directory", inside(path)
     if isinstance(error, OSError):
         return f"{name} cannot be read: {error.strerror}", None
     return f"{name} is not a path", None  # it holds a NUL

@@ -165,6 +165,11 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=position)
 
 
+def placed(error: ZooError, place: Place) -> ZooError:
+    """The error with `place` for each of its problems that has none of its own."""
+    return type(error)(problem._replace(place=problem.place or place) for problem in error.problems)
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
     """A help text: the nearest known name; when nothing is near, `otherwise`, or the list of names
     unless that is given."""

@@ -42,7 +42,10 @@ class OpenFile:
             OSError: it cannot be opened.
         """
         if not path.is_file():
-            raise WeightsError(Problem("there is no such weights file", Place(str(path))))
+            from zoo.inside import near  # here: only a mistake needs it
+
+            message = "there is no such weights file"
+            raise WeightsError(Problem(message, Place(str(path)), near(path)))
         # Not blocking, should the file have become a pipe meanwhile.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         file = stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))

@@ -17,6 +17,9 @@ from zoo.validate import validate
 if TYPE_CHECKING:
     from zoo.weights_file import Header
 
+OF_SPECS = ("builder", "extends")
+"""Keys of which each spec has one, and no recipe for training any."""
+
 
 def read_spec(
     source: str | Path | Mapping[str, Any], *, registry: Registry | None = None
@@ -34,14 +37,31 @@ def read_spec(
         PluginError: a plugin that the spec names cannot be loaded.
     """
     registry = load_registry() if registry is None else registry
-    return spec_of(_document(source, registry), registry)
+    return spec_of(find_document(source, registry), registry)
 
 
 def spec_of(document: Document, registry: Registry) -> ModelSpec:
     """The spec of a document, within the registry's budget. Raises as `read_spec`."""
+    if is_recipe(document):
+        message = "this is a recipe for training, and no model's spec"
+        hint = "`zoo train` trains by it, `zoo validate` checks it; its `model` names the spec"
+        raise SpecError(Problem(message, Place(document.name), hint))
     spec = validate(resolve(document, registry))
     check_budget(spec, registry.budget, Place(document.name))
     return spec
+
+
+def is_recipe(document: Document) -> bool:
+    """Whether a file is a recipe for training, and not the spec of a model: what it holds tells.
+
+    One that has neither a builder nor a spec to extend is a recipe if it has a key that only
+    recipes have.
+    """
+    if not document.data.keys().isdisjoint(OF_SPECS):
+        return False
+    from zoo.training.recipe import OF_RECIPES  # here: a spec, as a rule, does without
+
+    return not document.data.keys().isdisjoint(OF_RECIPES)
 
 
 def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | None]:
@@ -85,7 +105,8 @@ def _stored(name: str, registry: Registry) -> Path | None:
     return store.snapshot(ref.files)
 
 
-def _document(source: str | Path | Mapping[str, Any], registry: Registry) -> Document:
+def find_document(source: str | Path | Mapping[str, Any], registry: Registry) -> Document:
+    """The text or data that `read_spec` reads; arguments and errors are its own."""
     if isinstance(source, Mapping):
         return from_data(dict(source), "<data>", budget=registry.budget)
     if isinstance(source, str) and "\n" in source:

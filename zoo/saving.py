@@ -29,8 +29,6 @@ DTYPES = {
 }
 """torch's dtypes that a model may store, with their names in a header."""
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 """The same by those names."""
 
 
@@ -51,7 +49,7 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
 
     Raises:
         WeightsError: the model has no values, its tensors are not those of its spec, or this
-            process has but a share of it.
+            process has but a share of it; or `path` is named as a file of another format.
         ZooError: the file cannot be written.
     """
     _refuse_share(model)

@@ -17,7 +17,6 @@ from zoo.errors import Place, Problem, ZooError
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
-    from zoo.spec import ModelSpec
 
 spec_argument = click.argument("spec", shell_complete=complete_models)
 
@@ -98,50 +97,83 @@ def _build_text(report: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("specs", nargs=-1, required=True, shell_complete=complete_models)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_models)
+@click.option(
+    "-d",
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of the data files of recipes.  [default: the recipe's]",
+)
 @json_option
 @click.pass_obj
-def validate(layers: Layers, specs: tuple[str, ...], as_json: bool) -> None:
-    """Check each SPEC and report every problem of all of them."""
+def validate(layers: Layers, files: tuple[str, ...], data: Path | None, as_json: bool) -> None:
+    """Check specs and recipes, and report every problem.
+
+    Each FILE is the spec of a model, or a recipe for training; a registered model's name does, too.
+    A recipe is checked with its model, its data and its tokenizer, as `zoo train` does first.
+    """
     registry = layers()
     report: list[dict[str, Any]] = []
     problems: list[Problem] = []
-    for spec in specs:
-        found, wrong = _validate_one(spec, registry)
-        problems += wrong
-        report.append({"spec": spec, "valid": found is not None, **_told_of(found, wrong)})
-    lines = [f"{one['spec']}: {one['name']} {one['digest']}" for one in report if one["valid"]]
+    for file in files:
+        try:
+            told = _validate_one(file, data, registry)
+        except ZooError as error:
+            problems += error.problems
+            report.append({"spec": file, "valid": False, "problems": _told_of(error.problems)})
+        else:
+            report.append({"spec": file, "valid": True, **told})
+    lines = [_valid_text(one) for one in report if one["valid"]]
     if as_json or lines:
         print_report(as_json, report, lambda _: "\n".join(lines))
     if problems:
         raise ZooError(problems)
 
 
-def _validate_one(spec: str, registry: Registry) -> tuple[ModelSpec | None, Sequence[Problem]]:
-    try:
-        found = zoo.read_spec(spec, registry=registry)
-        _ = found.n_parameters  # the layout has to be sound too
-    except ZooError as error:
-        return None, error.problems
-    return found, ()
+def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str, Any]:
+    """What is told of a spec, or of a recipe and its model, that is right."""
+    from zoo.reading import find_document, is_recipe, spec_of
 
-
-def _told_of(found: ModelSpec | None, problems: Sequence[Problem]) -> dict[str, Any]:
-    if found is not None:
+    document = find_document(file, registry)
+    if not is_recipe(document):
+        found = spec_of(document, registry)
         return {"name": found.name, "digest": found.digest, "parameters": found.n_parameters}
-    told = [(one, one.place or Place("")) for one in problems]
+    from zoo.training.checking import check_recipe
+    from zoo.training.recipe import recipe_of
+
+    recipe = recipe_of(document)
+    spec, splits = check_recipe(recipe, recipe.folder if data is None else data, registry)
     return {
-        "problems": [
-            {
-                "message": one.message,
-                "file": place.file or None,
-                "line": place.line,
-                "column": place.column,
-                "help": one.help,
-            }
-            for one, place in told
-        ]
+        "name": recipe.head.name,
+        "model": spec.name,
+        "digest": spec.digest,
+        "parameters": spec.n_parameters,
+        "examples": splits and {part: len(found) for part, found in splits._asdict().items()},
     }
+
+
+def _valid_text(report: dict[str, Any]) -> str:
+    told = f"{report['spec']}: {report['name']}"
+    if "model" not in report:
+        return f"{told} {report['digest']}"
+    counts = [f"{n:,} {part}" for part, n in (report["examples"] or {}).items() if n]
+    examples = f", examples: {', '.join(counts)}" if counts else ""
+    return f"{told}, model: {report['model']} {report['digest']}{examples}"
+
+
+def _told_of(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+    told = [(one, one.place or Place("")) for one in problems]
+    return [
+        {
+            "message": one.message,
+            "file": place.file or None,
+            "line": place.line,
+            "column": place.column,
+            "help": one.help,
+        }
+        for one, place in told
+    ]
 
 
 @click.command()

@@ -116,9 +116,12 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
     found = _refs(names, registry, store)
     if not found:
         click.echo("there are no models in the store")
-    verdicts = [verify(ref, store, registry, fingerprint=fingerprint) for ref in found]
-    for verdict in verdicts:
+    verdicts: list[Verdict] = []
+    for ref in found:
+        with bytes_bar(ref.name, ref.n_bytes) as bar:
+            verdict = verify(ref, store, registry, fingerprint=fingerprint, on_bytes=bar.advance)
         click.echo(_verdict_text(verdict, fingerprint))
+        verdicts.append(verdict)
     if wrong := [_wrong(verdict) for verdict in verdicts if not verdict.is_right]:
         raise StoreError(wrong)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,13 +31,21 @@ class Verdict:
         return not self.damaged and near
 
 
-def verify(ref: Ref, store: Store, registry: Registry, *, fingerprint: bool = False) -> Verdict:
-    """Hold the files of a model against their digests, and its outputs against its fingerprint.
+def verify(
+    ref: Ref,
+    store: Store,
+    registry: Registry,
+    *,
+    fingerprint: bool = False,
+    on_bytes: Callable[[int], None] = lambda n: None,
+) -> Verdict:
+    """Hold the files of a model against their digests, and, with `fingerprint`, its outputs against
+    its fingerprint. `on_bytes` is called with the number of bytes read since the last call.
 
     Raises:
         ZooError: the model cannot be built or loaded.
     """
-    wrong = tuple(damaged(restored(store, ref), ref.files))
+    wrong = tuple(damaged(restored(store, ref), ref.files, on_bytes))
     stated = find_pretrained(ref.name, registry) if fingerprint else None
     if wrong or stated is None or stated.card.fingerprint is None:
         return Verdict(ref, wrong)

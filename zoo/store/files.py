@@ -21,7 +21,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +32,8 @@ from zoo.pretrained import File
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 """What file systems say that have no hard links, or no more of them."""
+_STEP = 1 << 20
+"""Bytes that are read at a time."""
 
 
 class StoreError(ZooError):
@@ -163,9 +165,11 @@ def snapshot_id(files: Mapping[str, File]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def damaged(folder: Path, files: Mapping[str, File]) -> Iterator[str]:
+def damaged(
+    folder: Path, files: Mapping[str, File], on_bytes: Callable[[int], None] = lambda n: None
+) -> Iterator[str]:
     """The files that are missing from a folder, have other bytes than they should, or should not be
-    there. All cores read."""
+    there. All cores read, and each calls `on_bytes` with the number of bytes that it has read."""
     try:
         paths = [path for path in folder.rglob("*") if not path.is_dir()]
     except OSError:  # it cannot be read, or is removed meanwhile
@@ -174,7 +178,7 @@ def damaged(folder: Path, files: Mapping[str, File]) -> Iterator[str]:
 
     def right(path: str) -> bool:
         try:
-            return digest(folder / path) == files[path]
+            return digest(folder / path, on_bytes) == files[path]
         except OSError:
             return False
 
@@ -185,11 +189,16 @@ def damaged(folder: Path, files: Mapping[str, File]) -> Iterator[str]:
                 yield path
 
 
-def digest(path: Path) -> File:
-    """The size and SHA-256 of a file."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return File(size=file.tell(), sha256=sha256)
+def digest(path: Path, on_bytes: Callable[[int], None] = lambda n: None) -> File:
+    """The size and SHA-256 of a file; `on_bytes` is called with the number of bytes read since the
+    last call."""
+    sha256, size, buffer = hashlib.sha256(), 0, memoryview(bytearray(_STEP))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            sha256.update(buffer[:count])
+            size += count
+            on_bytes(count)
+    return File(size=size, sha256=sha256.hexdigest())
 
 
 def digests(folder: Path, names: Iterable[str] | None = None) -> dict[str, File]:

@@ -8,12 +8,18 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.errors import Place, Problem, TrainingError
+from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv
 
+MAX_LINES = 10
+"""Wrong lines of a file that are told one by one. Where there are more, one cause is behind them
+all, as columns in another order; the mistakes of a recipe or a spec are each its own."""
 
-def read_data(data: Data, folder: Path, seed: int) -> Splits:
+
+def read_data(
+    data: Data, folder: Path, seed: int, place_of: Callable[[str], Place] | None = None
+) -> Splits:
     """Read the examples of a recipe's `[data]` in three parts. Of the training data, each counts
     once; a file of its own that is measured on stays as it is.
 
@@ -21,21 +27,31 @@ def read_data(data: Data, folder: Path, seed: int) -> Splits:
         data: the table.
         folder: what its file names are relative to.
         seed: decides what is held out, where the table gives a number.
+        place_of: where the recipe says what a part is, for what is wrong with its files.
 
     Raises:
-        TrainingError: a file is missing, empty, not UTF-8, or has a line with one side missing;
-            every such line is told.
+        TrainingError: files are missing, empty, not UTF-8, or have lines with one side missing: all
+            that is wrong with the three parts, but of the lines of a file only the first.
     """
     read = _reader(data, folder)
-    train = list(dict.fromkeys(read(data.train)))
-    parts = [data.test, data.valid]
-    n_held_out = [part if isinstance(part, int) else 0 for part in parts]
-    rest, *taken = held_out(train, n_held_out, seed)
-    test, valid = (
-        found if isinstance(part, int) else read(part)
-        for part, found in zip(parts, taken, strict=True)
-    )
-    return Splits(train=rest, valid=valid, test=test)
+    problems: list[Problem] = []
+
+    def part(name: str, stated: Any) -> list[Example]:
+        if isinstance(stated, int):
+            return []  # held out of the training data
+        try:
+            return read(stated)
+        except TrainingError as error:
+            problems.extend((placed(error, place_of(name)) if place_of else error).problems)
+            return []
+
+    train = list(dict.fromkeys(part("train", data.train)))
+    valid, test = part("valid", data.valid), part("test", data.test)
+    if problems:
+        raise TrainingError(problems)
+    n_held_out = [n if isinstance(n, int) else 0 for n in (data.test, data.valid)]
+    rest, test_taken, valid_taken = held_out(train, n_held_out, seed)
+    return Splits(train=rest, valid=valid or valid_taken, test=test or test_taken)
 
 
 Read = Callable[[Any], list[Example]]
@@ -108,24 +124,30 @@ class _Line(NamedTuple):
 def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
     """The examples of these lines."""
     examples: list[Example] = []
-    problems: list[Problem] = []
+    wrong: list[_Line] = []
     for line in lines:
-        if not line.source and not line.target:  # an empty line
-            continue
-        if line.source == "":
-            problems.append(Problem("the source is missing", line.source_at.place()))
-        elif not line.target:
-            at = line.target_at or line.source_at
-            one_column = line.target_at is None and at.text and "\t" not in at.text
-            hint = "a tab separates the columns" if one_column else None
-            problems.append(Problem("the target is missing", at.place(max(1, len(at.text))), hint))
-        else:
+        if line.source != "" and line.target:
             examples.append(Example(line.source, line.target))
-    if problems:
+        elif line.source or line.target:  # else it is an empty line
+            wrong.append(line)
+    if wrong:
+        problems = [_one_sided(line) for line in wrong[:MAX_LINES]]
+        if left := len(wrong) - len(problems):
+            lines_have = "1 more line has" if left == 1 else f"{left:,} more lines have"
+            problems.append(Problem(f"{lines_have} one side missing", Place(str(path))))
         raise TrainingError(problems)
     if not examples:
         raise TrainingError(Problem("there is nothing to learn from: no lines", Place(str(path))))
     return examples
+
+
+def _one_sided(line: _Line) -> Problem:
+    if line.source == "":
+        return Problem("the source is missing", line.source_at.place())
+    at = line.target_at or line.source_at
+    one_column = line.target_at is None and at.text and "\t" not in at.text
+    hint = "a tab separates the columns" if one_column else None
+    return Problem("the target is missing", at.place(max(1, len(at.text))), hint)
 
 
 def _tsv(path: Path, data: Tsv) -> Iterator[_Line]:

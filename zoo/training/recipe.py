@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
-from zoo.errors import Findings, Problem, did_you_mean, quoted
+from zoo.errors import Findings, Problem, SpecError, did_you_mean, quoted
+from zoo.reading import OF_SPECS
 from zoo.training.tables import (
     DATA,
     OPTIMIZERS,
@@ -39,6 +40,8 @@ _KINDS: Mapping[str, Mapping[str, type[Table]]] = {
     "schedule": SCHEDULES,
 }
 _TABLES: Mapping[str, type[Table]] = {"training": Training, "evaluation": Evaluation}
+OF_RECIPES = ("model", *_KINDS, *_TABLES)
+"""Keys that recipes have and specs do not."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,16 @@ def read_recipe(path: Path) -> Recipe:
     Raises:
         SpecError: every problem found, each with its place.
     """
-    document = read_document(path)
+    return recipe_of(read_document(path))
+
+
+def recipe_of(document: Document) -> Recipe:
+    """The recipe of a document. Raises as `read_recipe`."""
+    for key in OF_SPECS:
+        if key in document.data:
+            hint = "a recipe names it as its `model`; `zoo build` makes it without training"
+            message = "this is the spec of a model, and no recipe"
+            raise SpecError(Problem(message, document.place((key,)), hint))
     reader = _Reader(document)
     tables = {
         **{name: reader.of_kind(name, kinds) for name, kinds in _KINDS.items()},

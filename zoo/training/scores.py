@@ -14,10 +14,10 @@ from zoo.loading import load
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
 from zoo.training.batches import Row, batches
-from zoo.training.data import read_data
 from zoo.training.extras import imported
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.split import Example
+from zoo.training.start import find_data
 from zoo.training.tokens import Tokens, read_tokens
 from zoo.transformer import Transformer
 
@@ -49,7 +49,7 @@ def score(
     recipe = read_recipe(folder / RECIPE)
     model = load(folder, device=device, dtype=torch.float32, registry=registry)
     sides = model.spec.model.generation
-    test = read_data(recipe.data, folder if data is None else Path(data), recipe.head.seed).test
+    test = find_data(recipe, folder if data is None else Path(data)).test
     if sides is None or not test or test[0].source is None:
         place = recipe.document.place(("data", "test"), value=True)
         raise TrainingError(Problem("the recipe has no test data of pairs", place))

@@ -19,6 +19,9 @@ from zoo.training.split import Example
 from zoo.training.tables import Bpe, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table
 
+_PAD = 0
+"""The id of padding in what is learned: its special tokens come first."""
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -73,18 +76,22 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], model: Generation) -> 
         one = _learn(table, targets, model.target_vocab, begins=True)
         return with_specials(one, one, table, model)
     if table.shared:
-        if model.source_vocab != model.target_vocab:
-            raise TrainingError(
-                Problem(
-                    f"one vocabulary cannot serve {model.source_vocab:,} source and "
-                    f"{model.target_vocab:,} target tokens",
-                    help="give the spec one size, or the recipe's tokenizer `shared = false`",
-                )
-            )
+        _check_shared(model)
         one = _learn(table, [*sources, *targets], model.target_vocab)
         return with_specials(one, one, table, model)
     source = _learn(table, sources, model.source_vocab)
     return with_specials(source, _learn(table, targets, model.target_vocab), table, model)
+
+
+def _check_shared(model: Generation) -> None:
+    if model.source_vocab not in (None, model.target_vocab):
+        raise TrainingError(
+            Problem(
+                f"one vocabulary cannot serve {model.source_vocab:,} source and "
+                f"{model.target_vocab:,} target tokens",
+                help="give the spec one size, or the recipe's tokenizer `shared = false`",
+            )
+        )
 
 
 def read_tokens(folder: Path, table: Table, model: Generation) -> Tokens:
@@ -138,6 +145,22 @@ def tokens_of(
     return read_tokens(start if start.is_dir() else start.parent, table, model)
 
 
+def check_tokenizer(table: Table, model: Generation, folder: Path, start: Path | None) -> None:
+    """Refuse what `tokens_of` refuses, as far as that is known before a tokenizer is learned.
+    Arguments and errors are those of `tokens_of`."""
+    if not isinstance(table, Bpe):
+        tokens_of(table, (), model, folder, start)
+        return
+    if table.shared:
+        _check_shared(model)
+    problems = [
+        *_other_padding("source", _PAD, model.source_pad_id),
+        *_other_padding("target", _PAD, model.pad_id),
+    ]
+    if problems:
+        raise TrainingError(problems)
+
+
 def with_specials(source: Any, target: Any, table: Specials, model: Generation) -> Tokens:
     """The tokenizers with their special ids, held against the model.
 
@@ -177,6 +200,10 @@ def _disagreements(
             f"{vocab:,}",
             help=f"state the vocabulary's size in the spec: {size}",
         )
+    yield from _other_padding(name, pad, pad_id)
+
+
+def _other_padding(name: str, pad: int, pad_id: int | None) -> Iterable[Problem]:
     if pad_id is not None and pad_id != pad:
         yield Problem(
             f"the tokenizer and the model disagree: padding is {pad} for the {name} tokenizer, and "

@@ -1,0 +1,51 @@
+"""What in a folder could be meant, where a command takes a file: the help of an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zoo.errors import nearest, quoted
+
+_MOST = 4
+"""Names that are listed."""
+_CHECKPOINT = "config.json"
+_REGISTRY = "registry.toml"
+
+
+def inside(folder: Path) -> str:
+    """A help text: the specs, recipes and weights in a folder and in those below it, or else what
+    is there instead."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        return f"the folder cannot be read: {error.strerror}"
+    if not paths:
+        return "the folder is empty"
+    if found := [path for path in paths if _is_meant(path)]:
+        return f"name what is meant: {_listed(found)}"
+    if folder / _CHECKPOINT in paths:
+        return f"`zoo import {folder}` makes a model of a published checkpoint"
+    held = [Path(path.name) for path in paths]
+    return f"there is no spec (.toml) and no .safetensors in it, but {_listed(held)}"
+
+
+def near(path: Path) -> str | None:
+    """A help text for weights that are not there: the nearest name beside them, or what is in their
+    folder; None if there is no such folder either."""
+    if path.is_dir() or not path.parent.is_dir():
+        return inside(path) if path.is_dir() else None
+    others = {other.name: other for other in path.parent.glob("*.safetensors")}
+    if other := nearest(path.name, others):
+        return f"did you mean {quoted(others[other], 200)}?"
+    return inside(path.parent)
+
+
+def _is_meant(path: Path) -> bool:
+    if path.suffix in (".toml", ".safetensors"):
+        return path.is_file() and path.name != _REGISTRY
+    return path.is_dir() and any(path.glob("model.safetensors*"))
+
+
+def _listed(paths: list[Path]) -> str:
+    more = f" and {len(paths) - _MOST} more" if len(paths) > _MOST else ""
+    return ", ".join(quoted(path, 200) for path in paths[:_MOST]) + more

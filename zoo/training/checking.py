@@ -1,0 +1,67 @@
+"""A recipe checked without training: `zoo validate recipe.toml`. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from zoo.errors import Problem, SpecError, ZooError, placed
+from zoo.registry import Registry
+from zoo.spec import ModelSpec
+from zoo.training.recipe import Recipe
+from zoo.training.split import Splits
+from zoo.training.start import check_sides, find_data, find_start
+from zoo.training.tables import Datasets
+from zoo.training.tokens import check_tokenizer
+
+
+class Checked(NamedTuple):
+    """What a recipe trains, and on what."""
+
+    spec: ModelSpec
+    splits: Splits | None
+    """None for a data set of the package `datasets`, which might have to be fetched."""
+
+
+def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
+    """Check what a recipe names, as training does before it starts: its model, its data, and a
+    tokenizer that exists; and whether they fit each other.
+
+    Args:
+        recipe: a valid one.
+        folder: what the names of data files are relative to.
+        registry: where names are looked up.
+
+    Raises:
+        SpecError: every problem found, each with its place.
+    """
+    problems: list[Problem] = []
+    start = splits = None
+    with _noted(problems):
+        start = find_start(recipe, registry)
+    if not isinstance(recipe.data, Datasets):
+        with _noted(problems):
+            splits = find_data(recipe, folder)
+    if start is not None and splits is not None:
+        with _noted(problems):
+            check_sides(recipe, start, splits)
+    if start is not None:
+        with _noted(problems):
+            try:
+                check_tokenizer(recipe.tokenizer, start.sides, recipe.folder, start.weights)
+            except ZooError as error:
+                raise placed(error, recipe.document.place(("tokenizer",))) from None
+    if problems or start is None:
+        raise SpecError(problems)
+    return Checked(start.spec, splits)
+
+
+@contextmanager
+def _noted(problems: list[Problem]) -> Generator[None]:
+    """Go on after a user's mistake, once it is noted."""
+    try:
+        yield
+    except ZooError as error:
+        problems += error.problems

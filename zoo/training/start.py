@@ -1,0 +1,91 @@
+"""What a recipe names, found before training starts: its model and its data. Imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.purpose import Generation
+from zoo.reading import read_source
+from zoo.registry import Registry
+from zoo.spec import ModelSpec
+from zoo.training.data import read_data
+from zoo.training.recipe import Recipe
+from zoo.training.split import Splits
+from zoo.weights_file import weights_path
+
+
+class Start(NamedTuple):
+    """The model of a recipe."""
+
+    spec: ModelSpec
+    weights: Path | None
+    """Those of the saved model that training starts from, if it does."""
+    sides: Generation
+    """Its vocabularies."""
+
+
+def find_start(recipe: Recipe, registry: Registry) -> Start:
+    """The model that a recipe names.
+
+    Raises:
+        ZooError: there is none, or its spec or its file is wrong.
+        TrainingError: it cannot be trained by a recipe, or not on sequences of this length.
+    """
+    beside = recipe.folder / recipe.head.model
+    source = str(beside) if beside.exists() else recipe.head.model
+    try:
+        spec, header = read_source(source, registry)
+        _ = spec.n_parameters  # the layout has to be sound too
+    except ZooError as error:
+        raise placed(error, recipe.document.place(("model",), value=True)) from None
+    return Start(spec, None if header is None else weights_path(Path(source)), _sides(recipe, spec))
+
+
+def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:
+    found = spec.model.generation
+    if found is None or found.needs_memory or (found.has_source and found.source_vocab is None):
+        raise TrainingError(
+            Problem(
+                f"{spec.name} cannot be trained by a recipe",
+                recipe.document.place(("model",), value=True),
+                help="that takes a decoder, or an encoder and a decoder, from tokens to tokens",
+            )
+        )
+    limits = [limit for limit in (found.longest, found.longest_source) if limit is not None]
+    if limits and recipe.training.max_length > min(limits):
+        raise TrainingError(
+            Problem(
+                f"sequences of max_length = {recipe.training.max_length} tokens do not fit: "
+                f"{spec.name} has positions for {min(limits)}",
+                recipe.document.place(("training", "max_length"), value=True),
+                help=f"state `max_length = {min(limits)}` in `[training]`",
+            )
+        )
+    return found
+
+
+def find_data(recipe: Recipe, folder: Path) -> Splits:
+    """The examples that a recipe names, its files relative to `folder`. Raises as `read_data`."""
+    place = recipe.document.place
+    try:
+        return read_data(
+            recipe.data,
+            folder,
+            recipe.head.seed,
+            lambda part: place(("data", part), value=True),
+        )
+    except TrainingError as error:
+        raise placed(error, place(("data",))) from None
+
+
+def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
+    """Raises `TrainingError` if a model of pairs is to learn from text, or the other way round."""
+    has_source = splits.train[0].source is not None
+    if has_source == start.sides.has_source:
+        return
+    what = "pairs" if has_source else "text"
+    needs = "text, one line for each example" if has_source else "pairs of source and target"
+    place = recipe.document.place(("data", "kind"), value=True)
+    raise TrainingError(Problem(f"the data is {what}, and the model learns from {needs}", place))
