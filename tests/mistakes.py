@@ -61,7 +61,26 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     ),
     "a key of another table": (
         spec("«eps» = 1e-5"),
-        [("unknown key `eps`", "help: `eps` is a key of `encoder.block.self_attn.norm`")],
+        [
+            (
+                "unknown key `eps`",
+                "help: `eps` is a key of `encoder.block.self_attn.norm` and of "
+                "`decoder.block.self_attn.norm`",
+            )
+        ],
+    ),
+    "a key of both stacks": (
+        spec("«share_layers» = true"),
+        [
+            (
+                "unknown key `share_layers`",
+                "help: `share_layers` is a key of `encoder` and of `decoder`",
+            )
+        ],
+    ),
+    "another library's name for a key of another table": (
+        spec("«tie_word_embeddings» = true"),
+        [("unknown key `tie_word_embeddings`", "help: `tied` is a key of `head`")],
     ),
     "a boolean for an integer": (
         spec(d_ff="«true»"),

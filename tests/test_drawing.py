@@ -13,6 +13,7 @@ from drawings import SMALL, SVG, Drawing, drawn, within
 import zoo
 from zoo.drawing import to_svg
 from zoo.drawing.components import short_number
+from zoo.slots import SLOTS
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").rglob("*.toml"))
 PLACEMENTS = {
@@ -146,6 +147,16 @@ def test_positions_are_added_after_the_embedding_or_work_in_self_attention() -> 
     assert line[0][0] == position.right
     assert attention.top < line[0][1] < attention.bottom
     assert not [c for c in inside.sums() if not within(c, inside.frame())]
+
+
+def test_positions_of_given_vectors_are_drawn_once() -> None:
+    vectors = SMALL.replace('"decoder"', '"encoder"').replace("vocab = 100", "").strip()
+    learned = (
+        'embedding = "vectors"\nposition = { kind = "learned", max_length = 9 }\nhead = "none"'
+    )
+    drawing = drawn(f"{vectors}\n{learned}")
+    assert {part.attrib["data-role"] for part in drawing.parts} <= {*SLOTS, "cycle"}
+    assert sum("288 parameters" in text for text in drawing.texts) == 1
 
 
 @pytest.mark.parametrize(("final", "boxes"), [("true", 1), ("false", 0)])

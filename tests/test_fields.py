@@ -25,7 +25,6 @@ from zoo.only_with import OnlyWith
 from zoo.plugin_kit.hosts import SIZES, complete, with_hosts
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.spec import ModelSpec
-from zoo_components.modules.moe import auxiliary_loss
 
 Data = dict[str, Any]
 Keys = tuple[str | int, ...]
@@ -342,7 +341,7 @@ def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
     output.square().sum().backward()
     yield {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     yield dict(model.named_buffers())
-    yield {"auxiliary loss": auxiliary_loss(model)}
+    yield {"auxiliary loss": zoo.auxiliary_loss(model)}
 
 
 def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:

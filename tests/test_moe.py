@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import zoo
 from zoo_components.modules.experts import grouped_linear, grouped_outer
-from zoo_components.modules.moe import auxiliary_loss, load_balancing_loss
+from zoo_components.modules.moe import load_balancing_loss
 from zoo_components.moe import MixtureOfExperts, Router
 from zoo_components.norm import NoNorm
 
@@ -418,7 +418,7 @@ def test_load_balancing_loss_evens_the_load_out(score: str) -> None:
     for _ in range(100):
         module(x)
         optimizer.zero_grad()
-        auxiliary_loss(module).backward()
+        zoo.auxiliary_loss(module).backward()
         optimizer.step()
     assert before > 0.25
     assert largest_share() < 0.17
@@ -429,7 +429,7 @@ def test_auxiliary_loss_is_of_training_and_sums_over_modules() -> None:
         randomised(described(auxiliary_loss=c), seed) for seed, c in enumerate((0.5, 2.0, 0.0))
     )
     model = nn.Sequential(first, second, silent)
-    assert auxiliary_loss(model).item() == 0.0
+    assert zoo.auxiliary_loss(model).item() == 0.0
     x = tokens(20)
     model(x)
     assert silent.auxiliary_loss is None
@@ -440,12 +440,12 @@ def test_auxiliary_loss_is_of_training_and_sums_over_modules() -> None:
         return coefficient * N_EXPERTS * (counts / (2 * len(x)) * shares.mean(0)).sum()
 
     total = expected(first, x, 0.5) + expected(second, first(x), 2.0)
-    torch.testing.assert_close(auxiliary_loss(model), total)
+    torch.testing.assert_close(zoo.auxiliary_loss(model), total)
     with torch.no_grad():
         in_training = model(x)
     assert torch.equal(model.eval()(x), in_training)
     assert first.auxiliary_loss is None
-    assert auxiliary_loss(model).item() == 0.0
+    assert zoo.auxiliary_loss(model).item() == 0.0
 
 
 def test_a_model_can_be_copied_after_a_training_step() -> None:
@@ -478,7 +478,7 @@ def test_a_compiler_sees_one_graph() -> None:
         for run in (module, compiled):
             inputs = x.clone().requires_grad_()
             y = run(inputs)
-            (y.square().sum() + auxiliary_loss(run)).backward()
+            (y.square().sum() + zoo.auxiliary_loss(run)).backward()
             results.append([y, inputs.grad, *(p.grad for p in run.parameters())])
         for ours, theirs in zip(*results, strict=True):
             torch.testing.assert_close(ours, theirs)
@@ -520,7 +520,7 @@ def test_autocast_computes_the_experts_in_low_precision() -> None:
     module.experts.activation.register_forward_hook(lambda *call: seen.append(call[2].dtype))
     with torch.autocast("cpu", torch.bfloat16):
         y = module(x)
-        (y.float().square().sum() + auxiliary_loss(module)).backward()
+        (y.float().square().sum() + zoo.auxiliary_loss(module)).backward()
     assert seen == [torch.bfloat16]
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in module.parameters())
 

@@ -182,6 +182,22 @@ def test_bfloat16_is_that_of_published_models() -> None:
         assert (ours(x) != theirs(x)).double().mean() < 1e-3, described(norm)
 
 
+@each_norm
+@pytest.mark.filterwarnings("error")
+def test_autocast_takes_weights_that_are_wider_than_x(norm: Norm, formula: Formula) -> None:
+    """As `qk_norm` under autocast: float32 weights, bfloat16 queries."""
+    module = randomised(norm, torch.float32)
+    x = inputs(torch.bfloat16, rows=400)
+    torch.set_warn_always(True)  # else torch tells of a slow path once in a process
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = module(x)
+    finally:
+        torch.set_warn_always(False)
+    wide = {name: tensor.detach().double() for name, tensor in module.named_parameters()}
+    torch.testing.assert_close(y.double(), formula(x.double(), wide), rtol=2**-7, atol=1e-2)
+
+
 def test_layer_norm_1p_is_that_of_nemotron() -> None:
     from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
 

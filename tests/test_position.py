@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from drawings import SMALL
 from torch import Tensor
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
@@ -96,6 +98,17 @@ def test_table_is_rounded_once() -> None:
     module.reset_buffers(device="cpu")
     exact = torch.tensor(math.sin(4999 / 10000 ** (2 / 8)), dtype=torch.float64)
     assert module.table[4999, 2] == exact.bfloat16()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_that_is_cast_is_the_one_that_was_saved(dtype: torch.dtype, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL + 'position = "sinusoidal"\n')
+    model = zoo.build(tmp_path / "small.toml").bfloat16().to(dtype).eval()
+    zoo.save(model, tmp_path / "small.safetensors")
+    loaded = zoo.load(tmp_path / "small.safetensors").eval()
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        assert torch.equal(model(ids), loaded(ids))
 
 
 @pytest.mark.parametrize("zero", [False, True])

@@ -126,6 +126,16 @@ REFUSALS = {
         ),
         "toy cannot be trained by a recipe",
     ),
+    "a decoder that is not causal": (
+        ("", ""),
+        ("dropout", "decoder = { causal = false }\ndropout"),
+        "toy would see the tokens that it has to predict: `causal = false`",
+    ),
+    "a convolution over later positions": (
+        ("", ""),
+        ("dropout", 'ffn = { kind = "conv1d", kernel_size = 2 }\ndropout'),
+        "toy would see the tokens that it has to predict: ffn `conv1d`",
+    ),
     "text for pairs": (
         ('kind = "tsv"', 'kind = "text"'),
         ("", ""),

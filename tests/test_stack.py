@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawings import SMALL
 from references.stacks import D_MODEL, FREE, LENGTH, VOCAB, built, same, spec, vectors
 from references.transformer import Layer
 
@@ -67,6 +68,20 @@ def test_final_norm(placement: str, default: bool, stated: bool | None) -> None:
     own = {} if stated is None else {"encoder": {"final_norm": stated}}
     tensors = zoo.read_spec(spec(norm_placement=placement, **own)).tensors
     assert ("encoder.norm.weight" in tensors) is (default if stated is None else stated)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    ["", "[decoder]\ncausal = false", *(f"ffn.kernel_size = {k}" for k in (1, 3))],
+)
+def test_a_stack_says_whether_it_looks_ahead(extra: str) -> None:
+    kind = 'ffn.kind = "conv1d"' if "kernel" in extra else ""
+    model = zoo.build(f"{SMALL}\n{kind}\n{extra}", dtype=torch.float64).eval()
+    ids = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5]])
+    with torch.no_grad():
+        one, other = model(ids)[:, :-1]
+    assert model.spec.model.generation is not None
+    assert torch.allclose(one, other) == (not model.spec.model.generation.looks_ahead)
 
 
 def test_without_a_final_norm() -> None:

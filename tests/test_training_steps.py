@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from toy_training import MODEL, PAIRS
+from toy_training import MODEL, PAIRS, RECIPE, write_toy
 
 import zoo
 from zoo.purpose import Generation
@@ -16,7 +18,7 @@ from zoo.training.objective import collate, n_labels, summed_loss
 from zoo.training.optimization import make_optimizer, share_of_peak
 from zoo.training.split import Example
 from zoo.training.tables import AdamW, Bpe, Constant, Cosine, InverseSqrt, Linear, Schedule
-from zoo.training.tokens import Tokens, learn_tokens
+from zoo.training.tokens import Tokens, learn_tokens, read_tokens
 
 CPU = torch.device("cpu")
 EXAMPLES = [Example(*pair) for pair in PAIRS]
@@ -55,6 +57,33 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(
     found = summed_loss(model, batch, label_smoothing=smoothing)
     assert float(found) == pytest.approx(expected, rel=1e-12)
     assert n_labels(rows) == sum(len(row.target) + 1 for row in rows)
+
+
+def test_the_load_of_experts_is_balanced(tmp_path: Path) -> None:
+    """One step of gradient descent on the cross-entropy and the auxiliary loss, in plain PyTorch;
+    the log tells the cross-entropy."""
+    moe = 'ffn = { kind = "moe", n_experts = 4, top_k = 2, auxiliary_loss = 0.5 }'
+    spec = f"{MODEL.replace('dropout = 0.1', '')}\n{moe}"
+    recipe = re.sub(r"(steps|log_every) = .*", r"\1 = 1", RECIPE)
+    recipe = re.sub(r"(label_smoothing|clip_norm|valid|average) = .*", "", recipe)
+    recipe = re.sub(r"\[schedule\][^[]*", '[schedule]\nkind = "constant"\n', recipe)
+    recipe = recipe.replace('"adamw"', '"sgd"').replace("lr = 1e-2", "lr = 0.5")
+    recipe = recipe.replace("batch_tokens = 300", "batch_tokens = 100_000")
+    told = zoo.train(write_toy(tmp_path, recipe, spec), output=tmp_path / "run")
+    trained = zoo.load(tmp_path / "run").state_dict()
+
+    model = zoo.build(spec, seed=0).train()
+    sides = Generation(target_vocab=300, source_vocab=300, has_source=True, pad_id=0)
+    tokens = read_tokens(tmp_path / "run", Bpe(), sides)
+    rows = encode(EXAMPLES, tokens, max_length=256)
+    loss = summed_loss(model, collate(rows, tokens, CPU), label_smoothing=0.0) / n_labels(rows)
+    layers = (model.encoder.layers[0].ffn, model.decoder.layers[0].ffn)
+    (loss + sum(layer.auxiliary_loss for layer in layers)).backward()
+    assert told is not None
+    assert told["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    for name, weight in model.named_parameters():
+        expected = weight.detach() - 0.5 * weight.grad
+        torch.testing.assert_close(trained[name], expected, rtol=1e-5, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("step", [1, 17, 400, 401, 5000])

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.auxiliary import auxiliary_loss
     from zoo.backends import attention_backend
     from zoo.building import build
     from zoo.errors import (
@@ -62,6 +63,7 @@ __all__ = [
     "ZooError",
     "arrange_weights",
     "attention_backend",
+    "auxiliary_loss",
     "build",
     "generate",
     "load",
@@ -77,6 +79,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "attention_backend": "backends",
+    "auxiliary_loss": "auxiliary",
     "build": "building",
     "load": "loading",
     "read_spec": "reading",

@@ -189,8 +189,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
     folded = {other.lower(): other for other in sorted(known)}
     name = name.lower()
-    if (meant := _other_words().get(name)) in folded:
-        return folded[meant]
+    if meant(name) in folded:
+        return folded[meant(name)]
     found = difflib.get_close_matches(name, folded, n=1, cutoff=0.6)
     if not found and len(name) >= 3:
         found = [other for other in folded if other.startswith(name) or other.endswith(name)]
@@ -203,6 +203,11 @@ def _other_words() -> dict[str, str]:
     import tomllib
 
     return tomllib.loads(Path(__file__).with_name("other_words.toml").read_text("utf-8"))
+
+
+def meant(name: str) -> str:
+    """What specs and recipes call what `name` means elsewhere; `name` itself if that is unknown."""
+    return _other_words().get(name.lower(), name)
 
 
 def allowed(known: Iterable[str]) -> str:

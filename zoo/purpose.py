@@ -22,6 +22,7 @@ class Generation(NamedTuple):
         longest: the most target tokens that the positions allow; None for no end.
         longest_source: the same of the source.
         not_incremental: the parts for whose sake each token is computed from all before it.
+        looks_ahead: the parts by which a target's position sees later ones.
         changes: `changes(before, after)` is `Position.changes` of the target's positions.
     """
 
@@ -34,6 +35,7 @@ class Generation(NamedTuple):
     longest: int | None = None
     longest_source: int | None = None
     not_incremental: tuple[str, ...] = ()
+    looks_ahead: tuple[str, ...] = ()
     changes: Callable[[int, int], bool] = lambda before, after: False
 
 

@@ -133,6 +133,11 @@ class FeedForward(Sublayer):
         compute it without the others."""
         return True
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a position's output depends on later ones, in a causal stack too."""
+        return False
+
 
 class Position(Plugin):
     """Tells positions apart: added to the embeddings, or used inside attention.
@@ -267,6 +272,11 @@ class Block(Plugin):
         """The parts that need all tokens at once, for a message. A block without any uses
         `LayerContext.cache`; one that does not know of it needs all tokens itself."""
         return (f"block `{self.kind}`",)
+
+    @property
+    def looks_ahead(self) -> tuple[str, ...]:
+        """The parts by which a position sees later ones in a causal stack, for a message."""
+        return ()
 
 
 class Init(Plugin):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zoo.document import Document, KeyPath, dotted
-from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, quoted
+from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, meant, quoted
 from zoo.tables import Leaf, Table
 
 
@@ -62,15 +62,25 @@ class Usage:
                 message = f"unknown key {quoted(key)}{inside}"
                 findings.add(Problem(message, entry.place(value=False), home))
 
+    def _tables_with(self, key: str) -> list[KeyPath]:
+        """Where below the top level some component looks for a key."""
+        return [path for path, names in self.known.items() if path and key in names]
+
     def _home_of(self, key: str, table: KeyPath) -> str:
-        """What may be meant by an unknown key: where it belongs, or the nearest name. What belongs
-        to a component of the layers is told, in a rule for some of them, as it is written there."""
+        """What may be meant by an unknown key, by its name here or elsewhere: where it belongs, or
+        the nearest name. What belongs to a component of the layers is told, in a rule for some of
+        them, as it is written there."""
         known = self.known.get(table, set())
-        homes = [path for path, names in self.known.items() if path and key in names]
+        homes = self._tables_with(key)
+        if not homes and meant(key) not in known:
+            key = meant(key)
+            homes = self._tables_with(key)
         stack = len(table) - 2  # the length of the path without `layers` and the rule's number
         for home in homes if table and isinstance(table[-1], int) else ():
             if home[:stack] == table[:stack] and known.intersection(home[stack : stack + 1]):
                 return f"write `{'.'.join(map(str, home[stack:]))}.{key} = ...`"
         if homes:
-            return f"{quoted(key)} is a key of `{dotted(homes[0])}`"
+            # The same place in other stacks, as `decoder` beside `encoder`, is told too.
+            alike = [path for path in homes if path[1:] == homes[0][1:]]
+            return f"{quoted(key)} is a key of {' and of '.join(f'`{dotted(p)}`' for p in alike)}"
         return did_you_mean(key, known)

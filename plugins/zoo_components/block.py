@@ -142,6 +142,10 @@ class Residual(Block):
         parts = [(slot, part) for slot, some in inner.items() for part in some if part is not None]
         return tuple(f"{slot} `{part.kind}`" for slot, part in parts if not part.incremental)
 
+    @property
+    def looks_ahead(self) -> tuple[str, ...]:
+        return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead else ()
+
     def sublayers(self) -> dict[str, Sublayer]:
         """The branches that are there, in order."""
         named = {"self_attn": self.self_attn, "cross_attn": self.cross_attn, "ffn": self.ffn}

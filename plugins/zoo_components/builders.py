@@ -66,6 +66,7 @@ class EncoderDecoder(Builder):
             longest=self.decoder.position.longest,
             longest_source=self.encoder.position.longest,
             not_incremental=self.decoder.not_incremental,
+            looks_ahead=self.decoder.looks_ahead,
             changes=self.decoder.changes,
         )
 
@@ -185,6 +186,7 @@ class Decoder(Builder):
             pad_id=self.decoder.pad_id,
             longest=self.decoder.position.longest,
             not_incremental=self.decoder.not_incremental,
+            looks_ahead=self.decoder.looks_ahead,
             changes=self.decoder.changes,
         )
 

@@ -97,7 +97,8 @@ class Conv1d(Activated, FeedForward):
     d_ff: Shared[Size]
     """The inner number of channels."""
     kernel_size: Size = 1
-    """Positions that each output sees; the sequence is padded with zeros to keep its length."""
+    """Positions that each output sees, earlier and later ones, in a causal stack too; the sequence
+    is padded with zeros to keep its length."""
     bias: Shared[bool] = True
     """Whether both convolutions have a bias."""
     dropout: Shared[Probability] = 0.0
@@ -106,6 +107,10 @@ class Conv1d(Activated, FeedForward):
     @property
     def incremental(self) -> bool:
         return self.kernel_size == 1
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.kernel_size > 1
 
     def layout(self) -> Layout:
         return Layout(

@@ -51,7 +51,8 @@ class Router(Component):
     """Whether the linear map has a bias."""
     correction_bias: bool = False
     """Whether each expert has a number that is added to its score for the choice alone. It is no
-    parameter: training moves it against the load (Wang et al. 2024, arXiv:2408.15664)."""
+    parameter: who trains moves it against the load (Wang et al. 2024, arXiv:2408.15664). `zoo
+    train` leaves it as it is."""
     n_groups: Size = 1
     """Groups of equally many experts (DeepSeek-AI 2024, arXiv:2405.04434)."""
     top_groups: Size = Field(default_factory=lambda data: data["n_groups"])
@@ -178,8 +179,8 @@ class MixtureOfExperts(Activated, FeedForward):
     shared_average: bool = False
     """Whether the sum with the shared expert's output is halved (Cohere 2 MoE)."""
     auxiliary_loss: NotNegative = 0.0
-    """The coefficient of the load-balancing loss of Fedus et al. (2021, arXiv:2101.03961). In
-    training, add `zoo_components.modules.moe.auxiliary_loss(model)` to the loss."""
+    """The coefficient of the load-balancing loss of Fedus et al. (2021, arXiv:2101.03961). `zoo
+    train` adds it to the loss; a training loop of your own adds `zoo.auxiliary_loss(model)`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

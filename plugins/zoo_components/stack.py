@@ -234,6 +234,14 @@ class Stack(Component):
             parts.append("`causal = false`")
         return tuple(dict.fromkeys(parts))
 
+    @property
+    def looks_ahead(self) -> tuple[str, ...]:
+        """The parts by which a position sees later ones, each once, for a message."""
+        parts = [part for group in self.groups for part in group.block.looks_ahead]
+        if not self.causal:
+            parts.append("`causal = false`")
+        return tuple(dict.fromkeys(parts))
+
     def changes(self, before: int, after: int) -> bool:
         """`Position.changes` of any scheme in the stack."""
         own = (group.block.own_position for group in self.groups)

@@ -12,7 +12,7 @@ from zoo.component import GIVEN, Component, Part, fields_of
 from zoo.drawing.figure import Box
 from zoo.layout import LayerList, Layout, Tensor
 from zoo.only_with import OnlyWith
-from zoo.slots import SLOTS, Init, Plugin
+from zoo.slots import SLOTS, Embedding, Init, Plugin
 
 
 class Child(NamedTuple):
@@ -153,8 +153,12 @@ def _hint(child: Child) -> str:
 
 def layout_names(inside: list[Child], layout: Layout) -> dict[str, str]:
     """What the layout of a component calls each of those inside it, by field: the part of the same
-    name, or else the first that holds the same tensors. Several may be in one list of layers."""
+    name, an embedding's `site`, which holds added positions too, or else the first that holds the
+    same tensors. Several may be in one list of layers."""
     found = {child.name: child.name for child in inside if child.name in layout.parts}
+    for child in inside:
+        if isinstance(child.component, Embedding) and child.component.site in layout.parts:
+            found[child.name] = child.component.site
     for child in inside:
         own = dict(child.component.layout().parts)
         if child.name in found or not own:

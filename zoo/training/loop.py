@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from zoo.auxiliary import auxiliary_loss
 from zoo.errors import Problem, TrainingError
 from zoo.training.batches import Row, batches, part
 from zoo.training.learner import Learner
@@ -94,7 +95,8 @@ class Loop:
         """One update of the weights by one batch of all processes.
 
         Each process has its rows of the batch, in `accumulate` parts. All losses are over the
-        number of tokens of the whole batch, so that the update does not depend on either.
+        number of tokens of the whole batch, so that the update does not depend on either; but the
+        auxiliary loss of a component is that of each part, as what it measures is not a sum.
 
         Returns:
             The loss summed over this process' tokens, a scalar.
@@ -116,13 +118,11 @@ class Loop:
         for index in range(rounds):
             last = index == rounds - 1
             with nullcontext() if last else accelerator.no_sync(model):
-                loss = self.loss(
-                    batch,
-                    index * accelerator.num_processes,
-                    n_parts,
-                    label_smoothing=training.label_smoothing,
-                )
-                accelerator.backward(loss * scale)
+                first = index * accelerator.num_processes
+                loss = self.loss(batch, first, n_parts, label_smoothing=training.label_smoothing)
+                # A mean over what this call has seen, so it counts as much as the tokens there.
+                share = n_labels(part(batch, first + accelerator.process_index, n_parts))
+                accelerator.backward((loss + share * auxiliary_loss(model)) * scale)
             total += loss.detach()
         if training.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip_norm)

@@ -53,6 +53,15 @@ def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:
                 help="that takes a decoder, or an encoder and a decoder, from tokens to tokens",
             )
         )
+    if found.looks_ahead:
+        raise TrainingError(
+            Problem(
+                f"{spec.name} would see the tokens that it has to predict: "
+                f"{', '.join(found.looks_ahead)}",
+                recipe.document.place(("model",), value=True),
+                help="a recipe trains models whose positions see no later ones",
+            )
+        )
     limits = [limit for limit in (found.longest, found.longest_source) if limit is not None]
     if limits and recipe.training.max_length > min(limits):
         raise TrainingError(

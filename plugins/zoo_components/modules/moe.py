@@ -24,9 +24,8 @@ class MixtureOfExperts(nn.Module):
         average_shared: the sum with that output is halved.
         auxiliary_loss: the coefficient of `self.auxiliary_loss`.
 
-    `auxiliary_loss` is the load-balancing loss of the last call, times its coefficient: a scalar to
-    add to the training loss (`auxiliary_loss` below sums those of a model); None in evaluation, and
-    when the coefficient is 0.
+    `auxiliary_loss` is the load-balancing loss of the last call, times its coefficient: a scalar
+    that `zoo.auxiliary_loss` finds; None in evaluation, and when the coefficient is 0.
     """
 
     auxiliary_loss: torch.Tensor | None
@@ -103,14 +102,3 @@ def load_balancing_loss(scores: torch.Tensor, chosen: torch.Tensor) -> torch.Ten
     taken = torch.zeros_like(scores).scatter(-1, chosen, 1.0)
     shares = scores / scores.sum(-1, keepdim=True)
     return n_experts * (taken.mean(0) / chosen.shape[-1] * shares.mean(0)).sum()
-
-
-def auxiliary_loss(model: nn.Module) -> torch.Tensor:
-    """The sum of the auxiliary losses of a model's last training step, to be added to its loss; 0
-    where there are none."""
-    losses = [
-        module.auxiliary_loss
-        for module in model.modules()
-        if isinstance(module, MixtureOfExperts) and module.auxiliary_loss is not None
-    ]
-    return torch.stack(losses).sum() if losses else torch.zeros(())

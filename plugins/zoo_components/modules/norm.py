@@ -50,7 +50,8 @@ class RmsNorm(nn.Module):
         if self.weight is None or self.cast_first:
             normed = F.rms_norm(x, self.shape, None, self.eps)
             return normed if self.weight is None else normed * self._scale(self.weight)
-        if self.zero_centered:
+        # Under autocast x may be narrower than the weight, which fused kernels do not take.
+        if self.zero_centered or self.weight.dtype != x.dtype:
             scale = self._scale(widen(self.weight))
             return F.rms_norm(widen(x), self.shape, scale, self.eps).to(x.dtype)
         return F.rms_norm(x, self.shape, self.weight, self.eps)

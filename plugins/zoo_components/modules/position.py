@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ _SERIAL = 1 << 15  # so many elements torch computes on the calling thread
 
 
 class SinusoidalPositions(PositionScheme):
-    """A fixed table, computed in float64 and rounded once."""
+    """A fixed table, computed in float64 and rounded once, to the dtype that the model has."""
 
     table: torch.Tensor
 
@@ -35,7 +37,7 @@ class SinusoidalPositions(PositionScheme):
         self.register_buffer("table", torch.empty(offset + max_length, width), persistent=False)
 
     def reset_buffers(self, *, device: torch.device | str) -> None:
-        """Compute the table on `device`, in the dtype that the model was built with."""
+        """Compute the table on `device`, in its dtype."""
         length, width = self.table.shape
         table = torch.empty(length, width, dtype=self.table.dtype, device=device)
         positions = torch.arange(length, device="cpu")
@@ -52,6 +54,15 @@ class SinusoidalPositions(PositionScheme):
             )
             rows.copy_(computed)
         self.table = table
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        """As for every module; a cast computes the table anew. It is in no file, so a model that
+        was cast and saved would else not be the one that is loaded."""
+        before = self.table.dtype
+        super()._apply(fn, recurse)
+        if self.table.dtype != before and not self.table.is_meta:
+            self.reset_buffers(device=self.table.device)
+        return self
 
     def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """x (..., length, width) plus the table's rows at positions (..., length)."""
