@@ -321,6 +321,29 @@ def test_a_ref_of_earlier_days_is_checked_by_sha256(published: Path, store: Stor
         zoo.load("small")
 
 
+def test_a_damaged_version_that_no_pull_mends_is_told_apart(
+    project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (old,) = versions(store)
+    (path,) = store.root.glob("snapshots/*/model.safetensors")
+    path.chmod(0o600)
+    path.write_bytes(b"damaged")
+    capsys.readouterr()
+    assert run(["verify", "small"]) == 2
+    told = f"small.v1@{old} is damaged\n      = help: "
+    assert f"{told}`zoo pull small.v1` mends it" in capsys.readouterr().err
+    write_files(published, bundle(seed=1))
+    register(project, "small.v1", entry(LOCAL, bundle(seed=1)))
+    assert run(["pull", "small"]) == 0
+    capsys.readouterr()
+    assert run(["verify", "small"]) == 2
+    way_out = f"rm small.v1@{old}"
+    assert f"{told}small.v1 is another version by now: `zoo {way_out}`" in capsys.readouterr().err
+    assert run(way_out.split()) == 0
+    assert run(["verify", "small"]) == 0
+
+
 def test_the_content_digest_is_checked(project: Path, published: Path, refused: Refused) -> None:
     digest = "sha256:" + "0" * 64
     register(project, "small.v1", entry(LOCAL, bundle(), f'content_digest = "{digest}"'))
