@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
 import zoo
-from zoo.backends import Taken
+from zoo.backends import Taken, choose
 from zoo.cli import run
 from zoo.errors import InputError
 from zoo.transformer import Transformer
@@ -98,6 +99,16 @@ def test_a_kernel_that_this_machine_lacks(name: Any) -> None:
         pytest.raises(InputError, match="torch has no such kernel for these inputs here"),
     ):
         built()(IDS)
+
+
+def test_two_threads_cannot_choose_at_once() -> None:
+    """The first to leave would take the other's choice away, and the last leave the first's."""
+    with ThreadPoolExecutor(1) as other, zoo.attention_backend("math"):
+        theirs = zoo.attention_backend("fused")
+        with pytest.raises(InputError, match="another thread has chosen"):
+            other.submit(theirs.__enter__).result()
+        assert choose(None, lambda: "none") == "math"
+    assert choose(None, lambda: "none") == "fused"
 
 
 def test_an_unknown_backend() -> None:

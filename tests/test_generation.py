@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -318,6 +319,30 @@ def test_dropout_is_off(four_tokens: Transformer) -> None:
     model = zoo.build(spec | {"d_model": 8, "n_heads": 2, "d_ff": 16, "dropout": 0.5})
     rows = {one.ids for one in zoo.generate(model, [[1]] * 20, max_new_tokens=8)}
     assert len(rows) == 1
+
+
+def test_dropout_stays_off_when_another_thread_is_done() -> None:
+    spec = {"format": 1, "name": "d", "builder": "decoder", "vocab": 50, "n_layers": 2}
+    model = zoo.build(spec | {"d_model": 8, "n_heads": 2, "d_ff": 16, "dropout": 0.5})
+    (wanted,) = zoo.generate(model, [[1]], max_new_tokens=8)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def in_turn(*_: object) -> None:
+        """The other thread is in it first, and is done when this one begins to compute."""
+        if threading.current_thread() is other:
+            inside.set()
+            go_on.wait()
+        else:
+            go_on.set()
+            other.join()
+
+    model.decoder.register_forward_pre_hook(in_turn)
+    other = threading.Thread(target=zoo.generate, args=(model, [[1]]), kwargs={"max_new_tokens": 8})
+    other.start()
+    inside.wait()
+    (found,) = zoo.generate(model, [[1]], max_new_tokens=8)
+    assert found == wanted
+    assert all(module.training for module in model.modules())
 
 
 def test_arranged_weights_are_the_same_weights(

@@ -109,3 +109,8 @@ def test_the_component_is_not_in_the_catalogue() -> None:
     shipped = read_layers([shipped_registry()])
     assert "mlp" in shipped.plugins["ffn"]
     assert "gated_bottleneck" not in shipped.plugins["ffn"]
+
+
+def test_type_checkers_read_the_annotations_of_the_zoo() -> None:
+    """Without this file (PEP 561), all that is imported of an installed zoo is `Any` to them."""
+    assert (ROOT / "zoo/py.typed").is_file()

@@ -191,7 +191,8 @@ def test_every_mistake_of_a_registry_is_told_in_one_pass(project: Path) -> None:
     )
     with pytest.raises(zoo.RegistryError) as caught:
         zoo.load_registry()
-    target = 'needs a target: "package.module:Class" or "plugins/file.py:Class"'
+    target = 'needs a target: "package.module:Class", '
+    target += 'or "plugins/file.py:Class" below its own folder'
     spec_file = "needs the name of a spec file in the registry's folder or below"
     assert [
         (p.place.line, p.place.column, p.message) for p in caught.value.problems if p.place

@@ -17,6 +17,7 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
+from zoo.errors import InputError
 from zoo.running.text import Numbers, SpecialIds
 
 WORDS = ["[PAD]", "[EOS]", "[MASK]", "ich", "ein", "bier", "a", "beer", "I", "want"]
@@ -96,6 +97,14 @@ def test_text_from_the_standard_input(
     assert "the standard input is not UTF-8" in refused("run", decoder, "-")
     monkeypatch.setattr(sys, "stdin", None)  # closed
     assert "the text is empty" in refused("run", decoder, "-")
+
+
+@pytest.mark.parametrize("text", ["ich \udcff", None, 3, ["ich"]])
+def test_what_is_no_text(with_words: Callable[[str], str], refused: Refused, text: Any) -> None:
+    folder = with_words("decoder")
+    with pytest.raises(InputError, match="is no text that can be written in UTF-8"):
+        zoo.TextModel.load(folder).run(["ich", text])
+    assert "'ich \\udcff' is no text" in refused("run", folder, "ich \udcff")
 
 
 @pytest.mark.parametrize("name", ["pair", "decoder"])

@@ -397,6 +397,12 @@ def test_a_bundle_with_other_files_is_not_published(project: Path, store: Store)
     assert not (project / "there").exists()
 
 
+def test_a_licence_is_not_empty(project: Path, store: Store, refused: Refused) -> None:
+    write_files(project / "model", bundle())
+    told = refused("push", "model", "there", "--license", " ")
+    assert "the licence of the weights is empty" in told
+
+
 def test_a_weights_file_by_itself_is_bundled_first(
     project: Path, store: Store, refused: Refused
 ) -> None:

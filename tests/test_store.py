@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import re
@@ -97,6 +99,79 @@ def test_stored_files_cannot_be_written_by_mistake(published: Path, store: Store
     run(["pull", "small"])
     for path in store.blobs():
         assert stat.S_IMODE(path.stat().st_mode) & 0o222 == 0
+
+
+def test_without_hard_links_stored_files_cannot_be_written_either(
+    published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("os.link", no_link)
+    model = zoo.load("small")
+    assert model.load_report is not None
+    assert model.load_report.read == "mmap"
+    for path in (*store.blobs(), *store.root.glob("snapshots/*/*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o222 == 0
+
+
+def test_the_mode_of_what_is_read_only_is_left_alone(
+    published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is a link to another user's blob has a mode that only that user may change."""
+    assert run(["pull", "small"]) == 0
+    monkeypatch.setattr("os.fchmod", None)
+    for path in store.root.glob("refs/*"):
+        path.unlink()
+    assert run(["pull", "small"]) == 0
+
+
+def without_privileges() -> None:
+    """Take from a child of root what lets it read everything (capabilities 1 and 2)."""
+    for capability in (1, 2):
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+@pytest.mark.parametrize(
+    ("closed", "told"),
+    [
+        (".", {"store", "verify", "gc --all", "load small"}),
+        ("refs", {"store", "verify", "gc --all", "load small"}),
+        ("snapshots", {"verify", "gc --all", "load small"}),
+        ("snapshots/*/model.safetensors", {"verify", "load small"}),
+    ],
+)
+def test_what_may_not_be_read_is_told_and_not_taken_for_nothing(
+    closed: str, told: set[str], published: Path, store: Store
+) -> None:
+    assert run(["pull", "small"]) == 0
+    before = stored_files(store)
+    (path,) = store.root.glob(closed) if closed != "." else [store.root]
+    mode = stat.S_IMODE(path.stat().st_mode)
+    path.chmod(0)
+    try:
+        for command in ("store", "verify", "gc --all", "load small"):
+            done = subprocess.run(
+                [sys.executable, "-m", "zoo", *command.split()],
+                capture_output=True,
+                text=True,
+                preexec_fn=without_privileges,
+            )
+            assert (done.returncode, "Permission denied" in done.stderr) == (
+                (2, True) if command in told else (0, False)
+            ), command
+            assert "Traceback" not in done.stderr
+            assert "damaged" not in done.stdout + done.stderr
+    finally:
+        path.chmod(mode)
+    assert stored_files(store) == before
+
+
+def test_a_store_that_is_a_file_is_told(store: Store, refused: Refused) -> None:
+    store.root.write_text("")
+    for command in ("store", "verify", "gc"):
+        assert "Not a directory" in refused(command)
 
 
 def versions(store: Store) -> list[str]:
@@ -285,6 +360,29 @@ def test_a_forked_process_loads_too(project: Path, store: Store) -> None:
     register(project, "large.v1", entry(LOCAL, files))
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_damaged_version_that_no_pull_mends_is_told_apart(
+    project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (old,) = versions(store)
+    (path,) = store.root.glob("snapshots/*/model.safetensors")
+    path.chmod(0o600)
+    path.write_bytes(b"damaged")
+    capsys.readouterr()
+    assert run(["verify", "small"]) == 2
+    told = f"small.v1@{old} is damaged\n      = help: "
+    assert f"{told}`zoo pull small.v1` mends it" in capsys.readouterr().err
+    write_files(published, bundle(seed=1))
+    register(project, "small.v1", entry(LOCAL, bundle(seed=1)))
+    assert run(["pull", "small"]) == 0
+    capsys.readouterr()
+    assert run(["verify", "small"]) == 2
+    way_out = f"rm small.v1@{old}"
+    assert f"{told}small.v1 is another version by now: `zoo {way_out}`" in capsys.readouterr().err
+    assert run(way_out.split()) == 0
+    assert run(["verify", "small"]) == 0
 
 
 def test_the_content_digest_is_checked(project: Path, published: Path, refused: Refused) -> None:

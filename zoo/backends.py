@@ -5,7 +5,7 @@
     print(taken)       # Counter({Taken(backend='flash', why='chosen', mask='causal flag'): 12})
 
 `auto`, which holds without a choice, takes `fused` unless something speaks against it, and says
-what. Any other choice is kept or is an error.
+what. Any other choice is kept or is an error. It holds in the process, as torch's own switches do.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock, get_ident
 from typing import Literal, NamedTuple, get_args
 
 from zoo.errors import InputError, Problem, did_you_mean, quoted
@@ -38,22 +39,28 @@ class Taken(NamedTuple):
 
 
 class _Choice:
-    """The backend in force, and who is told of decisions."""
+    """The backend in force, who is told of decisions, and the thread that chose. It belongs to no
+    thread: `torch.compile` sees a change of it here, and none of a context variable."""
 
     backend: Backend = "auto"
     taken: Counter[Taken] | None = None
+    thread: int | None = None
+
+
+_changing = Lock()
 
 
 @contextmanager
 def attention_backend(name: Backend) -> Iterator[Counter[Taken]]:
-    """Let attention be computed by a backend in this block. A choice inside another goes over it.
+    """Let attention be computed by a backend in this block, in all threads. A choice inside another
+    goes over it.
 
     Yields:
         How often which decision was taken, counted while the block runs.
 
     Raises:
-        InputError: there is no such backend. Inside the block, an attention that the backend cannot
-            compute raises it too, and says why.
+        InputError: there is no such backend, or another thread is in such a block. Inside the
+            block, an attention that the backend cannot compute raises it too, and says why.
     """
     if name not in get_args(Backend):
         raise InputError(
@@ -62,13 +69,17 @@ def attention_backend(name: Backend) -> Iterator[Counter[Taken]]:
                 help=did_you_mean(str(name), get_args(Backend)),
             )
         )
-    before = _Choice.backend, _Choice.taken
     taken: Counter[Taken] = Counter()
-    _Choice.backend, _Choice.taken = name, taken
+    with _changing:
+        before = _Choice.backend, _Choice.taken, _Choice.thread
+        if before[2] not in (None, get_ident()):
+            message = "another thread has chosen an attention backend, which holds in the process"
+            raise InputError(Problem(message, help="make one block around all threads"))
+        _Choice.backend, _Choice.taken, _Choice.thread = name, taken, get_ident()
     try:
         yield taken
     finally:
-        _Choice.backend, _Choice.taken = before
+        _Choice.backend, _Choice.taken, _Choice.thread = before
 
 
 def choose(against: str | None, mask: Callable[[], str]) -> Backend:

@@ -213,7 +213,7 @@ def _form(group: str) -> _Form:
     return _FORMS.get(group) or _Form(
         group,
         "target",
-        'needs a target: "package.module:Class" or "plugins/file.py:Class"',
+        'needs a target: "package.module:Class", or "plugins/file.py:Class" below its own folder',
         _is_plugin,
     )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zoo.errors import Problem
     from zoo.registry import Registry
     from zoo.store.checking import Verdict
+    from zoo.store.files import Store
     from zoo.store.refs import Ref
 
 
@@ -122,16 +123,20 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
             verdict = verify(ref, store, registry, fingerprint=fingerprint, on_bytes=bar.advance)
         click.echo(_verdict_text(verdict, fingerprint))
         verdicts.append(verdict)
-    if wrong := [_wrong(verdict) for verdict in verdicts if not verdict.is_right]:
+    if wrong := [_wrong(verdict, registry, store) for verdict in verdicts if not verdict.is_right]:
         raise StoreError(wrong)
 
 
-def _wrong(verdict: Verdict) -> Problem:
+def _wrong(verdict: Verdict, registry: Registry, store: Store) -> Problem:
     from zoo.errors import Problem
+    from zoo.store.resolving import is_pulled
 
-    name = verdict.ref.name
+    name, full = verdict.ref.name, f"{verdict.ref.name}@{verdict.ref.version}"
     if verdict.damaged:
-        return Problem(f"{name} is damaged", help=f"`zoo pull {name}` mends it")
+        hint = f"`zoo pull {name}` mends it"
+        if not is_pulled(verdict.ref, registry, store):
+            hint = f"{name} is another version by now: `zoo rm {full}` removes this one"
+        return Problem(f"{full} is damaged", help=hint)
     hint = "the bytes are right: a plugin, torch or the zoo is not what it was published with"
     return Problem(f"{name} does not compute what its fingerprint says", help=hint)
 

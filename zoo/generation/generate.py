@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 
 from zoo.errors import InputError
 from zoo.generation.beam import beam_search
+from zoo.generation.evaluating import evaluating
 from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Beam, Generated, Greedy, Method, Sampling
 from zoo.generation.prompts import Ids
@@ -134,16 +134,3 @@ def _steps(
         if step is None:
             return
         yield step[0]
-
-
-@contextmanager
-def evaluating(model: Transformer) -> Iterator[None]:
-    """Evaluation mode; afterwards every module is in the mode in which it was."""
-    trained = [module for module in model.modules() if module.training]
-    for module in trained:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in trained:
-            module.training = True

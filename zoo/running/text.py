@@ -67,8 +67,15 @@ class Tokenized:
         self.source, self.target = source, target
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, with the special ones that the tokenizer adds."""
-        ids: list[int] = self.source.encode(text).ids
+        """The ids of a text, with the special ones that the tokenizer adds.
+
+        Raises:
+            InputError: it is no text, or holds half a character.
+        """
+        try:
+            ids: list[int] = self.source.encode(text).ids
+        except (TypeError, UnicodeError):
+            raise InputError(f"{text!a:.80} is no text that can be written in UTF-8") from None
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

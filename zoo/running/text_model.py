@@ -11,7 +11,7 @@ import torch
 
 from zoo.errors import InputError, Problem
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
-from zoo.generation.generate import evaluating
+from zoo.generation.evaluating import evaluating
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import find_weights, load
 from zoo.purpose import Task

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.atomic import TEMPORARY, make_folder
-from zoo.store.files import Store, StoreError, subfolders
+from zoo.store.files import Store, StoreError, cannot_read, subfolders
 from zoo.store.refs import Ref, refs
 
 GRACE = 3600.0
@@ -89,9 +89,17 @@ def sweep(folder: Path, *, grace: float = GRACE) -> Freed:
 
 
 def restored(store: Store, ref: Ref) -> Path:
-    """The snapshot of a ref, moved back if a collector was about to remove it."""
+    """The snapshot of a ref, moved back if a collector was about to remove it.
+
+    Raises:
+        StoreError: there is no permission to look.
+    """
     snapshot = store.snapshot(ref.files)
-    if not snapshot.is_dir():
+    try:
+        there = snapshot.is_dir()
+    except PermissionError as error:
+        raise cannot_read(snapshot, error) from None
+    if not there:
         with contextlib.suppress(OSError):
             (store.root / "trash" / snapshot.name).rename(snapshot)
     return snapshot

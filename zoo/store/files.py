@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
-from zoo.errors import Problem, ZooError
+from zoo.errors import Place, Problem, ZooError
 from zoo.pretrained import File
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
@@ -36,8 +36,16 @@ _STEP = 1 << 20
 """Bytes that are read at a time."""
 
 
+_WRITABLE = 0o222
+
+
 class StoreError(ZooError):
     """The store cannot be read or written, or does not hold what it should."""
+
+
+def cannot_read(path: Path, error: OSError) -> StoreError:
+    """The error for what the system does not let be read, as in a store of another user."""
+    return StoreError(Problem(f"cannot be read: {error.strerror or error}", Place(str(path))))
 
 
 class Store:
@@ -169,7 +177,11 @@ def damaged(
     folder: Path, files: Mapping[str, File], on_bytes: Callable[[int], None] = lambda n: None
 ) -> Iterator[str]:
     """The files that are missing from a folder, have other bytes than they should, or should not be
-    there. All cores read, and each calls `on_bytes` with the number of bytes that it has read."""
+    there. All cores read, and each calls `on_bytes` with the number of bytes that it has read.
+
+    Raises:
+        StoreError: there is no permission to read them, so that nothing is known of them.
+    """
     try:
         paths = [path for path in folder.rglob("*") if not path.is_dir()]
     except OSError:  # it cannot be read, or is removed meanwhile
@@ -179,6 +191,8 @@ def damaged(
     def right(path: str) -> bool:
         try:
             return digest(folder / path, on_bytes) == files[path]
+        except PermissionError as error:
+            raise cannot_read(folder / path, error) from None
         except OSError:
             return False
 
@@ -225,13 +239,15 @@ def discard(path: Path, work: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name; a synced copy where the file system has no links."""
+    """Give a file a second name; a synced copy with the same mode where the file system has no
+    links."""
     try:
         os.link(source, target)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         copy_synced(source, target)
+        shutil.copymode(source, target)
 
 
 def subfolders(folder: Path) -> list[Path]:
@@ -246,7 +262,9 @@ def _settle(path: Path) -> None:
     """Write a file to the disk, and forbid changing it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o444)
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        if mode & _WRITABLE:  # only its owner may change the mode of one that was here before
+            os.fchmod(descriptor, mode & ~_WRITABLE)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

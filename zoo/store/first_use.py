@@ -15,7 +15,7 @@ from zoo.atomic import make_folder, sync, temporary_name
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
 from zoo.pretrained import Pretrained, read_files_table, read_source_table
-from zoo.store.files import Store, StoreError, link_or_copy
+from zoo.store.files import Store, StoreError, cannot_read, link_or_copy
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -33,10 +33,14 @@ def with_trusted(model: Pretrained, store: Store, registry: Registry) -> Pretrai
 
     Raises:
         RegistryError: the lock is damaged.
+        StoreError: there is no permission to look for it.
     """
     path = path_of(store, model.name)
-    if model.is_pinned or not path.is_file():
-        return model
+    try:
+        if model.is_pinned or not path.is_file():
+            return model
+    except PermissionError as error:
+        raise cannot_read(path, error) from None
     problems: list[Problem] = []
     try:
         document = read_document(path)

@@ -13,7 +13,7 @@ from zoo.plugin_errors import plugin_code
 from zoo.pretrained import Card, License
 from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.card_text import card_text
-from zoo.store.files import Store, digests
+from zoo.store.files import Store, StoreError, digests
 from zoo.store.fingerprints import take_fingerprint
 from zoo.store.pulling import content_digest
 
@@ -59,9 +59,13 @@ def push(
     Raises:
         WeightsError: the weights are damaged, or the bundle is.
         SourceError: it cannot be written there, or something is there already.
+        StoreError: the licence is empty, or the store cannot be written.
     """
     import zoo
 
+    if not license.strip():
+        hint = "SPDX's word for an unknown one is `NOASSERTION`"
+        raise StoreError(Problem("the licence of the weights is empty", help=hint))
     source = _source(address, registry)
     if source.remote and (variable := offline()):
         raise SourceError(f"{variable} forbids to reach {address}")

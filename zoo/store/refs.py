@@ -11,7 +11,7 @@ from typing import Any
 from zoo.atomic import sync, write_text
 from zoo.errors import Place, Problem
 from zoo.pretrained import File
-from zoo.store.files import Store, StoreError
+from zoo.store.files import Store, StoreError, cannot_read
 
 FORMAT = 1
 
@@ -98,10 +98,25 @@ def read_ref(store: Store, name: str, version: str) -> Ref | None:
 
 
 def refs(store: Store, name: str | None = None) -> Iterator[Ref]:
-    """Every ref, or those of one name. Those that are removed meanwhile are left out."""
-    for path in sorted((store.root / "refs").glob(f"{name or '*'}@*.json")):
-        if (ref := _read(path)) is not None:
-            yield ref
+    """Every ref, or those of one name. Those that are removed meanwhile are left out.
+
+    Raises:
+        StoreError: one is damaged; or it cannot be read which there are.
+    """
+    folder = store.root / "refs"
+    try:
+        paths = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        # Not as if there were none: a collector would remove what they name.
+        raise cannot_read(folder, error) from None
+    for path in paths:
+        of, _, version = path.name.rpartition("@")
+        if of and version.endswith(".json") and name in (None, of):
+            ref = _read(path)
+            if ref is not None:
+                yield ref
 
 
 def _read(path: Path) -> Ref | None:
@@ -110,7 +125,7 @@ def _read(path: Path) -> Ref | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(Problem(f"cannot be read: {error.strerror}", Place(str(path)))) from None
+        raise cannot_read(path, error) from None
     except (ValueError, KeyError, TypeError) as error:
         hint = "remove the file and pull the model again"
         raise StoreError(Problem(f"is damaged: {error}", Place(str(path)), hint)) from None

@@ -68,6 +68,12 @@ def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
     return found[0]
 
 
+def is_pulled(ref: Ref, registry: Registry, store: Store) -> bool:
+    """Whether `zoo pull` brings this version of its model, and not another or none."""
+    model = find_pretrained(ref.name, registry)
+    return model is not None and with_trusted(model, store, registry).version == ref.version
+
+
 def stored(name: str, registry: Registry, store: Store) -> list[Ref]:
     """Every version of a model in the store, or those that begin with `version` in
     `name@version`."""

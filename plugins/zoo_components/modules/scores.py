@@ -141,7 +141,8 @@ def _fused(
         is_causal=causal,
         dropout_p=dropout,
         scale=scale,
-        enable_gqa=grouped and k.shape[-3] != q.shape[-3],
+        # While `torch.jit.trace` follows, sizes are tensors.
+        enable_gqa=grouped and bool(k.shape[-3] != q.shape[-3]),
     )
 
 

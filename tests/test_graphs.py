@@ -1,0 +1,54 @@
+"""A whole model as a graph, for what runs models without the zoo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import zoo
+from zoo.transformer import Transformer
+
+SIZES = {"format": 1, "name": "m", "n_layers": 2, "d_model": 16, "n_heads": 4, "d_ff": 24}
+KINDS: dict[str, dict[str, Any]] = {
+    "decoder": {"builder": "decoder", "vocab": 50, "position": "rotary"},
+    "grouped": {
+        "builder": "decoder",
+        "vocab": 50,
+        "attention": {"kind": "multi_head", "n_kv_heads": 2},
+    },
+    "encoder": {"builder": "encoder", "vocab": 50, "head": "mlm"},
+    "pair": {"builder": "encoder_decoder", "source_vocab": 50, "target_vocab": 50},
+}
+
+
+@pytest.fixture(params=KINDS)
+def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Transformer:
+    """One whose maps are all computed by oneDNN, as those of a real size are."""
+    monkeypatch.setattr("zoo.linear.LARGE", 1)
+    return zoo.build({**SIZES, **KINDS[request.param]}).eval()
+
+
+def inputs(model: Transformer, batch: int, length: int) -> tuple[torch.Tensor, ...]:
+    ids = torch.arange(batch * length).view(batch, length) % 49 + 1
+    return (ids,) * (2 if model.spec.model.kind == "encoder_decoder" else 1)
+
+
+@torch.no_grad()
+def test_exported(model: Transformer) -> None:
+    example = inputs(model, 2, 7)
+    any_size = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    program = torch.export.export(model, example, dynamic_shapes=(any_size,) * len(example))
+    for ids in (example, inputs(model, 3, 11)):
+        torch.testing.assert_close(program.module()(*ids), model(*ids))
+
+
+@pytest.mark.filterwarnings(
+    "ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+@torch.no_grad()
+def test_traced(model: Transformer) -> None:
+    traced = torch.jit.trace(model, inputs(model, 2, 7))
+    for ids in (inputs(model, 2, 7), inputs(model, 3, 11)):
+        torch.testing.assert_close(traced(*ids), model(*ids))
