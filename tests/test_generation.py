@@ -97,8 +97,9 @@ def test_beam_search_that_meets_ends(decoders: peers.Pair, eos: Sequence[int]) -
     theirs, ours = decoders
     wanted = [expected(theirs, row, eos=eos, num_beams=4, length_penalty=0.8) for row in PROMPTS]
     method = zoo.Beam(size=4, length_penalty=0.8)
-    found = zoo.generate(ours, PROMPTS, max_new_tokens=NEW, eos=eos, method=method)
-    assert [list(one.ids) for one in found] == wanted
+    for ends in ({"eos": eos}, {"stop": [[id_] for id_ in eos]}):
+        found = zoo.generate(ours, PROMPTS, max_new_tokens=NEW, method=method, **ends)
+        assert [list(one.ids) for one in found] == wanted
 
 
 @pytest.mark.parametrize("penalty", [1.5, 3.0])
@@ -192,7 +193,13 @@ def test_what_ends_beyond_the_beam_neither_counts_nor_runs_on() -> None:
 
 def test_scores_are_log_probabilities(four_tokens: Transformer) -> None:
     prompts = [[1, 2], [0], [3, 3, 1]]
-    for method in (zoo.Greedy(), zoo.Sampling(temperature=2.0)):
+    """Of the model, whatever was done with them to choose."""
+    methods = (
+        zoo.Greedy(),
+        zoo.Greedy(repetition_penalty=1.7),
+        zoo.Sampling(temperature=2.0, top_k=2),
+    )
+    for method in methods:
         for prompt, one in zip(
             prompts,
             zoo.generate(four_tokens, prompts, max_new_tokens=5, method=method),
@@ -228,6 +235,12 @@ def test_the_distribution_that_is_drawn_from(method: zoo.Sampling, shares: list[
     for shift in (0.0, 7.0):
         found = probabilities(LOGITS + shift, method)
         torch.testing.assert_close(found, wanted / wanted.sum(), rtol=0, atol=1e-12)
+
+
+def test_top_p_takes_no_more_tokens_than_it_needs() -> None:
+    """Of four that are alike, whose quarters are exact numbers, two are a half."""
+    found = probabilities(torch.zeros(1, 4, dtype=torch.float64), zoo.Sampling(top_p=0.5))
+    assert sorted(found[0].tolist()) == [0.0, 0.0, 0.5, 0.5]
 
 
 def test_tokens_are_drawn_with_their_probabilities(four_tokens: Transformer) -> None:
@@ -277,6 +290,18 @@ def test_a_sequence_ends_with_a_stop_sequence(decoders: peers.Pair) -> None:
         ends = [n + 2 for n in range(len(row) - 1) if row[n : n + 2] == stop]
         assert list(one.ids) == (row[: ends[0]] if ends else row)
         assert (one.ended == "stop") == bool(ends)
+
+
+def test_the_first_reason_to_end_is_told() -> None:
+    ends = Ends(3, frozenset({9}), ((5, 9), (7,)))
+    assert [ends.of(ids) for ids in ([5, 9], [1, 7], [1, 5, 7], [1, 2, 9], [1, 2, 3], [5])] == [
+        "eos",
+        "stop",
+        "stop",
+        "eos",
+        "length",
+        None,
+    ]
 
 
 @pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Sampling(seed=4)])
