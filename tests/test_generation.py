@@ -97,9 +97,8 @@ def test_beam_search_that_meets_ends(decoders: peers.Pair, eos: Sequence[int]) -
     theirs, ours = decoders
     wanted = [expected(theirs, row, eos=eos, num_beams=4, length_penalty=0.8) for row in PROMPTS]
     method = zoo.Beam(size=4, length_penalty=0.8)
-    for ends in ({"eos": eos}, {"stop": [[id_] for id_ in eos]}):
-        found = zoo.generate(ours, PROMPTS, max_new_tokens=NEW, method=method, **ends)
-        assert [list(one.ids) for one in found] == wanted
+    found = zoo.generate(ours, PROMPTS, max_new_tokens=NEW, eos=eos, method=method)
+    assert [list(one.ids) for one in found] == wanted
 
 
 @pytest.mark.parametrize("penalty", [1.5, 3.0])
@@ -178,6 +177,49 @@ def test_a_wide_beam_finds_the_best_of_all(
     (found,) = zoo.generate(four_tokens, prompt, max_new_tokens=LENGTH, eos=eos, method=method)
     assert found.ids == best
     assert found.score == pytest.approx(judged(best), abs=1e-5)
+
+
+def written_out(
+    model: Transformer, prompt: list[int], method: zoo.Beam, ends: Ends
+) -> tuple[int, ...]:
+    """Beam search as it is stated, with nothing kept from one step to the next."""
+    running: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    ended: list[tuple[float, tuple[int, ...]]] = []
+    for n in range(1, ends.max_new_tokens + 1):
+        candidates = [
+            (total + log_probability(model, [*prompt, *ids], [id_]), (*ids, id_))
+            for total, ids in running
+            for id_ in range(model.spec.model.generation.target_vocab)
+        ]
+        candidates.sort(reverse=True)
+        ended += [
+            (total / n**method.length_penalty, ids)
+            for total, ids in candidates[: method.size]
+            if ends.of(ids)
+        ]
+        ended = sorted(ended, reverse=True)[: method.size]
+        running = [one for one in candidates if not ends.of(one[1])][: method.size]
+        best = running[0][0] / n**method.length_penalty if running else -torch.inf
+        if len(ended) == method.size and ended[-1][0] >= best:
+            break
+    return ended[0][1]
+
+
+@pytest.mark.parametrize("prompt", [[5, 8], [8, 2], [4, 10]], ids=str)
+@pytest.mark.parametrize("alpha", [0.0, 2.0, 4.0])
+def test_as_many_run_on_whatever_may_end(prompt: list[int], alpha: float) -> None:
+    """With more ends than a beam is wide, of ids alone and of sequences."""
+    spec = {"format": 1, "name": "flat", "builder": "decoder", "vocab": 12, "n_layers": 2}
+    spec |= {"d_model": 8, "n_heads": 2, "d_ff": 16, "position": "alibi"}
+    model = zoo.build(spec, dtype=torch.float64).eval()
+    random = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+    method = zoo.Beam(size=2, length_penalty=alpha)
+    ends = Ends(6, frozenset({9}), ((0,), (1,), (3,), (5,), (7,), (6, 4)))
+    (found,) = zoo.generate(model, prompt, max_new_tokens=6, eos=9, stop=ends.stop, method=method)
+    assert found.ids == written_out(model, prompt, method, ends)
 
 
 def test_what_ends_beyond_the_beam_neither_counts_nor_runs_on() -> None:
