@@ -28,7 +28,6 @@ DTYPES = {
     torch.int64: "I64",
 }
 """torch's dtypes that a model may store, with their names in a header."""
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 """The same by those names."""
