@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
 )
 
 import zoo
@@ -297,10 +300,33 @@ def refused_gpt2(source: Path) -> str:
 Q = "model.layers.0.self_attn.q_proj.weight"
 
 
-def test_missing_tensor(source: Path) -> None:
-    change_tensors(source, lambda t: t.pop(Q))
-    message = refused(source)
-    assert "no tensor that becomes `decoder.layers.0.self_attn.q_proj.weight`" in message
+@pytest.mark.parametrize(
+    ("name", "becomes"),
+    [
+        (Q, "decoder.layers.0.self_attn.q_proj.weight"),
+        ("model.norm.weight", "decoder.norm.weight"),  # of whose rule nothing is left
+    ],
+)
+def test_missing_tensor(source: Path, name: str, becomes: str) -> None:
+    change_tensors(source, lambda t: t.pop(name))
+    assert f"no tensor that becomes `{becomes}`" in refused(source)
+
+
+def test_missing_expert(source: Path) -> None:
+    """Those that are stacked are told apart by their numbers, of which none may be left out."""
+    keys = {key: value for key, value in LLAMA.items() if key != "num_hidden_layers"}
+    config = MixtralConfig(**keys, num_hidden_layers=1, num_local_experts=11)
+    MixtralForCausalLM(config).save_pretrained(source)
+    stored = load_file(source / "model.safetensors")
+    import_folder(source, source.parent / "whole")
+    shutil.rmtree(source.parent / "whole")
+    change_tensors(
+        source,
+        lambda t: t.update(
+            {name.replace("experts.4.", "experts.11."): t.pop(name) for name in stored}
+        ),
+    )
+    assert "counted from 0 are missing beside" in refused(source)
 
 
 def test_extra_tensor(source: Path) -> None:

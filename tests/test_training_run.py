@@ -204,7 +204,9 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
     # With a large eps, gradients that are zero but for rounding move nothing.
     recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
-    recipe = recipe.replace("steps = 12", f"steps = 12\nshard = {shard}")
+    recipe = recipe.replace("steps = 12", f"steps = 12\nshard = {shard}\naccumulate = 2")
+    # Few rows in a batch, so that a part of it may have none.
+    recipe = recipe.replace("batch_tokens = 300", "batch_tokens = 40")
     alone = toy("alone", recipe=recipe, model=lean)
     said = in_processes(
         "train", tmp_path / "recipe.toml", "-o", tmp_path / "two", processes=2, timeout=300
