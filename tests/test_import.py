@@ -189,6 +189,15 @@ def test_old_spellings_come_back(tmp_path: Path) -> None:
     assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
 
 
+def test_an_old_spelling_beside_the_new_one(tmp_path: Path) -> None:
+    config = BertConfig(vocab_size=19, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "source")
+    new = "bert.embeddings.LayerNorm.weight"
+    old = new.replace("weight", "gamma")
+    change_tensors(tmp_path / "source", lambda t: t.update({old: t[new].clone()}))
+    assert "a tensor under its old and its new name" in refused(tmp_path / "source")
+
+
 def test_the_tokenizer_travels_along(source: Path) -> None:
     (source / "tokenizer.json").write_bytes(b'{"a": 1}\r\n')
     (source / "setup.py").write_text("raise SystemExit")
