@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    AutoConfig,
     BertConfig,
     BertForMaskedLM,
     GPT2Config,
@@ -196,6 +197,19 @@ def test_an_old_spelling_beside_the_new_one(tmp_path: Path) -> None:
     old = new.replace("weight", "gamma")
     change_tensors(tmp_path / "source", lambda t: t.update({old: t[new].clone()}))
     assert "a tensor under its old and its new name" in refused(tmp_path / "source")
+
+
+def test_a_config_in_the_other_words_of_its_class(source: Path) -> None:
+    """transformers reads `hidden_size` as GPT-2's `n_embd`."""
+    sizes = {"n_embd": 8, "n_layer": 3, "n_head": 2, "n_positions": 9}
+    GPT2LMHeadModel(GPT2Config(vocab_size=19, **sizes)).save_pretrained(source)
+    (source / "generation_config.json").unlink(missing_ok=True)
+    import_folder(source, source.parent / "one", name="same")
+    change_config(source, n_embd=..., n_layer=..., hidden_size=8, num_hidden_layers=3)
+    assert AutoConfig.from_pretrained(source).n_embd == 8
+    import_folder(source, source.parent / "two", name="same")
+    one, two = (zoo.load(source.parent / name).spec for name in ("one", "two"))
+    assert one == two
 
 
 def test_the_tokenizer_travels_along(source: Path) -> None:
