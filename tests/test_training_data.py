@@ -46,7 +46,7 @@ def test_parallel_files_with_parts_of_their_own(tmp_path: Path) -> None:
 
 
 def test_lines_of_a_text(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\n\ntwo\nthree\n")
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\n\ntwo\nthree\n")
     train, valid, _ = read_data(Text(train="a.txt", valid=1), tmp_path, 0)
     assert sorted(example.target for example in train + valid) == ["one", "three", "two"]
     assert len(valid) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from toy_training import MODEL, PAIRS
 
 import zoo
 from zoo.purpose import Generation
+from zoo.training.batches import Row
 from zoo.training.encoding import encode
 from zoo.training.objective import collate, n_labels, summed_loss
 from zoo.training.optimization import make_optimizer, share_of_peak
@@ -55,6 +57,18 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(
     found = summed_loss(model, batch, label_smoothing=smoothing)
     assert float(found) == pytest.approx(expected, rel=1e-12)
     assert n_labels(rows) == sum(len(row.target) + 1 for row in rows)
+
+
+def test_each_side_is_filled_up_with_its_own_padding(tokens: Tokens) -> None:
+    rows = [Row([5, 6, 7], [8]), Row([9], [10, 11])]
+    batch = collate(rows, replace(tokens, source_pad=3, pad=4, bos=1, eos=2), CPU)
+    assert batch.source is not None
+    assert [side.tolist() for side in batch.source] == [
+        [[5, 6, 7], [9, 3, 3]],
+        [[True, True, True], [True, False, False]],
+    ]
+    assert batch.inputs.tolist() == [[1, 8, 4], [1, 10, 11]]
+    assert batch.labels.tolist() == [[8, 2, -100], [10, 11, 2]]
 
 
 @pytest.mark.parametrize("step", [1, 17, 400, 401, 5000])
