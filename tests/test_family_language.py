@@ -122,6 +122,12 @@ def test_what_has_no_value(source: str) -> None:
         value(source)
 
 
+def test_a_power_is_refused_before_it_is_computed() -> None:
+    """The digits of 9 ** 9 ** 9 would take minutes."""
+    with pytest.raises(ExpressionError, match="exponent is too large"):
+        value("1 ** 65")
+
+
 def test_a_name_that_nothing_has() -> None:
     with pytest.raises(UnknownNameError) as error:
         value("n + missing")

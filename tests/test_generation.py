@@ -180,6 +180,49 @@ def test_a_wide_beam_finds_the_best_of_all(
     assert found.score == pytest.approx(judged(best), abs=1e-5)
 
 
+def written_out(
+    model: Transformer, prompt: list[int], method: zoo.Beam, ends: Ends
+) -> tuple[int, ...]:
+    """Beam search as it is stated, with nothing kept from one step to the next."""
+    running: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    ended: list[tuple[float, tuple[int, ...]]] = []
+    for n in range(1, ends.max_new_tokens + 1):
+        candidates = [
+            (total + log_probability(model, [*prompt, *ids], [id_]), (*ids, id_))
+            for total, ids in running
+            for id_ in range(model.spec.model.generation.target_vocab)
+        ]
+        candidates.sort(reverse=True)
+        ended += [
+            (total / n**method.length_penalty, ids)
+            for total, ids in candidates[: method.size]
+            if ends.of(ids)
+        ]
+        ended = sorted(ended, reverse=True)[: method.size]
+        running = [one for one in candidates if not ends.of(one[1])][: method.size]
+        best = running[0][0] / n**method.length_penalty if running else -torch.inf
+        if len(ended) == method.size and ended[-1][0] >= best:
+            break
+    return ended[0][1]
+
+
+@pytest.mark.parametrize("prompt", [[5, 8], [8, 2], [4, 10]], ids=str)
+@pytest.mark.parametrize("alpha", [0.0, 2.0, 4.0])
+def test_as_many_run_on_whatever_may_end(prompt: list[int], alpha: float) -> None:
+    """With more ends than a beam is wide, of ids alone and of sequences."""
+    spec = {"format": 1, "name": "flat", "builder": "decoder", "vocab": 12, "n_layers": 2}
+    spec |= {"d_model": 8, "n_heads": 2, "d_ff": 16, "position": "alibi"}
+    model = zoo.build(spec, dtype=torch.float64).eval()
+    random = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+    method = zoo.Beam(size=2, length_penalty=alpha)
+    ends = Ends(6, frozenset({9}), ((0,), (1,), (3,), (5,), (7,), (6, 4)))
+    (found,) = zoo.generate(model, prompt, max_new_tokens=6, eos=9, stop=ends.stop, method=method)
+    assert found.ids == written_out(model, prompt, method, ends)
+
+
 def test_what_ends_beyond_the_beam_neither_counts_nor_runs_on() -> None:
     row = Hypotheses(0, [(1,), (2,)])
     ends = Ends(10, frozenset({9}), ())
@@ -193,7 +236,13 @@ def test_what_ends_beyond_the_beam_neither_counts_nor_runs_on() -> None:
 
 def test_scores_are_log_probabilities(four_tokens: Transformer) -> None:
     prompts = [[1, 2], [0], [3, 3, 1]]
-    for method in (zoo.Greedy(), zoo.Sampling(temperature=2.0)):
+    """Of the model, whatever was done with them to choose."""
+    methods = (
+        zoo.Greedy(),
+        zoo.Greedy(repetition_penalty=1.7),
+        zoo.Sampling(temperature=2.0, top_k=2),
+    )
+    for method in methods:
         for prompt, one in zip(
             prompts,
             zoo.generate(four_tokens, prompts, max_new_tokens=5, method=method),
@@ -229,6 +278,12 @@ def test_the_distribution_that_is_drawn_from(method: zoo.Sampling, shares: list[
     for shift in (0.0, 7.0):
         found = probabilities(LOGITS + shift, method)
         torch.testing.assert_close(found, wanted / wanted.sum(), rtol=0, atol=1e-12)
+
+
+def test_top_p_takes_no_more_tokens_than_it_needs() -> None:
+    """Of four that are alike, whose quarters are exact numbers, two are a half."""
+    found = probabilities(torch.zeros(1, 4, dtype=torch.float64), zoo.Sampling(top_p=0.5))
+    assert sorted(found[0].tolist()) == [0.0, 0.0, 0.5, 0.5]
 
 
 def test_tokens_are_drawn_with_their_probabilities(four_tokens: Transformer) -> None:
@@ -278,6 +333,18 @@ def test_a_sequence_ends_with_a_stop_sequence(decoders: peers.Pair) -> None:
         ends = [n + 2 for n in range(len(row) - 1) if row[n : n + 2] == stop]
         assert list(one.ids) == (row[: ends[0]] if ends else row)
         assert (one.ended == "stop") == bool(ends)
+
+
+def test_the_first_reason_to_end_is_told() -> None:
+    ends = Ends(3, frozenset({9}), ((5, 9), (7,)))
+    assert [ends.of(ids) for ids in ([5, 9], [1, 7], [1, 5, 7], [1, 2, 9], [1, 2, 3], [5])] == [
+        "eos",
+        "stop",
+        "stop",
+        "eos",
+        "length",
+        None,
+    ]
 
 
 @pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Sampling(seed=4)])

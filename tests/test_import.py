@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,12 +16,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    AutoConfig,
     BertConfig,
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
 )
 
 import zoo
@@ -186,6 +190,28 @@ def test_old_spellings_come_back(tmp_path: Path) -> None:
     assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
 
 
+def test_an_old_spelling_beside_the_new_one(tmp_path: Path) -> None:
+    config = BertConfig(vocab_size=19, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "source")
+    new = "bert.embeddings.LayerNorm.weight"
+    old = new.replace("weight", "gamma")
+    change_tensors(tmp_path / "source", lambda t: t.update({old: t[new].clone()}))
+    assert "a tensor under its old and its new name" in refused(tmp_path / "source")
+
+
+def test_a_config_in_the_other_words_of_its_class(source: Path) -> None:
+    """transformers reads `hidden_size` as GPT-2's `n_embd`."""
+    sizes = {"n_embd": 8, "n_layer": 3, "n_head": 2, "n_positions": 9}
+    GPT2LMHeadModel(GPT2Config(vocab_size=19, **sizes)).save_pretrained(source)
+    (source / "generation_config.json").unlink(missing_ok=True)
+    import_folder(source, source.parent / "one", name="same")
+    change_config(source, n_embd=..., n_layer=..., hidden_size=8, num_hidden_layers=3)
+    assert AutoConfig.from_pretrained(source).n_embd == 8
+    import_folder(source, source.parent / "two", name="same")
+    one, two = (zoo.load(source.parent / name).spec for name in ("one", "two"))
+    assert one == two
+
+
 def test_the_tokenizer_travels_along(source: Path) -> None:
     (source / "tokenizer.json").write_bytes(b'{"a": 1}\r\n')
     (source / "setup.py").write_text("raise SystemExit")
@@ -297,10 +323,33 @@ def refused_gpt2(source: Path) -> str:
 Q = "model.layers.0.self_attn.q_proj.weight"
 
 
-def test_missing_tensor(source: Path) -> None:
-    change_tensors(source, lambda t: t.pop(Q))
-    message = refused(source)
-    assert "no tensor that becomes `decoder.layers.0.self_attn.q_proj.weight`" in message
+@pytest.mark.parametrize(
+    ("name", "becomes"),
+    [
+        (Q, "decoder.layers.0.self_attn.q_proj.weight"),
+        ("model.norm.weight", "decoder.norm.weight"),  # of whose rule nothing is left
+    ],
+)
+def test_missing_tensor(source: Path, name: str, becomes: str) -> None:
+    change_tensors(source, lambda t: t.pop(name))
+    assert f"no tensor that becomes `{becomes}`" in refused(source)
+
+
+def test_missing_expert(source: Path) -> None:
+    """Those that are stacked are told apart by their numbers, of which none may be left out."""
+    keys = {key: value for key, value in LLAMA.items() if key != "num_hidden_layers"}
+    config = MixtralConfig(**keys, num_hidden_layers=1, num_local_experts=11)
+    MixtralForCausalLM(config).save_pretrained(source)
+    stored = load_file(source / "model.safetensors")
+    import_folder(source, source.parent / "whole")
+    shutil.rmtree(source.parent / "whole")
+    change_tensors(
+        source,
+        lambda t: t.update(
+            {name.replace("experts.4.", "experts.11."): t.pop(name) for name in stored}
+        ),
+    )
+    assert "counted from 0 are missing beside" in refused(source)
 
 
 def test_extra_tensor(source: Path) -> None:

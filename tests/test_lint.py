@@ -44,6 +44,14 @@ def test_sound(toy: Path) -> None:
     assert lint(read_family(toy), load_registry()) == Linted("toy", 1, 6, 1)
 
 
+def test_a_family_that_extends_itself(toy: Path) -> None:
+    other = toy.with_name("other.toml")
+    other.write_text(toy.read_text().replace("format = 1", 'format = 1\nextends = "toy"'))
+    change(toy, "format = 1", 'format = 1\nextends = "other"')
+    with pytest.raises(zoo.SpecError, match="cyclic `extends`: toy -> other -> toy"):
+        read_family(toy)
+
+
 def test_missing_rule(toy: Path) -> None:
     change(toy, "norm = { hf", "# norm = { hf")
     message = told(toy)

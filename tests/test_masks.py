@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import zoo
+from zoo_components.modules.packing import at_places
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 2, 4, 4, 8
 
@@ -86,6 +87,24 @@ def test_self_attention(shape: tuple[int, ...], causal: bool) -> None:
     output, maps = decoder(x, target_mask=mask, return_attention=True)
     assert (maps.decoder[0] - expected).abs().max() <= 1e-12
     assert (decoder(x, target_mask=mask) - output).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_what_is_left_out_in_inference_changes_no_other_token(shape: tuple[int, ...]) -> None:
+    """Without gradients, tokens that a mask hides from all others are not computed."""
+    decoder = model(embedding="vectors", ffn={"kind": "mlp", "bias": True})
+    x, mask = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64), random_mask(shape)
+    expected = decoder(x, target_mask=mask)
+    with torch.no_grad():
+        found = decoder(x, target_mask=mask)
+    there = mask.expand(BATCH, KEYS) if mask.dim() == 2 else torch.ones(BATCH, KEYS).bool()
+    assert (found - expected)[there].abs().max() <= 1e-12
+
+
+def test_what_is_left_out_is_zero() -> None:
+    x = torch.arange(1.0, 7.0).reshape(1, 3, 2)
+    found = at_places(lambda tokens: tokens[:, :1] + 1, x, torch.tensor([0, 2]))
+    assert found.tolist() == [[[2.0], [0.0], [6.0]]]
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 4, 3), (2, 2, 4, 3), (1, 2, 4, 3)], ids=str)

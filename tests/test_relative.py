@@ -67,6 +67,11 @@ def test_bias_of_the_paper() -> None:
                 assert bias[head, query, key] == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_bias_in_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
+    assert torch.equal(alibi(12, dtype, scale=0.3), alibi(12, scale=0.3).to(dtype))
+
+
 def test_bias_of_a_batch() -> None:
     module = Alibi(kind="alibi", d_model=16, n_heads=2).build()
     at = torch.tensor([[0, 1, 2], [-1, 0, 5]])

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from zoo.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.checking import verify
 from zoo.store.files import Store
 from zoo.store.first_use import record, with_trusted
-from zoo.store.refs import refs
+from zoo.store.refs import Ref, refs, write_ref
 
 
 @pytest.fixture
@@ -205,6 +206,20 @@ def test_removing_and_collecting_leaves_nothing(published: Path, store: Store) -
     assert run(["rm", "small"]) == 0
     assert run(["gc", "--all"]) == 0
     assert stored_files(store) == {}
+
+
+def test_what_is_collected_before_it_has_a_ref_is_published_again(
+    published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collector on another machine that saw a snapshot and no ref."""
+
+    def after_a_collector(store: Store, ref: Ref) -> None:
+        shutil.rmtree(store.snapshot(ref.files))
+        write_ref(store, ref)
+
+    monkeypatch.setattr("zoo.store.pulling.write_ref", after_a_collector)
+    assert run(["pull", "small"]) == 0
+    assert run(["verify", "small"]) == 0
 
 
 def test_what_another_model_uses_is_kept(project: Path, published: Path, store: Store) -> None:

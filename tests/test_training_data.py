@@ -46,7 +46,7 @@ def test_parallel_files_with_parts_of_their_own(tmp_path: Path) -> None:
 
 
 def test_lines_of_a_text(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\n\ntwo\nthree\n")
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\n\ntwo\nthree\n")
     train, valid, _ = read_data(Text(train="a.txt", valid=1), tmp_path, 0)
     assert sorted(example.target for example in train + valid) == ["one", "three", "two"]
     assert len(valid) == 1
@@ -166,6 +166,12 @@ def test_a_source_ends_with_its_end(tokens: Tokens) -> None:
     assert source == [*target, tokens.eos]
 
 
+def test_text_to_continue_starts_with_its_begin() -> None:
+    tokens = learn_tokens(Bpe(), EXAMPLES, Generation(target_vocab=290))
+    (source,), (target,) = tokens.encode_sources(["a dog"]), tokens.encode_targets(["a dog"])
+    assert source == [tokens.bos, *target]
+
+
 def test_learning_tokens_is_repeatable(tokens: Tokens) -> None:
     again = learn_tokens(Bpe(), EXAMPLES, SIDES)
     assert again.source.to_str() == tokens.source.to_str()
@@ -230,6 +236,12 @@ def test_batches(rows: list[Row], tokens: int, epoch: int) -> None:
         assert len(batch) == 1 or len(batch) * longest <= tokens
     assert found == batches(rows, tokens=tokens, seed=3, epoch=epoch)
     assert len(found) == len(batches(rows, tokens=tokens, seed=4, epoch=epoch + 1))
+
+
+def test_a_batch_is_filled_up() -> None:
+    rows = [Row([0], [0] * 4)] * 6  # with their ends, 5 long
+    assert [len(batch) for batch in batches(rows, tokens=15, seed=0, epoch=0)] == [3, 3]
+    assert [len(batch) for batch in batches(rows, tokens=14, seed=0, epoch=0)] == [2, 2, 2]
 
 
 def test_epochs_differ_in_their_order() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from toy_training import MODEL, PAIRS, RECIPE, write_toy
 
 import zoo
 from zoo.purpose import Generation
+from zoo.training.batches import Row
 from zoo.training.encoding import encode
 from zoo.training.objective import collate, n_labels, summed_loss
 from zoo.training.optimization import make_optimizer, share_of_peak
@@ -84,6 +86,18 @@ def test_the_load_of_experts_is_balanced(tmp_path: Path) -> None:
     for name, weight in model.named_parameters():
         expected = weight.detach() - 0.5 * weight.grad
         torch.testing.assert_close(trained[name], expected, rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_each_side_is_filled_up_with_its_own_padding(tokens: Tokens) -> None:
+    rows = [Row([5, 6, 7], [8]), Row([9], [10, 11])]
+    batch = collate(rows, replace(tokens, source_pad=3, pad=4, bos=1, eos=2), CPU)
+    assert batch.source is not None
+    assert [side.tolist() for side in batch.source] == [
+        [[5, 6, 7], [9, 3, 3]],
+        [[True, True, True], [True, False, False]],
+    ]
+    assert batch.inputs.tolist() == [[1, 8, 4], [1, 10, 11]]
+    assert batch.labels.tolist() == [[8, 2, -100], [10, 11, 2]]
 
 
 @pytest.mark.parametrize("step", [1, 17, 400, 401, 5000])

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +15,8 @@ import torch
 from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.document import from_weights
-from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
+from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
+from zoo.found_weights import find_weights
 from zoo.layout import Tensor
 from zoo.load_report import LoadReport, TensorReport
 from zoo.lock import Lock, check_locked
@@ -24,10 +24,9 @@ from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, TORCH_DTYPES
 from zoo.spec import ModelSpec
-from zoo.store import resolve
 from zoo.tensor_reader import TensorReader
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, Record, weights_path
+from zoo.weights_file import Header, Record
 from zoo.weights_reader import Weights, open_weights
 
 if TYPE_CHECKING:
@@ -100,41 +99,35 @@ def load(
     """
     registry = load_registry() if registry is None else registry
     patterns = [only] if isinstance(only, str) else only
-    if mesh is None:
-        together: AbstractContextManager[list[str]] = nullcontext([])
-        device = torch.device("cpu" if device is None else device)
-    else:
-        from zoo.sharding.mesh import device_in
-        from zoo.sharding.together import processes_of
-
-        together = processes_of(mesh)
-        device = device_in(mesh, device)
+    together, device = _processes(mesh, device)
     with together as same:
         found = find_weights(path_or_name, registry)
         where = Place(str(found.path))
         lock = _checked_lock(found.path.parent)
-        with open_weights(found.path) as weights, ThreadPoolExecutor(1) as beside:
+        with open_weights(found.path) as weights:
             header = weights.header
             mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
-            # From the store, files are hashed as a whole, while the model is being built.
             as_a_whole = verify and mapped and patterns is None and bool(found.blake3)
-            check = beside.submit(weights.check_whole, found.blake3) if as_a_whole else None
-            spec = _checked_spec(weights, lock, registry, locked=locked)
-            names = _matching(header, patterns, where)
-            same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
-            model = build_on_meta(spec, dtype or _dtype_of(header))
-            if mesh is None:
-                reader = TensorReader(
-                    weights, spec, device, dtype, verify=verify and check is None, mapped=mapped
-                )
-                tensors = reader.read_all(names)
-                tensors |= reader.initial(header.records.keys() - names)
-            else:
-                from zoo.sharding.reading import load_shares
+            with _held_against(weights, found.blake3) if as_a_whole else nullcontext():
+                spec = _checked_spec(weights, lock, registry, locked=locked)
+                names = _matching(header, patterns, where)
+                same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
+                model = build_on_meta(spec, dtype or _dtype_of(header))
+                if mesh is None:
+                    reader = TensorReader(
+                        weights,
+                        spec,
+                        device,
+                        dtype,
+                        verify=verify and not as_a_whole,
+                        mapped=mapped,
+                    )
+                    tensors = reader.read_all(names)
+                    tensors |= reader.initial(header.records.keys() - names)
+                else:
+                    from zoo.sharding.reading import load_shares
 
-                tensors = load_shares(model, weights, names, mesh, device, dtype, verify=verify)
-            if check is not None:
-                check.result()
+                    tensors = load_shares(model, weights, names, mesh, device, dtype, verify=verify)
         place(model, tensors, device=device)
     model.load_report = _report(weights, spec, names, tensors, verified=verify, mapped=mapped)
     model.origin = header.origin
@@ -147,39 +140,27 @@ def load(
     return model
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Where weights are: `path` is their file, or the index of their shards. `blake3` holds for
-    each of their files the digests that it must still have if it is in the store, and no file
-    otherwise."""
+def _processes(
+    mesh: DeviceMesh | None, device: str | torch.device | None
+) -> tuple[AbstractContextManager[list[str]], torch.device]:
+    """What lets the processes of a mesh load together, and the device of this one. Without a mesh,
+    which needs nothing of torch's distributed part, there is but this one."""
+    if mesh is None:
+        return nullcontext([]), torch.device("cpu" if device is None else device)
+    from zoo.sharding.mesh import device_in
+    from zoo.sharding.together import processes_of
 
-    path: Path
-    blake3: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    return processes_of(mesh), device_in(mesh, device)
 
 
-def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
-    """The weights that a path or the name of a model means; a published model is pulled first if it
-    is not in the store. Raises as `load`."""
-    path, name = Path(path_or_name), str(path_or_name)
-    if path.suffix == ".toml" and path.is_file():
-        hint = f"`zoo build {path} -o DIR` makes the initial weights of a spec"
-        raise WeightsError(Problem("there are no weights in a .toml file", Place(str(path)), hint))
-    if path.exists() or path.suffix == ".safetensors":
-        return Found(weights_path(path))
-    if registry.catalog.file(name.partition("@")[0]) is not None:
-        folder, ref = resolve(name, registry)
-        return Found(weights_path(folder), ref.blake3)
-    if name in registry.models:
-        raise RegistryError(
-            Problem(
-                f"the model `{name}` is registered with a spec and without weights",
-                registry.models[name].place,
-                help=f"`zoo build {name} -o DIR` makes its initial weights",
-            )
-        )
-    known = [*registry.models, *registry.catalog.known()]
-    hint = did_you_mean(name, known, "`zoo list models` lists the models")
-    raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))
+@contextmanager
+def _held_against(weights: Weights, blake3: Mapping[str, Sequence[str]]) -> Generator[None]:
+    """Hash files from the store as a whole while the block runs. Raises `WeightsError` at its end
+    if they are not what was pulled."""
+    with ThreadPoolExecutor(1) as beside:
+        check = beside.submit(weights.check_whole, blake3)
+        yield
+        check.result()
 
 
 def _checked_lock(folder: Path) -> Lock | None:

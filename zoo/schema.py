@@ -13,6 +13,7 @@ from typing import Any
 
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
 from zoo.errors import Problem, ZooError
+from zoo.extends import SPEC_NAME
 from zoo.field_docs import class_doc, field_docs
 from zoo.layer_rules import SELECTORS, START
 from zoo.registry import Registry
@@ -20,7 +21,7 @@ from zoo.schema_values import Reading, Readings, Schema, merged, plain_value
 from zoo.spec import FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-SPEC_NAME = "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"
+_SPEC_NAME = f"^{SPEC_NAME.pattern}$"
 
 _COUNT: Schema = {"type": "integer", "minimum": 1}
 _RULE_KEYS: Mapping[str, Schema] = {
@@ -42,10 +43,10 @@ _RULE_KEYS: Mapping[str, Schema] = {
 }
 _ROOT_KEYS: Mapping[str, Schema] = {
     "format": {"const": FORMAT, "description": "The version of the spec format."},
-    "name": {"type": "string", "pattern": SPEC_NAME, "description": "The model's name."},
+    "name": {"type": "string", "pattern": _SPEC_NAME, "description": "The model's name."},
     "extends": {
         "type": "string",
-        "pattern": SPEC_NAME,
+        "pattern": _SPEC_NAME,
         "description": "A spec file beside this one, without its ending, or a registered model: "
         "what it says holds unless it is said here.",
     },

@@ -80,9 +80,7 @@ def request(
     try:
         response = _opener().open(asked, timeout=timeout)
     except urllib.error.HTTPError as error:
-        if error.code in _AGAIN or error.code >= 500:
-            raise
-        if error.code == _RANGE_NOT_SATISFIABLE:
+        if error.code in (*_AGAIN, _RANGE_NOT_SATISFIABLE) or error.code >= 500:
             raise
         message = f"{url} cannot be had: {error.code} {error.reason}"
         raise SourceError(Problem(message, help=_HELP.get(error.code))) from None

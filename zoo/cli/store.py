@@ -73,7 +73,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     """
     from zoo.atomic import write_text
     from zoo.errors import Problem
-    from zoo.loading import find_weights
+    from zoo.found_weights import find_weights
     from zoo.store.files import Store, StoreError
     from zoo.store.pushing import push
     from zoo.weights_file import FILE_NAME, INDEX_NAME

@@ -22,7 +22,8 @@ from zoo.families.origin import Origin, check_companions, read_companions, write
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
-from zoo.loading import find_weights, load
+from zoo.found_weights import find_weights
+from zoo.loading import load
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
 from zoo.transformer import Transformer

@@ -6,7 +6,7 @@ an error. It is read forwards to import and backwards to export.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,8 +23,6 @@ from zoo.families.pattern import (
 from zoo.families.relayout import Relayout
 from zoo.families.scope import Scope
 from zoo.spec import ModelSpec
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)

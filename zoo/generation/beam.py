@@ -92,9 +92,9 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
     # All beams of a row are the same at first: only one of them counts.
     totals = torch.full((batch, size), -torch.inf, device=device)
     totals[:, 0] = 0.0
+    # As many as may end in one step, and `size` that run on.
+    n_best = (1 + len(ends.last_ids)) * size
     for n_tokens in range(1, ends.max_new_tokens + 1):
-        # As many as may end in one step, and `size` that run on.
-        n_best = (1 + max(1, len(ends.eos))) * size
         values, beams, tokens = _candidates(scores, totals, seen, method, n_best)
         table = list(zip(values.tolist(), beams.tolist(), tokens.tolist(), strict=True))
         decoding.check([row_values[0] for row_values, _, _ in table])

@@ -67,8 +67,8 @@ class Generated:
 
     Args:
         ids: the new tokens, without the prompt; what ended the sequence is the last of them.
-        score: the sum of the tokens' log-probabilities under the model; of a beam's, judged by its
-            length.
+        score: the sum of the tokens' log-probabilities under the model; of a beam's, after its
+            repetition penalty, and judged by its length.
         ended: by a token of `eos`, by a sequence of `stop`, or at `max_new_tokens`.
     """
 

@@ -60,6 +60,11 @@ class Ends:
                     )
                 )
 
+    @property
+    def last_ids(self) -> frozenset[int]:
+        """The ids with which a sequence may end before it is as long as it can be."""
+        return self.eos.union(stop[-1] for stop in self.stop)
+
     def of(self, ids: Sequence[int]) -> Literal["eos", "stop", "length"] | None:
         """Why a sequence ends here, or None if it goes on."""
         if ids[-1] in self.eos:

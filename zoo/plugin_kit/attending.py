@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from zoo.cache import Cache, LayerCache
+from zoo.cache import Cache
 from zoo.context import LayerContext
 from zoo.plugin_kit.driver import (
     BATCH,
@@ -62,10 +62,17 @@ class AttendingDriver(Driver):
         x = vectors(dtype, seed)
         return (x, vectors(dtype, seed + 1, MEMORY_LENGTH, MEMORY_WIDTH)) if self.crosses else (x,)
 
+    def sides(self, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The sequence, and the memory if there is one."""
+        return (inputs[0], inputs[1]) if self.crosses else (inputs[0], None)
+
+    def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
+        """The output for tokens x (batch, length, d_model), and the weights if asked for."""
+        raise NotImplementedError
+
     def attend(
         self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None = None,
+        inputs: Tensors,
         *,
         mask: torch.Tensor | None = None,
         causal: bool = False,
@@ -73,32 +80,30 @@ class AttendingDriver(Driver):
         bias: torch.Tensor | None = None,
         return_weights: bool = False,
     ) -> Attended:
-        """The output, and the weights if asked for. `mask` is over the memory if there is one."""
-        raise NotImplementedError
-
-    def step(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None,
-        *,
-        position: torch.Tensor,
-        cache: LayerCache,
-        rotation: Rotation | None,
-        bias: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """The output of one more token x (batch, 1, d_model), at a position (1,)."""
-        raise NotImplementedError
+        """`call` with all tokens at once. `mask` is over the memory if there is one."""
+        x, memory = self.sides(inputs)
+        context = LayerContext(
+            mask=mask if memory is None else None,
+            causal=causal,
+            positions=torch.arange(LENGTH),
+            rotation=rotation,
+            bias=bias,
+            memory=memory,
+            memory_mask=None if memory is None else mask,
+            return_weights=return_weights,
+        )
+        return self.call(x, context)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        fused, _ = self.attend(*inputs)
-        output, weights = self.attend(*inputs, return_weights=True)
+        fused, _ = self.attend(inputs)
+        output, weights = self.attend(inputs, return_weights=True)
         return fused, output, *weights.values()
 
     def check(self, inputs: Tensors) -> None:
-        fused, weights = self.attend(*inputs)
+        fused, weights = self.attend(inputs)
         if weights:
             raise PromiseError("weights are returned although `return_weights` is not set")
-        output, weights = self.attend(*inputs, return_weights=True)
+        output, weights = self.attend(inputs, return_weights=True)
         expect("the output", output, BATCH, LENGTH, WIDTH)
         if not close(fused, output, 1e-5):
             raise PromiseError("the output is another when `return_weights` is set")
@@ -121,7 +126,7 @@ class AttendingDriver(Driver):
 
     def _accepts(self, inputs: Tensors, **options: Any) -> bool:
         try:
-            self.attend(*inputs, **options)
+            self.attend(inputs, **options)
         except (ValueError, NotImplementedError):
             return False
         return True
@@ -145,8 +150,8 @@ class AttendingDriver(Driver):
         unseen = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)
         unseen[..., -1, -1] = False
         for what, at, mask in (("keys", slice(-1), None), ("queries", slice(-1, None), unseen)):
-            one, _ = self.attend(*inputs, mask=mask)
-            two, _ = self.attend(*inputs, mask=mask, rotation=turned)
+            one, _ = self.attend(inputs, mask=mask)
+            two, _ = self.attend(inputs, mask=mask, rotation=turned)
             if close(one[:, at], two[:, at], 1e-6):
                 raise PromiseError(
                     f"the {what} are not turned by the `rotation` that the position scheme gives\n"
@@ -154,8 +159,8 @@ class AttendingDriver(Driver):
                 )
 
     def _check_bias(self, inputs: Tensors) -> None:
-        one, _ = self.attend(*inputs)
-        two, _ = self.attend(*inputs, bias=self.bias(inputs[0].dtype))
+        one, _ = self.attend(inputs)
+        two, _ = self.attend(inputs, bias=self.bias(inputs[0].dtype))
         if close(one, two, 1e-6):
             raise PromiseError(
                 "the `bias` that the position scheme gives changes nothing\n"
@@ -177,20 +182,22 @@ class AttendingDriver(Driver):
         self, inputs: Tensors, angles: torch.Tensor | None, bias: torch.Tensor | None
     ) -> None:
         rotation = None if angles is None else turning(angles)
-        whole, _ = self.attend(*inputs, causal=True, rotation=rotation, bias=bias)
-        x, memory = inputs if self.crosses else (inputs[0], None)
+        whole, _ = self.attend(inputs, causal=True, rotation=rotation, bias=bias)
+        x, memory = self.sides(inputs)
         cache = Cache(LENGTH)
         for place in range(LENGTH):
             position = cache.append(1, seen=None, counted=None, device=x.device)
             now = slice(place, place + 1)
-            found = self.step(
-                x[:, now],
-                memory,
-                position=position,
-                cache=cache.layer(0),
+            context = LayerContext(
+                causal=True,
+                positions=position,
+                key_positions=cache.positions,
                 rotation=None if angles is None else turning(angles[now]),
                 bias=None if bias is None else bias[:, now, : place + 1],
+                memory=memory,
+                cache=cache.layer(0),
             )
+            found, _ = self.call(x[:, now], context)
             if not close(found, whole[:, now], 1e-9):
                 raise PromiseError(
                     "the output is another when tokens come one by one with a `cache`, although it "
@@ -200,10 +207,17 @@ class AttendingDriver(Driver):
 
     def _check_counts(self, inputs: Tensors) -> None:
         """Raises PromiseError unless a cache keeps as much as the layout says."""
-        x, memory = inputs[0][:, :1], inputs[1] if self.crosses else None
+        x, memory = self.sides(inputs)
         cache = Cache(1)
         position = cache.append(1, seen=None, counted=None, device=x.device)
-        self.step(x, memory, position=position, cache=cache.layer(0), rotation=None, bias=None)
+        context = LayerContext(
+            causal=True,
+            positions=position,
+            key_positions=position,
+            memory=memory,
+            cache=cache.layer(0),
+        )
+        self.call(x[:, :1], context)
         layout = self.described.layout()
         stated = layout.cache_per_token
         if memory is not None:
@@ -224,7 +238,7 @@ class AttendingDriver(Driver):
 
         def depends(queries: slice, **options: Any) -> bool:
             pairs = [
-                [self.attend(*i, return_weights=asked, **options)[0] for i in (inputs, changed)]
+                [self.attend(i, return_weights=asked, **options)[0] for i in (inputs, changed)]
                 for asked in (False, True)
             ]
             return any(not close(one[:, queries], two[:, queries], 1e-9) for one, two in pairs)
@@ -233,7 +247,7 @@ class AttendingDriver(Driver):
         mask[..., -1] = False
         if depends(others, mask=mask):
             yield "a key that a mask (batch, 1, 1, key) hides changes the output"
-        _, weights = self.attend(*inputs, mask=mask, return_weights=True)
+        _, weights = self.attend(inputs, mask=mask, return_weights=True)
         if any(w[..., -1].any() for w in weights.values() if w.shape[-1] == self.n_keys):
             yield "the weight of a key that the mask hides is not 0"
         mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
@@ -244,7 +258,7 @@ class AttendingDriver(Driver):
             yield "a later position changes the output, although `causal` is set"
         mask[:, :, 2] = False
         outputs = [
-            self.attend(*inputs, mask=mask, return_weights=asked)[0] for asked in (False, True)
+            self.attend(inputs, mask=mask, return_weights=asked)[0] for asked in (False, True)
         ]
         if not all(bool(output.isfinite().all()) for output in outputs):
             yield "a query that may attend to nothing gives NaN"
@@ -255,61 +269,36 @@ class AttentionDriver(AttendingDriver):
     def continued(self) -> bool:
         return bool(self.described.incremental)
 
-    def attend(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        mask: torch.Tensor | None = None,
-        causal: bool = False,
-        rotation: Rotation | None = None,
-        bias: torch.Tensor | None = None,
-        return_weights: bool = False,
-    ) -> Attended:
-        options = self._options(memory, rotation, bias, torch.arange(LENGTH), causal)
-        found = self.model.part(x, memory, mask=mask, **options, return_weights=return_weights)
+    def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
+        found = self.model.part(x, context.memory, **self._options(context))
         output, weights = _pair(found, "the output and the weights, or None")
         return output, {} if weights is None else {"": weights}
 
-    def _options(
-        self,
-        memory: torch.Tensor | None,
-        rotation: Rotation | None,
-        bias: torch.Tensor | None,
-        positions: torch.Tensor,
-        causal: bool,
-    ) -> dict[str, Any]:
-        options: dict[str, Any] = {}
-        if memory is None:  # of a memory, a block says nothing but the mask
-            options = {"causal": causal, "rotation": rotation, "bias": bias, "positions": positions}
+    def _options(self, context: LayerContext) -> dict[str, Any]:
+        """What a block tells its attention by keyword."""
+        if context.memory is None:
+            options: dict[str, Any] = {
+                "mask": context.mask,
+                "causal": context.causal,
+                "rotation": context.rotation,
+                "bias": context.bias,
+                "positions": context.positions,
+            }
+        else:  # of which a block says nothing but the mask
+            options = {"mask": context.memory_mask}
         if self.model.scheme is not None:
             options["scheme"] = self.model.scheme
-        return options
-
-    def step(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None,
-        *,
-        position: torch.Tensor,
-        cache: LayerCache,
-        rotation: Rotation | None,
-        bias: torch.Tensor | None,
-    ) -> torch.Tensor:
-        options = self._options(memory, rotation, bias, position, True)
-        kept = cache.of("self_attn" if memory is None else "cross_attn")
-        output: torch.Tensor = self.model.part(
-            x, memory, mask=None, **options, cache=kept, return_weights=False
-        )[0]
-        return output
+        if context.cache is not None:
+            name = "self_attn" if context.memory is None else "cross_attn"
+            options["cache"] = context.cache.of(name)
+        return {**options, "return_weights": context.return_weights}
 
     def check(self, inputs: Tensors) -> None:
         expect_branch(self.model.part)
-        memory = inputs[1] if self.crosses else None
-        options = self._options(memory, None, None, torch.arange(LENGTH), False)
-        options |= {"mask": None, "return_weights": False}
+        x, memory = self.sides(inputs)
+        options = self._options(LayerContext(memory=memory))
         options |= {"cache": None} if self.continued else {}
-        expect_call(self.model.part.forward, inputs[0], memory, **options)
+        expect_call(self.model.part.forward, x, memory, **options)
         super().check(inputs)
 
 
@@ -318,52 +307,9 @@ class BlockDriver(AttendingDriver):
     def continued(self) -> bool:
         return not self.described.not_incremental
 
-    def attend(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        mask: torch.Tensor | None = None,
-        causal: bool = False,
-        rotation: Rotation | None = None,
-        bias: torch.Tensor | None = None,
-        return_weights: bool = False,
-    ) -> Attended:
-        context = LayerContext(
-            mask=None if self.crosses else mask,
-            causal=causal,
-            positions=torch.arange(LENGTH),
-            rotation=rotation,
-            bias=bias,
-            memory=memory,
-            memory_mask=mask if self.crosses else None,
-            return_weights=return_weights,
-        )
-        found = self.model.part(x, context)
-        output, weights = _pair(found, "the states and the weights by name")
+    def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
+        output, weights = _pair(self.model.part(x, context), "the states and the weights by name")
         return output, dict(weights)
-
-    def step(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None,
-        *,
-        position: torch.Tensor,
-        cache: LayerCache,
-        rotation: Rotation | None,
-        bias: torch.Tensor | None,
-    ) -> torch.Tensor:
-        context = LayerContext(
-            causal=True,
-            positions=position,
-            key_positions=cache.cache.positions,
-            rotation=rotation,
-            bias=bias,
-            memory=memory,
-            cache=cache,
-        )
-        output: torch.Tensor = self.model.part(x, context)[0]
-        return output
 
 
 def _pair(found: object, what: str) -> tuple[Any, Any]:

@@ -10,10 +10,11 @@ from typing import Any, Self, cast
 import torch
 
 from zoo.errors import InputError, Problem
+from zoo.found_weights import find_weights
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
 from zoo.generation.evaluating import evaluating
 from zoo.generation.prompts import check_length, read_ids
-from zoo.loading import find_weights, load
+from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
 from zoo.running.labels import class_names
@@ -201,9 +202,9 @@ class TextModel:
         labels = class_names(self.transformer)
         found: dict[int, torch.Tensor] = {}
         with torch.inference_mode(), evaluating(self.transformer):
-            for alike in by_length.values():
+            for length, alike in by_length.items():
                 for places in _cut(alike):
-                    batch = torch.tensor([rows[place] for place in places], device=device)
+                    batch = given.values[places, :length].to(device)
                     found.update(zip(places, cast("Any", self.transformer)(batch), strict=True))
         for place, ids in enumerate(rows):
             yield read_off(
