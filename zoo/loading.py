@@ -17,6 +17,7 @@ from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.document import from_weights
 from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
+from zoo.inside import neighbours
 from zoo.layout import Tensor
 from zoo.load_report import LoadReport, TensorReport
 from zoo.lock import Lock, check_locked
@@ -177,7 +178,7 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
                 help=f"`zoo build {name} -o DIR` makes its initial weights",
             )
         )
-    known = [*registry.models, *registry.catalog.known()]
+    known = [*registry.models, *registry.catalog.known(), *neighbours(path)]
     hint = did_you_mean(name, known, "`zoo list models` lists the models")
     raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))
 
