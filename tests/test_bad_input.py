@@ -211,6 +211,36 @@ def test_a_folder_in_the_place_of_a_file(refused: Refused, project: Path) -> Non
     )
 
 
+def test_a_saved_model_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
+    zoo.save(zoo.build(spec()), "tiny/model.safetensors")
+    for command in ("build", "validate", "train", "lock", "import"):
+        told = refused(command, "tiny")
+        assert "help: `tiny` is a saved model; `zoo show tiny --resolved` prints its spec" in told
+    told = refused("build", "tiny/model.safetensors")
+    assert told.startswith("tiny/model.safetensors: error: this is no TOML file\n")
+    assert "`zoo show tiny/model.safetensors --resolved` prints its spec" in told
+
+
+def test_the_nearest_of_what_there_is(refused: Refused, project: Path) -> None:
+    (project / "spec.toml").write_text(spec())
+    model = zoo.build("spec.toml")
+    zoo.save(model, "mine")
+    zoo.save(model, "other/weights.safetensors")
+    for command, *rest in (["show"], ["load"], ["run", "text"]):
+        assert "did you mean `mine`?" in refused(command, "mien", *rest)
+        told = refused(command, "other/weights.safetensor", *rest)
+        assert "did you mean `other/weights.safetensors`?" in told
+        assert "did you mean `gpt2.openai`?" in refused(command, "gpt2.openi", *rest)
+    told = refused("bundle", "make", "nowhere", "made")
+    assert "no such weights file\n      = help: there is no folder `nowhere`" in told
+    assert "did you mean `spec.toml`?" in refused("lock", "spec.tml")
+    assert "no file `vaswani-base`\n      = help: it is the name of a model" in refused(
+        "lock", "vaswani-base"
+    )
+    assert "did you mean `bert`?" in refused("lint", "bertt")
+    assert "`zoo load gpt2.openai` loads it" in refused("build", "gpt2.openai")
+
+
 def test_json_is_told_as_such(refused: Refused, project: Path) -> None:
     (project / "config.json").write_text('{\n  "model_type": "llama",\n  "n": 1\n}\n')
     assert refused("show", "config.json") == (

@@ -74,6 +74,13 @@ def test_an_output_folder_that_cannot_be(
     assert contents(project) == built
 
 
+def test_a_file_in_the_place_of_a_folder(project: Path, refused: Refused) -> None:
+    (project / "spec.toml").write_text(spec())
+    for output in ("spec.toml", "spec.toml/deeper"):
+        told = refused("build", "spec.toml", "-o", output)
+        assert f"'{output}/model.safetensors': a file has the name of 'spec.toml'\n" in told
+
+
 @pytest.mark.parametrize("name", ["x.pt", "x.PTH", "x.bin", "x.ckpt", "x.h5", "x.onnx", "x.gguf"])
 @pytest.mark.parametrize("shards", [[], ["--max-shard-bytes", "999"]], ids=["file", "shards"])
 def test_a_name_of_another_format(

@@ -264,4 +264,20 @@ def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None
     write_toy(project)
     (project / "out").mkdir()
     (project / "out" / "thesis.txt").write_text("mine")
-    assert "not empty" in refused("train", "recipe.toml", "-o", "out")
+    told = refused("train", "recipe.toml", "-o", "out")
+    assert "'out' is there already, and not empty" in told
+    assert "help: `--resume` goes on" in told
+    (project / "out" / "model.safetensors").write_text("a model, from which nothing goes on")
+    assert "help: `-o` names another folder" in refused("train", "recipe.toml", "-o", "out")
+    told = refused("train", "recipe.toml", "-o", "out/thesis.txt")
+    assert "'out/thesis.txt' is there already, and a file\n" in told
+    assert "help: `-o` names another folder" in told
+
+
+def test_only_what_was_trained_is_scored(project: Path, refused: Refused) -> None:
+    write_toy(project)
+    (project / "recipe.toml").rename("my_recipe.toml")
+    for folder in (".", "nowhere"):
+        told = refused("score", folder)
+        assert told.startswith(f"{folder}: error: there is no recipe.toml\n")
+        assert "name a folder that `zoo train` has made" in told

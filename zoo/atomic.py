@@ -43,6 +43,8 @@ def new_file(path: Path) -> Generator[BinaryIO]:
     try:
         _refuse_what_is_no_file(target)
         for folder in reversed([target.parent, *target.parent.parents]):
+            if folder.is_file():
+                raise NotADirectoryError(errno.ENOTDIR, f"a file has the name of {folder.name!r}")
             if not folder.is_dir():
                 folder.mkdir()
                 made.append(folder)

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from zoo.distribution import Distribution
 from zoo.errors import PluginError, Problem, ZooError
 from zoo.fill import Runs, fill
+from zoo.memory import memory_limit
 from zoo.plugin_errors import plugin_code
 from zoo.reading import read_spec
 from zoo.registry import Registry
@@ -55,6 +56,7 @@ def build(
     Raises:
         SpecError: the spec is wrong.
         PluginError: a plugin cannot be loaded, or its module is not what it describes.
+        ZooError: the model is larger than the memory.
     """
     found = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
     model = build_on_meta(found, dtype or torch.float32)
@@ -68,6 +70,7 @@ def build(
     device = "cpu" if device is None else device
     if torch.device(device).type == "meta":
         return model
+    _check_fits(model)
     tensors = {name: empty(tuple(t.shape), t.dtype, found) for name, t in stored(model).items()}
     fill_initial(tensors, found, seed=seed, on_bytes=on_bytes)
     return place(model, {name: t.to(device) for name, t in tensors.items()}, device=device)
@@ -79,13 +82,26 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.
         # Not `empty_like`, which for a meta tensor imports torch's symbolic shapes.
         return torch.empty(shape, dtype=dtype, device="cpu")
     except RuntimeError:
-        size = spec.layout.n_elements * dtype.itemsize
-        raise ZooError(
-            Problem(
-                f"{spec.name} does not fit into memory: its tensors are {size:,} bytes",
-                help='the device "meta" builds it without values',
-            )
-        ) from None
+        raise _too_large(spec, spec.layout.n_elements * dtype.itemsize) from None
+
+
+def _check_fits(model: Transformer) -> None:
+    """Refuse what the kernel would kill. All values are in memory at once, also those that go to
+    another device: they are made here. Writing them to a file needs no copy."""
+    n_bytes = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    limit = memory_limit()
+    if limit is not None and n_bytes > limit:
+        raise _too_large(model.spec, n_bytes, f", and there are {limit:,} with swap")
+
+
+def _too_large(spec: ModelSpec, n_bytes: int, but: str = "") -> ZooError:
+    return ZooError(
+        Problem(
+            f"{spec.name} does not fit into memory: its tensors are {n_bytes:,} bytes{but}",
+            help='a smaller dtype takes less; the device "meta" builds it without values; of '
+            "several machines, each can build its share (`mesh`)",
+        )
+    )
 
 
 def fill_initial(

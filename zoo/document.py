@@ -129,6 +129,10 @@ def read_document(
     """
     name = str(path)
     try:
+        if path.suffix == ".safetensors" and path.is_file():
+            from zoo.inside import of_saved  # here: only a mistake needs it
+
+            raise SpecError(Problem("this is no TOML file", Place(name), of_saved(path)))
         with path.open("rb") as file:
             raw = file.read(budget.file_size + 1)
     except (OSError, ValueError) as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
+from zoo.inside import neighbours
 from zoo.registry import Registry
 from zoo.store import resolve
 from zoo.weights_file import weights_path
@@ -48,6 +49,6 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
                 help=f"`zoo build {name} -o DIR` makes its initial weights",
             )
         )
-    known = [*registry.models, *registry.catalog.known()]
+    known = [*registry.models, *registry.catalog.known(), *neighbours(path)]
     hint = did_you_mean(name, known, "`zoo list models` lists the models")
     raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zoo.errors import nearest, quoted
+from zoo.weights_file import FILE_NAME, INDEX_NAME
 
 _MOST = 4
 """Names that are listed."""
@@ -21,6 +22,8 @@ def inside(folder: Path) -> str:
         return f"the folder cannot be read: {error.strerror}"
     if not paths:
         return "the folder is empty"
+    if folder / FILE_NAME in paths or folder / INDEX_NAME in paths:
+        return of_saved(folder)
     if found := [path for path in paths if _is_meant(path)]:
         return f"name what is meant: {_listed(found)}"
     if folder / _CHECKPOINT in paths:
@@ -29,11 +32,26 @@ def inside(folder: Path) -> str:
     return f"there is no spec (.toml) and no .safetensors in it, but {_listed(held)}"
 
 
-def near(path: Path) -> str | None:
+def of_saved(path: Path) -> str:
+    """A help text: where the spec of a saved model is, for what does not take weights."""
+    return f"{quoted(path, 200)} is a saved model; `zoo show {path} --resolved` prints its spec"
+
+
+def neighbours(path: Path) -> list[str]:
+    """What could be meant by a path that is not there: the specs, recipes and models beside it."""
+    try:
+        return [str(other) for other in path.parent.iterdir() if _is_meant(other)]
+    except (OSError, ValueError):
+        return []
+
+
+def near(path: Path) -> str:
     """A help text for weights that are not there: the nearest name beside them, or what is in their
-    folder; None if there is no such folder either."""
-    if path.is_dir() or not path.parent.is_dir():
-        return inside(path) if path.is_dir() else None
+    folder."""
+    if path.is_dir():
+        return inside(path)
+    if not path.parent.is_dir():
+        return f"there is no folder {quoted(path.parent, 200)}"
     others = {other.name: other for other in path.parent.glob("*.safetensors")}
     if other := nearest(path.name, others):
         return f"did you mean {quoted(others[other], 200)}?"
@@ -43,7 +61,7 @@ def near(path: Path) -> str | None:
 def _is_meant(path: Path) -> bool:
     if path.suffix in (".toml", ".safetensors"):
         return path.is_file() and path.name != _REGISTRY
-    return path.is_dir() and any(path.glob("model.safetensors*"))
+    return any((path / name).is_file() for name in (FILE_NAME, INDEX_NAME))
 
 
 def _listed(paths: list[Path]) -> str:

@@ -117,12 +117,26 @@ def find_document(source: str | Path | Mapping[str, Any], registry: Registry) ->
         )
     path = Path(source)
     if path.suffix != ".toml" and not _exists(path):
-        known = [*registry.models, *(other.name for other in Path().glob("*.toml"))]
-        near = nearest(str(source), known)
-        hint = f"did you mean `{near}`?" if near else "`zoo list models` lists the models"
-        message = f"there is no file and no model {quoted(source)}"
-        raise SpecError(Problem(message, help=hint))
+        raise SpecError(_nothing(source, registry))
     return read_document(path, budget=registry.budget)
+
+
+def _nothing(source: str | Path, registry: Registry) -> Problem:
+    """What is told of a source that is neither there nor registered."""
+    from zoo.inside import neighbours  # here: only a mistake needs it
+
+    name, files = str(source), neighbours(Path(source))
+    if isinstance(source, Path):  # a name does not do
+        known = nearest(name, files)
+        hint = "it is the name of a model, not of a file" if name in registry.models else None
+        hint = f"did you mean `{known}`?" if known else hint
+        return Problem(f"there is no file {quoted(name)}", help=hint)
+    if registry.catalog.file(name) is not None:
+        hint = f"`zoo load {name}` loads it, `zoo show {name}` shows it once it is in the store"
+        return Problem(f"{quoted(name)} is a published model, and no spec", help=hint)
+    near = nearest(name, [*registry.models, *registry.catalog.known(), *files])
+    hint = f"did you mean `{near}`?" if near else "`zoo list models` lists the models"
+    return Problem(f"there is no file and no model {quoted(name)}", help=hint)
 
 
 def _exists(path: Path) -> bool:

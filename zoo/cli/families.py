@@ -120,13 +120,11 @@ def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: b
             report.append(asdict(check(family, registry, config)))
         except ZooError as error:
             problems += error.problems
-    print_report(
-        as_json,
-        report,
-        lambda told: "\n".join(
-            f"{one['family']}: {one['rules']} rules hold for {one['forms']} forms of checkpoints"
-            for one in told
-        ),
-    )
+    lines = [
+        f"{one['family']}: {one['rules']} rules hold for {one['forms']} forms of checkpoints"
+        for one in report
+    ]
+    if as_json or lines:
+        print_report(as_json, report, lambda _: "\n".join(lines))
     if problems:
         raise SpecError(problems)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.inside import inside
 
 FILE_NAME = "config.json"
 MAX_BYTES = 10_000_000
@@ -54,7 +55,8 @@ def read_json(path: Path) -> JsonFile:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
+        hint = inside(path.parent) if isinstance(error, FileNotFoundError) else None
+        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place, hint)) from None
     if len(raw) > MAX_BYTES:
         raise WeightsError(Problem(f"larger than {MAX_BYTES:,} bytes", place))
     return parse_json(path, raw)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import Place, Problem, TrainingError
 from zoo.generation import Beam, generate
 from zoo.loading import load
 from zoo.model_files import RECIPE
@@ -46,6 +46,9 @@ def score(
     """
     folder = Path(folder)
     registry = load_registry() if registry is None else registry
+    if not (folder / RECIPE).is_file():
+        hint = "name a folder that `zoo train` has made: its recipe tells the test data"
+        raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(folder)), hint))
     recipe = read_recipe(folder / RECIPE)
     model = load(folder, device=device, dtype=torch.float32, registry=registry)
     sides = model.spec.model.generation

@@ -74,8 +74,9 @@ def train(
 def _refuse_another_run(folder: Path, *, resume: bool) -> None:
     """Raises `ZooError` if the folder holds what a run that begins would write over. What a run
     has left that ended before its first checkpoint can be begun anew."""
+    holds_model = weights_path(folder).exists()
     if resume:
-        if weights_path(folder).exists():
+        if holds_model:
             raise ZooError(
                 Problem(
                     f"{str(folder)!r} holds a model, and no checkpoint to go on from",
@@ -84,10 +85,13 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
                 )
             )
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        may_go_on = folder.is_dir() and (not holds_model or checkpoints(folder / CHECKPOINTS))
+        resuming = "`--resume` goes on with the run in it; " if may_go_on else ""
+        what = "not empty" if folder.is_dir() else "a file"
         raise ZooError(
             Problem(
-                f"{str(folder)!r} is there already, and not empty",
-                help="`--resume` goes on with the run in it; `-o` names another folder",
+                f"{str(folder)!r} is there already, and {what}",
+                help=f"{resuming}`-o` names another folder",
             )
         )
 
