@@ -268,12 +268,14 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [("the key `name` is missing", "help: add `name = ...` at the top")],
     ),
     "a key without effect": (
-        spec("[encoder]", "n_heads = 2", "[decoder]", "n_heads = 4").replace(
-            "n_heads", "«n_heads»", 1
+        spec("[encoder]", "‹n_heads› = 2", "[decoder]", "‹n_heads› = 4").replace(
+            "\nn_heads", "\n«n_heads»", 1
         ),
         [
             (
                 "`n_heads` has no effect: all that read it state their own",
+                "`n_heads` is stated nearer here",
+                "`n_heads` is stated nearer here",
                 "help: remove it, or the nearer values",
             )
         ],
@@ -281,12 +283,28 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     "a table without effect": (
         spec(
             '«norm» = { kind = "rms_norm" }',
-            '[encoder]\nnorm = "layer_norm"',
-            '[decoder]\nnorm = "layer_norm"',
+            '[encoder]\n‹norm› = "layer_norm"',
+            '[decoder]\n‹norm› = "layer_norm"',
         ),
         [
             (
                 "`norm` has no effect: all that read it state their own",
+                "`norm` is stated nearer here",
+                "`norm` is stated nearer here",
+                "help: remove it, or the nearer values",
+            )
+        ],
+    ),
+    "a rule that the stack's own block goes over": (
+        spec(
+            '[decoder.block.ffn]\n‹activation› = "gelu"\n[[decoder.layers]]\nfirst = 1\n'
+            'ffn = { «activation» = "relu" }'
+        ),
+        [
+            (
+                "`activation` in `decoder.layers.0.ffn` has no effect: all that read it state "
+                "their own",
+                "`activation` is stated nearer here",
                 "help: remove it, or the nearer values",
             )
         ],

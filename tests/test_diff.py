@@ -15,6 +15,7 @@ import torch
 import zoo
 from zoo.building import stored
 from zoo.cli import run
+from zoo.show import resolved_text
 
 SMALL = """format = 1
 name = "small"
@@ -295,3 +296,11 @@ def test_the_process_ends_with_the_status_and_needs_no_torch(folder: Path) -> No
         assert done.returncode == status
         command = [sys.executable, "-m", "zoo", "diff", "a.toml", other]
         assert subprocess.run(command, check=False, capture_output=True).returncode == status
+
+
+def test_rules_that_are_taken_back_have_an_origin(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(f"{SMALL}\n[[decoder.layers]]\nfirst = 1\nd_ff = 8\n")
+    (tmp_path / "plain.toml").write_text('extends = "small"\nname = "plain"\ndecoder.layers = []\n')
+    full = resolved_text(zoo.read_spec(tmp_path / "plain.toml"))
+    origins = re.findall(r"layers = \[\] # (.*)", full)
+    assert origins == ["default", f"{tmp_path / 'plain.toml'}:3"]  # of encoder and decoder

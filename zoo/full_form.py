@@ -69,7 +69,7 @@ def origin_of(node: Node, key: str, *, root: bool) -> str:
     leaf: object = node.values.get(key)
     if key == "kind" or (root and key == "builder"):
         leaf = node.kind
-    elif root and key in ("format", "name"):
+    elif leaf == [] or (root and key in ("format", "name")):  # `layers = []` has no rule to ask
         leaf = node.table.entries.get(key)
     if not isinstance(leaf, Leaf) or not leaf.stated:
         return "default"

@@ -158,7 +158,12 @@ class _Resolver:
         found: Leaf | Table | None = None
         for table in tables:
             self.usage.remember(table, name)
-            found = table.entries.get(name, found)
+            nearer = table.entries.get(name)
+            if nearer is None:
+                continue
+            if found is not None:
+                self.usage.cover(found, nearer)
+            found = nearer
         if isinstance(found, Table):  # validation will say that no table belongs here
             self.usage.use_all(found)
             return Leaf({}, found.document, found.path)
@@ -221,6 +226,7 @@ class _Resolver:
                 self.usage.remember(table, key)
                 if entry is None:
                     continue
+                self.usage.cover(merged, long_form(entry) or entry)
                 over = long_form(merge_values(merged, entry))
                 if over is not None:
                     merged = over

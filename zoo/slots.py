@@ -65,7 +65,8 @@ class Sublayer(Plugin):
     norms: tuple[NormSite, ...] = Field(
         default_factory=lambda data: NORM_SITES[data["norm_placement"]], strict=False
     )
-    """Which of the norms `pre`, `post` and `out` are there."""
+    """Which norms are there: of the sublayer's input (`pre`), of its output before the residual sum
+    (`post`), of the sum (`out`)."""
     norm: Annotated[Norm | None, Slot("norm", width="d_model"), NotWith("norms", ())]
     """The norm at each of those places; None if there are none."""
     residual_scale: Shared[float] = 1.0

@@ -6,16 +6,21 @@ from collections.abc import Callable
 
 from zoo.document import Document, KeyPath, dotted
 from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, meant, quoted
-from zoo.tables import Leaf, Table
+from zoo.tables import Leaf, Table, same_kind
+
+MAX_NOTES = 2
+"""Of more values that are nearer than one without effect, only the first are told."""
 
 
 class Usage:
     """`known` holds, for each table's path, the keys that some component looks for there; `used`
-    what counted in the end."""
+    what counted in the end; `nearer`, for what was stated, what was found instead nearer to some
+    component."""
 
     def __init__(self) -> None:
         self.known: dict[KeyPath, set[str]] = {}
         self.used: set[Leaf | Table] = set()
+        self.nearer: dict[Leaf | Table, dict[tuple[Document, KeyPath], Leaf | Table]] = {}
 
     def remember(self, table: Table, name: str) -> None:
         """Note that some component looks for `name` in this table."""
@@ -25,6 +30,23 @@ class Usage:
     def use(self, entry: Leaf | Table) -> None:
         """Note that a value counts, or that a table is read."""
         self.used.update(entry.written() if isinstance(entry, Table) else [entry])
+
+    def cover(self, outer: Leaf | Table, inner: Leaf | Table) -> None:
+        """Note that some component finds `inner` before `outer`. Of two tables that are merged,
+        this is said of their keys."""
+        if isinstance(outer, Table) and isinstance(inner, Table) and same_kind(outer, inner):
+            for key in outer.entries.keys() & inner.entries.keys():
+                self.cover(outer.entries[key], inner.entries[key])
+            return
+        covered = outer.written() if isinstance(outer, Table) else [outer]
+        for entry in covered:
+            known = self.nearer.setdefault(entry, {})
+            if len(known) == MAX_NOTES or (inner.document, inner.path) in known:
+                continue  # so that each is visited no more often than that
+            known[inner.document, inner.path] = inner
+            if isinstance(entry, Table):
+                for inside in entry.entries.values():
+                    self.cover(inside, inner)
 
     def use_all(self, table: Table) -> None:
         """Note a table and all in it as used, when nothing can be said of its keys."""
@@ -55,7 +77,11 @@ class Usage:
             elif key in known:
                 message = f"{quoted(key)}{inside} has no effect: all that read it state their own"
                 hint = "remove it, or the nearer values"
-                findings.add(Problem(message, entry.place(value=False), hint))
+                notes = tuple(
+                    (f"{quoted(key)} is stated nearer here", other.place(value=False))
+                    for other in self.nearer.get(entry, {}).values()
+                )
+                findings.add(Problem(message, entry.place(value=False), hint, notes))
             else:
                 # Of very many, only the first are shown; looking for names takes its time.
                 home = self._home_of(key, table.path) if len(findings) < MAX_SHOWN else None
