@@ -77,7 +77,7 @@ class Linear(nn.Linear):
             and AVAILABLE
             and bool(torch.backends.mkldnn.enabled)
             and not torch.compiler.is_compiling()
-            and not torch.jit.is_tracing()
+            and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
             and not torch.is_autocast_enabled("cpu")
         )
 
