@@ -143,11 +143,13 @@ def test_not_utf_8(refused: Refused, project: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n  \n", b"\xef\xbb\xbf"])
-def test_an_empty_file(content: bytes, refused: Refused, project: Path) -> None:
-    (project / "spec.toml").write_bytes(content)
-    told = refused("validate", "spec.toml")
-    assert told.startswith("spec.toml:1:1: error: the file is empty\n")
-    assert "help: a spec states at least `format`, `name` and `builder`" in told
+@pytest.mark.parametrize("command", ["validate X", "train X -o out", "--registry X list"])
+def test_an_empty_file(content: bytes, command: str, refused: Refused, project: Path) -> None:
+    """Be it a spec, a recipe or a registry."""
+    (project / "my.toml").write_bytes(content)
+    told = refused(*command.replace("X", "my.toml").split())
+    assert told.startswith("my.toml:1:1: error: the file is empty\n")
+    assert "help: add `format = 1`; a spec also states a `name` and a `builder`" in told
 
 
 def test_a_file_of_comments_misses_every_key(refused: Refused, project: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -188,6 +190,29 @@ def test_a_project_in_a_process_of_its_own(tmp_path: Path) -> None:
     told = python(code, str(tmp_path / "out"), cwd=PROJECTS / "own_ffn")
     assert "own-ffn" in told
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_a_component_that_was_changed_after_saving_is_told(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is loaded, since it can be built; that its formula may be another is not kept secret."""
+    shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
+    assert run(["build", "spec.toml", "-o", "out"]) == 0
+    capsys.readouterr()
+    assert run(["load", "out"]) == 0
+    assert "made with" not in capsys.readouterr().out
+    file = project / "plugins" / "bilinear.py"
+    before = hashlib.sha256(file.read_bytes()).hexdigest()
+    file.write_text(file.read_text() + "# Changed.\n")
+    after = hashlib.sha256(file.read_bytes()).hexdigest()
+    replaced = {"made_with": f"sha256:{before}", "now": f"sha256:{after}"}
+    for view in ([], ["--report"]):
+        assert run(["load", "out", *view]) == 0
+        told = f"made with sha256:{before}, loaded with sha256:{after}: ffn.bilinear\n"
+        assert capsys.readouterr().out.endswith(told)
+        assert run(["load", "out", *view, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["replaced_plugins"] == [{"plugin": "ffn.bilinear", **replaced}]
 
 
 def test_the_core_works_with_other_plugins_than_its_own(tmp_path: Path) -> None:

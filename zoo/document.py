@@ -169,7 +169,7 @@ def parse(text: str, name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
     """Parse TOML text; `name` stands for it in messages. Raises `SpecError` as `read_document`."""
     document = Document(name, {}, text, max_depth=budget.key_depth)
     if not text.strip():
-        hint = "a spec states at least `format`, `name` and `builder`"
+        hint = "add `format = 1`; a spec also states a `name` and a `builder`"
         raise SpecError(Problem("the file is empty", document.at(1, 1), hint))
     if problem := _too_deep(document):
         raise SpecError(problem)

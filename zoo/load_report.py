@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -50,6 +50,7 @@ class LoadReport:
         spec_digest: the SHA-256 of the spec in it.
         content_digest: the SHA-256 over the records of its tensors.
         read: `bytes` or `mmap`.
+        plugins: what the weights were made with, as `zoo.provenance.plugin_versions` tells it.
         tensors: by the names they are stored under, sorted.
     """
 
@@ -58,6 +59,7 @@ class LoadReport:
     spec_digest: str
     content_digest: str
     read: str
+    plugins: Mapping[str, str]
     tensors: tuple[TensorReport, ...]
 
     def data(self) -> dict[str, Any]:

@@ -287,6 +287,7 @@ def _report(
         spec_digest=spec.digest,
         content_digest=header.content_digest,
         read="mmap" if mapped else "bytes",
+        plugins=header.plugins,
         tensors=tuple(rows),
     )
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import zoo
 from zoo.component import Component, fields_of
@@ -22,6 +22,22 @@ def plugin_versions(spec: ModelSpec) -> dict[str, str]:
     SHA-256 of the file, that it came from."""
     plugins, shipped = dict(_plugins(spec.model)), _shipped_packages()
     return {name: _origin(plugins[name], shipped) for name in sorted(plugins)}
+
+
+class Replaced(NamedTuple):
+    """A plugin that is another one than that which weights were made with; of one that they do not
+    know, `made_with` is None."""
+
+    plugin: str
+    made_with: str | None
+    now: str
+
+
+def replaced_plugins(spec: ModelSpec, made_with: Mapping[str, str]) -> list[Replaced]:
+    """The plugins of a spec that are not those of which its weights' header tells. They can build
+    the model, and may compute something else with its weights."""
+    found = ((name, made_with.get(name), now) for name, now in plugin_versions(spec).items())
+    return [Replaced(*one) for one in found if one[1] != one[2]]
 
 
 def _plugins(component: Component) -> Iterator[tuple[str, type[Plugin]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from zoo.cli.output import print_report
 
 if TYPE_CHECKING:
     from zoo.bundle import Bundle
+    from zoo.provenance import Replaced
 
 
 @click.command()
@@ -51,15 +53,16 @@ def load(
 ) -> None:
     """Load a model, as `zoo.load` does, and tell how.
 
-    Every tensor is accounted for.
+    Every tensor is accounted for, and every plugin that is another than when the weights were made.
     """
     registry = layers()
     import torch
 
     from zoo.loading import load as load_model
+    from zoo.provenance import replaced_plugins
 
     gc.enable()
-    told = load_model(
+    loaded = load_model(
         model,
         dtype=None if dtype is None else getattr(torch, dtype),
         verify=not no_verify,
@@ -67,13 +70,24 @@ def load(
         read=read,
         locked=locked,
         registry=registry,
-    ).load_report
+    )
+    told = loaded.load_report
     assert told is not None  # `load` sets it
-    if report:
-        print_report(as_json, told.data(), lambda _: told.text())
-    else:
-        summary = {**told.data(), "tensors": len(told.tensors)}
-        print_report(as_json, summary, lambda _: told.summary())
+    replaced = replaced_plugins(loaded.spec, told.plugins)
+    data = {**told.data(), "replaced_plugins": [one._asdict() for one in replaced]}
+    if not report:
+        data["tensors"] = len(told.tensors)
+    lines = [told.text() if report else told.summary(), *_replaced_text(replaced)]
+    print_report(as_json, data, lambda _: "\n".join(lines))
+
+
+def _replaced_text(replaced: Iterable[Replaced]) -> Iterator[str]:
+    """A line for all that were replaced in the same way, as by another version of the zoo."""
+    alike: dict[tuple[str | None, str], list[str]] = {}
+    for one in replaced:
+        alike.setdefault((one.made_with, one.now), []).append(one.plugin)
+    for (before, now), names in alike.items():
+        yield f"made with {before or 'another plugin'}, loaded with {now}: {', '.join(names)}"
 
 
 @click.command()
