@@ -122,10 +122,13 @@ def test_generating(
 
 
 def test_generating_from_ids(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, str(saved / "pair"), "3 9 4", "--start", "0", "--eos", "1", "-n", "5")
-    (wanted,) = zoo.generate(zoo.load(saved / "pair"), [3, 9, 4], max_new_tokens=5, eos=1, start=0)
-    shown = wanted.ids[:-1] if wanted.ended == "eos" else wanted.ids
-    assert text == " ".join(map(str, shown)) + "\n"
+    asked = str(saved / "pair"), "3 9 4", "--start", "0", "-n", "5"
+    (whole,) = zoo.generate(zoo.load(saved / "pair"), [3, 9, 4], max_new_tokens=5, start=0)
+    assert said(capsys, *asked) == " ".join(map(str, whole.ids)) + "\n"
+    # What ends the text is no part of it.
+    eos = whole.ids[-1]
+    shown = whole.ids[: whole.ids.index(eos)]
+    assert said(capsys, *asked, "--eos", str(eos)) == " ".join(map(str, shown)) + "\n"
 
 
 def test_filling_masks(
