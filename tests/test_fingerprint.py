@@ -48,6 +48,13 @@ def test_a_fingerprint_is_what_the_model_computes(name: str) -> None:
     assert difference(zoo.build(SPECS[name], seed=1), found, name) > 100 * found.tolerance
 
 
+def test_dropout_has_no_part_in_it() -> None:
+    model = zoo.build({**SPECS["scores"], "dropout": 0.5}).train()
+    found = take_fingerprint(model)
+    assert found is not None
+    assert difference(model.train(), found, "m") == 0
+
+
 def test_the_tolerance_is_a_share_of_the_largest_value() -> None:
     model = zoo.build(SPECS["scores"])
     with torch.no_grad():
