@@ -304,6 +304,23 @@ def test_a_terminal_sees_tokens_as_they_come(
     assert len(written) == 1
 
 
+def test_an_end_that_changes_the_text_is_told_on_a_line_of_its_own(saved: Path) -> None:
+    class Corrected(Numbers):
+        def decode(self, ids: Sequence[int]) -> str:
+            return ("a", "a b", "A B")[len(ids) - 1]
+
+    model = zoo.TextModel(zoo.load(saved / "decoder"), Corrected(), SpecialIds())
+    assert list(model.stream("3 4", max_new_tokens=3)) == ["a", " b", "\nA B"]
+
+
+def test_a_text_that_is_longer_than_the_model_reads() -> None:
+    spec = {**SIZES, **MODELS["mlm"], "name": "short", "position": "learned", "max_length": 3}
+    model = zoo.TextModel(zoo.build(spec), Numbers(), SpecialIds())
+    assert len(model.run(["3 2 4"], mask_id=2)) == 1
+    with pytest.raises(zoo.ZooError, match="text: 4 tokens are longer than the model's 3 pos"):
+        model.run(["3 2 4", "3 2 4 5"], mask_id=2)
+
+
 def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> None:
     """The text of bytes: two ids make one letter, and the last one is never completed."""
 
