@@ -106,6 +106,16 @@ def test_what_is_left_out_in_inference_changes_no_other_token(shape: tuple[int, 
     assert (maps.decoder[0] - wanted.decoder[0]).abs().max() <= 1e-12
 
 
+def test_a_memory_as_long_as_the_sequence_leaves_out_no_query() -> None:
+    decoder = model(embedding="vectors", memory_width=5)
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    memory, mask = torch.randn(BATCH, QUERIES, 5, dtype=torch.float64), random_mask((2, QUERIES))
+    expected = decoder(x, memory, memory_mask=mask)
+    with torch.no_grad():
+        found = decoder(x, memory, memory_mask=mask)
+    assert (found - expected).abs().max() <= 1e-12
+
+
 def test_what_is_left_out_is_zero() -> None:
     x = torch.arange(1.0, 7.0).reshape(1, 3, 2)
     found = at_places(lambda tokens: tokens[:, :1] + 1, x, torch.tensor([0, 2]))

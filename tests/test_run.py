@@ -212,6 +212,8 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
         assert "mlm generates no text" in refused("run", mlm, "3 4", *option)
     assert "state the ids that each target begins with" in refused("run", pair, "3")
     assert "no masked token" in refused("run", mlm, "3 4")
+    for texts in (("3 2", "3 4"), ("3 4", "3 2")):
+        assert "no masked token" in refused("run", mlm, *texts, "--mask-id", "2")
     assert "--top-k goes with --sample" in refused("run", decoder, "3", "--top-k", "3")
     assert "take one" in refused("run", decoder, "3", "--sample", "--beams", "2")
     assert "--top-p: Input should be" in refused("run", decoder, "3", "--sample", "--top-p", "2")
