@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import zoo
-from zoo.atomic import new_file
+from zoo.atomic import new_file, write_text
 
 SPEC = """
 format = 1
@@ -198,3 +199,25 @@ def test_of_several_writers_one_wins_whole(tmp_path: Path) -> None:
         thread.join()
     assert path.read_bytes() in contents
     assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize(("code", "is_told"), [(errno.EIO, True), (errno.EINVAL, False)])
+def test_a_disk_that_does_not_keep_names(
+    code: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the folder is told; that a file system cannot sync folders is none."""
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = tmp_path / "a"
+    if is_told:
+        with pytest.raises(zoo.ZooError, match="is written, but the disk says"):
+            write_text(path, "new")
+    else:
+        write_text(path, "new")
+    assert path.read_text() == "new"

@@ -78,6 +78,17 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
     assert all(f"`{key}`" in keys for key in KEYS)
 
 
+def test_mistakes_of_one_line_are_told_from_left_to_right(refused: Refused) -> None:
+    """Also the unknown key, which is noticed before any value is looked at."""
+    line = 'ffn = { kind = "mlp", d_ff = "wide", zz = 1 }'
+    Path("spec.toml").write_text(spec(line, without="d_ff"))
+    told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
+    assert told == [
+        "`d_ff` must be an integer, not the string `wide`",
+        "unknown key `zz` in `ffn`",
+    ]
+
+
 def test_several_specs_are_all_reported(refused: Refused, project: Path) -> None:
     for name, heads in {"a": "3", "b": "5"}.items():
         (project / f"{name}.toml").write_text(spec(n_heads=heads))

@@ -128,6 +128,12 @@ def test_a_power_is_refused_before_it_is_computed() -> None:
         value("1 ** 65")
 
 
+def test_a_variable_is_known_inside_its_list_alone() -> None:
+    assert value("[[n for n in [7]], n]") == [[7], 3]
+    with pytest.raises(UnknownNameError):
+        value("[[i for i in xs], i]")
+
+
 def test_a_name_that_nothing_has() -> None:
     with pytest.raises(UnknownNameError) as error:
         value("n + missing")

@@ -48,6 +48,24 @@ def test_a_fingerprint_is_what_the_model_computes(name: str) -> None:
     assert difference(zoo.build(SPECS[name], seed=1), found, name) > 100 * found.tolerance
 
 
+def test_dropout_has_no_part_in_it() -> None:
+    model = zoo.build({**SPECS["scores"], "dropout": 0.5}).train()
+    found = take_fingerprint(model)
+    assert found is not None
+    assert difference(model.train(), found, "m") == 0
+
+
+def test_the_tolerance_is_a_share_of_the_largest_value() -> None:
+    model = zoo.build(SPECS["scores"])
+    with torch.no_grad():
+        model.head.out.weight *= 1000
+    found = take_fingerprint(model)
+    assert found is not None
+    largest = max(map(abs, found.values))
+    assert largest > 10
+    assert found.tolerance == pytest.approx(1e-4 * largest)
+
+
 def test_half_precision_is_computed_in_full() -> None:
     """So that machines whose half precision differs agree."""
     model = zoo.build(SPECS["scores"], dtype=torch.bfloat16)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 import zoo
 from zoo.errors import InputError, WeightsError
+from zoo.generation.prompts import check_length, read_ids
 from zoo.transformer import Transformer
 
 SIZES = {"format": 1, "name": "m", "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
@@ -163,3 +164,21 @@ def test_of_methods(options: dict[str, Any]) -> None:
         zoo.Sampling(**options)
     with pytest.raises(ValidationError):
         zoo.Beam(size=0)
+
+
+def test_a_mask_and_the_padding_id_both_hide() -> None:
+    found = read_ids(
+        torch.tensor([[7, 0, 5, 6]]),
+        torch.tensor([[False, True, True, True]]),
+        what="ids",
+        vocab=9,
+        pad_id=0,
+        pad="left",
+    )
+    assert found.values.tolist() == [[5, 6]]
+
+
+def test_as_many_tokens_as_there_are_positions_fit() -> None:
+    check_length(3, 5, "ids", most_new=2)
+    with pytest.raises(zoo.ZooError, match="longer than the model's 5 positions"):
+        check_length(3, 5, "ids", most_new=3)

@@ -91,14 +91,29 @@ def test_self_attention(shape: tuple[int, ...], causal: bool) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_what_is_left_out_in_inference_changes_no_other_token(shape: tuple[int, ...]) -> None:
-    """Without gradients, tokens that a mask hides from all others are not computed."""
+    """Without gradients, tokens that a mask hides from all others need not be computed."""
     decoder = model(embedding="vectors", ffn={"kind": "mlp", "bias": True})
     x, mask = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64), random_mask(shape)
     expected = decoder(x, target_mask=mask)
     with torch.no_grad():
         found = decoder(x, target_mask=mask)
+        whole, maps = decoder(x, target_mask=mask, return_attention=True)
     there = mask.expand(BATCH, KEYS) if mask.dim() == 2 else torch.ones(BATCH, KEYS).bool()
     assert (found - expected)[there].abs().max() <= 1e-12
+    # Whoever asks for weights gets those of all tokens.
+    assert (whole - expected).abs().max() <= 1e-12
+    wanted = decoder(x, target_mask=mask, return_attention=True)[1]
+    assert (maps.decoder[0] - wanted.decoder[0]).abs().max() <= 1e-12
+
+
+def test_a_memory_as_long_as_the_sequence_leaves_out_no_query() -> None:
+    decoder = model(embedding="vectors", memory_width=5)
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    memory, mask = torch.randn(BATCH, QUERIES, 5, dtype=torch.float64), random_mask((2, QUERIES))
+    expected = decoder(x, memory, memory_mask=mask)
+    with torch.no_grad():
+        found = decoder(x, memory, memory_mask=mask)
+    assert (found - expected).abs().max() <= 1e-12
 
 
 def test_what_is_left_out_is_zero() -> None:

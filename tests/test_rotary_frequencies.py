@@ -11,7 +11,7 @@ from references.rotary import HEAD, LONG, ORIGINAL, SCALED, SHORT, described, fr
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from zoo_components.rotary import ProportionalRotary, Rotary
+from zoo_components.rotary import ProportionalRotary, Rotary, YarnRotary
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.25])
@@ -45,6 +45,26 @@ def test_frequencies_of_transformers(name: str, length: int, fraction: float) ->
         expected, factor = compute(config, "cpu", torch.tensor(length))
     assert torch.equal(frequencies(description, length), expected)
     assert description.magnitude == pytest.approx(factor, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("original", "base"), [(6, 5000.0), (4096, 1.3)], ids=["a step", "past the last pair"]
+)
+def test_yarn_at_its_ends(original: int, base: float) -> None:
+    """Where the pair that turns once is the first, or would be behind the last."""
+    config = LlamaConfig(
+        head_dim=HEAD,
+        max_position_embeddings=original,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": base,
+            "factor": 4.0,
+            "original_max_position_embeddings": original,
+        },
+    )
+    expected, _ = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    description = described(YarnRotary, base=base, factor=4.0, original_length=original)
+    assert torch.equal(frequencies(description, 5), expected)
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5, 0.2])

@@ -131,10 +131,13 @@ def test_generating(
 
 
 def test_generating_from_ids(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, str(saved / "pair"), "3 9 4", "--start", "0", "--eos", "1", "-n", "5")
-    (wanted,) = zoo.generate(zoo.load(saved / "pair"), [3, 9, 4], max_new_tokens=5, eos=1, start=0)
-    shown = wanted.ids[:-1] if wanted.ended == "eos" else wanted.ids
-    assert text == " ".join(map(str, shown)) + "\n"
+    asked = str(saved / "pair"), "3 9 4", "--start", "0", "-n", "5"
+    (whole,) = zoo.generate(zoo.load(saved / "pair"), [3, 9, 4], max_new_tokens=5, start=0)
+    assert said(capsys, *asked) == " ".join(map(str, whole.ids)) + "\n"
+    # What ends the text is no part of it.
+    eos = whole.ids[-1]
+    shown = whole.ids[: whole.ids.index(eos)]
+    assert said(capsys, *asked, "--eos", str(eos)) == " ".join(map(str, shown)) + "\n"
 
 
 def test_filling_masks(
@@ -218,6 +221,8 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
         assert "mlm generates no text" in refused("run", mlm, "3 4", *option)
     assert "state the ids that each target begins with" in refused("run", pair, "3")
     assert "no masked token" in refused("run", mlm, "3 4")
+    for texts in (("3 2", "3 4"), ("3 4", "3 2")):
+        assert "no masked token" in refused("run", mlm, *texts, "--mask-id", "2")
     assert "--top-k goes with --sample" in refused("run", decoder, "3", "--top-k", "3")
     assert "take one" in refused("run", decoder, "3", "--sample", "--beams", "2")
     assert "--top-p: Input should be" in refused("run", decoder, "3", "--sample", "--top-p", "2")
@@ -308,6 +313,23 @@ def test_a_terminal_sees_tokens_as_they_come(
     written.clear()
     said(capsys, model, "ich ein bier", "-n", "6", "--beams", "2")
     assert len(written) == 1
+
+
+def test_an_end_that_changes_the_text_is_told_on_a_line_of_its_own(saved: Path) -> None:
+    class Corrected(Numbers):
+        def decode(self, ids: Sequence[int]) -> str:
+            return ("a", "a b", "A B")[len(ids) - 1]
+
+    model = zoo.TextModel(zoo.load(saved / "decoder"), Corrected(), SpecialIds())
+    assert list(model.stream("3 4", max_new_tokens=3)) == ["a", " b", "\nA B"]
+
+
+def test_a_text_that_is_longer_than_the_model_reads() -> None:
+    spec = {**SIZES, **MODELS["mlm"], "name": "short", "position": "learned", "max_length": 3}
+    model = zoo.TextModel(zoo.build(spec), Numbers(), SpecialIds())
+    assert len(model.run(["3 2 4"], mask_id=2)) == 1
+    with pytest.raises(zoo.ZooError, match="text: 4 tokens are longer than the model's 3 pos"):
+        model.run(["3 2 4", "3 2 4 5"], mask_id=2)
 
 
 def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> None:

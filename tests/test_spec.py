@@ -14,6 +14,7 @@ from random_specs import REGISTRY, specs
 
 import zoo
 from zoo.cli import run
+from zoo.layer_rules import RuleError, selected
 from zoo.spec import ModelSpec
 
 ROOT = Path(__file__).parent.parent
@@ -133,6 +134,47 @@ def test_another_kind_drops_what_stood_beside_the_first() -> None:
     )
     assert at(spec, "encoder.norm") == at(read('norm = "rms_norm"'), "encoder.norm")
     assert at(spec, "decoder.norm.eps") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("rule", "layers"),
+    [
+        ({"every": 2}, [1, 3, 5]),
+        ({"every": 2, "start": 0}, [0, 2, 4, 6]),
+        ({"every": 3, "start": 5}, [5]),
+        ({"first": 2}, [0, 1]),
+        ({"last": 2}, [5, 6]),
+        ({"last": 7}, [0, 1, 2, 3, 4, 5, 6]),
+        ({"at": [4, 0]}, [0, 4]),
+    ],
+)
+def test_the_layers_that_a_rule_means(rule: dict[str, Any], layers: list[int]) -> None:
+    assert selected(rule, 7) == layers
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "message"),
+    [
+        ({}, None, "needs one of"),
+        ({"first": 1, "last": 1}, "last", "needs one of"),
+        ({"first": 1, "start": 0}, "start", "goes with `every`"),
+        ({"first": 0}, "first", "at least 1"),
+        ({"last": True}, "last", "at least 1"),
+        ({"first": 8}, "first", "there are only 7 layers"),
+        ({"last": 8}, "last", "there are only 7 layers"),
+        ({"every": 8}, "every", "none of the 7 layers"),
+        ({"every": 2, "start": -1}, "start", "the number of a layer"),
+        ({"at": 3}, "at", r"write `\[3\]`"),
+        ({"at": []}, "at", "a list of layer numbers"),
+        ({"at": [7]}, "at", "they are 0 to 6"),
+        ({"at": [-1]}, "at", "they are 0 to 6"),
+        ({"at": [2, 2]}, "at", "twice"),
+    ],
+)
+def test_a_rule_that_means_no_layers(rule: dict[str, Any], key: str | None, message: str) -> None:
+    with pytest.raises(RuleError, match=message) as error:
+        selected(rule, 7)
+    assert error.value.key == key
 
 
 def test_layer_rules_take_what_stands_around_them() -> None:

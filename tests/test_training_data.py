@@ -248,6 +248,7 @@ def test_epochs_differ_in_their_order() -> None:
     rows = [Row([0], [place]) for place in range(40)]
     orders = [batches(rows, tokens=8, seed=0, epoch=epoch) for epoch in range(3)]
     assert orders[0] != orders[1] != orders[2]
+    assert orders[1] != batches(rows, tokens=8, seed=1, epoch=0)
 
 
 @given(st.integers(1, 9), st.integers(1, 5))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn, optim
 from toy_training import MODEL, PAIRS, RECIPE, write_toy
 
 import zoo
@@ -19,7 +20,17 @@ from zoo.training.encoding import encode
 from zoo.training.objective import collate, n_labels, summed_loss
 from zoo.training.optimization import make_optimizer, share_of_peak
 from zoo.training.split import Example
-from zoo.training.tables import AdamW, Bpe, Constant, Cosine, InverseSqrt, Linear, Schedule
+from zoo.training.tables import (
+    Adam,
+    AdamW,
+    Bpe,
+    Constant,
+    Cosine,
+    InverseSqrt,
+    Linear,
+    Schedule,
+    Sgd,
+)
 from zoo.training.tokens import Tokens, learn_tokens, read_tokens
 
 CPU = torch.device("cpu")
@@ -124,6 +135,30 @@ ENDS: dict[str, tuple[Schedule, dict[int, float]]] = {
 def test_schedules_between_their_ends(schedule: Schedule, points: dict[int, float]) -> None:
     found = {step: share_of_peak(schedule, step, 110) for step in points}
     assert found == pytest.approx(points, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("table", "optimizer", "fields"),
+    [
+        (Adam, optim.Adam, {"betas": (0.5, 0.8), "eps": 0.3, "weight_decay": 0.2}),
+        (AdamW, optim.AdamW, {"betas": (0.5, 0.8), "eps": 0.3, "weight_decay": 0.2}),
+        (Sgd, optim.SGD, {"momentum": 0.7, "weight_decay": 0.2}),
+    ],
+)
+def test_what_a_table_says_is_what_the_optimizer_does(
+    table: Any, optimizer: Any, fields: dict[str, Any]
+) -> None:
+    theirs, ours = (nn.Linear(3, 2, bias=False, dtype=torch.float64) for _ in range(2))
+    ours.load_state_dict(theirs.state_dict())
+    pairs = (
+        (theirs, optimizer(theirs.parameters(), lr=0.1, **fields)),
+        (ours, make_optimizer(table(lr=0.1, **fields), ours)),
+    )
+    for model, updates in pairs:
+        for factor in (1.0, -2.0, 0.5):
+            model.weight.grad = factor * torch.ones_like(model.weight)
+            updates.step()
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=1e-12)
 
 
 def test_biases_and_norms_do_not_decay() -> None:
