@@ -51,7 +51,8 @@ def _bars(ratios: Sequence[Ratio]) -> Figure:
     ticks: dict[float, str] = {}
     line = 0.0
     for what, rows in groups:
-        axes.text(0, line, what, weight="bold", va="center")
+        title = axes.text(0, line, what, weight="bold", va="center")
+        title.set_in_layout(False)  # a long one takes no room from the bars
         for ratio in rows:
             line += 1
             _bar(axes, line, ratio, right)

@@ -1,5 +1,5 @@
-"""What named models cost: listing many, and loading one from the store, checked, against Hugging
-Face's `from_pretrained` of the same checkpoint, unchecked.
+"""What named models cost: listing many, and loading one of the size of GPT-2 small from the store,
+checked and unchecked, against Hugging Face's `from_pretrained` of the same checkpoint, unchecked.
 
 Each load is the first of its process, in which the libraries are imported. `zoo.load` learns from
 the file what model it is, and imports its components within the call. So does
@@ -29,12 +29,12 @@ from zoo.store.pulling import pull
 N_MODELS = 100_000
 LISTING = 1.5  # seconds that listing them may take
 
-AUTO = "AutoModelForCausalLM.from_pretrained"
-GPT2 = "GPT2LMHeadModel.from_pretrained"
+AUTO = "AutoModelForCausalLM"
+GPT2 = "GPT2LMHeadModel"
 VERIFIED = "zoo.load"
 UNVERIFIED = "zoo.load, verify=False"
-IMPORTED = ", its plugins imported before,"
-LOGITS = ", until it has given its first logits"
+IMPORTED = ", its components imported before"
+LOGITS = ", with the first logits"
 
 LOAD = """
 import time, torch, zoo, zoo.loading
@@ -49,7 +49,7 @@ with torch.inference_mode():
     model.eval()(torch.tensor([[464, 3290, 318]]))
 """
 
-# The least that a check of every byte can take.
+# The least that a check of every byte by SHA-256 can take.
 HASHING = """
 import hashlib, mmap, os, time
 from concurrent.futures import ThreadPoolExecutor
@@ -101,25 +101,23 @@ def _loading(folder: Path, rounds: int) -> Iterator[Ratio]:
         (UNVERIFIED, GPT2, None),
     ):
         for until in ("", LOGITS):
-            name, against = f"{what} of GPT-2 small, from the store{until}", f"{peer}{until}"
             least = None if until else bar
-            yield Ratio(name, against, times[what + until], times[peer + until], least)
-    against = "hashing its bytes on all cores, by SHA-256"
-    name = f"{VERIFIED} of GPT-2 small, from the store"
-    yield Ratio(name, against, times[VERIFIED], times["hashing"])
+            times_of = times[what + until], times[peer + until]
+            yield Ratio(what + until, peer + until, *times_of, least)
+    yield Ratio(VERIFIED, "SHA-256 of its bytes on all cores", times[VERIFIED], times["hashing"])
 
 
 def _cases(weights: Path) -> dict[str, Callable[[], float]]:
     """What is timed, each in a process of its own."""
     plugins = "zoo.build('gpt2', device='meta')"
     calls = {
-        AUTO: ("from transformers import AutoModelForCausalLM", f"{AUTO}('published')"),
-        GPT2: ("from transformers import GPT2LMHeadModel", f"{GPT2}('published')"),
         VERIFIED: ("", "zoo.load('gpt2.random')"),
         UNVERIFIED: ("", "zoo.load('gpt2.random', verify=False)"),
         VERIFIED + IMPORTED: (plugins, "zoo.load('gpt2.random')"),
         UNVERIFIED + IMPORTED: (plugins, "zoo.load('gpt2.random', verify=False)"),
     }
+    for peer in (AUTO, GPT2):
+        calls[peer] = f"from transformers import {peer}", f"{peer}.from_pretrained('published')"
 
     def timed(code: str) -> Callable[[], float]:
         return lambda: printed(code)[0]
