@@ -355,6 +355,22 @@ def test_a_ref_of_earlier_days_is_checked_by_sha256(published: Path, store: Stor
         zoo.load("small")
 
 
+@pytest.mark.parametrize("noted", [{}, {"model.safetensors": ["0" * 64]}])
+def test_a_pull_notes_the_digests_that_loading_goes_by(
+    noted: dict[str, list[str]], published: Path, store: Store
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (file,) = (store.root / "refs").iterdir()
+    right = file.read_text()
+    file.write_text(json.dumps(json.loads(right) | {"blake3": noted}))
+    if noted:
+        with pytest.raises(zoo.WeightsError, match="`zoo pull` of the model mends it"):
+            zoo.load("small")
+    assert run(["pull", "small"]) == 0
+    assert file.read_text() == right
+    assert zoo.load("small").spec.name == "small"
+
+
 FORK = """
 import os, signal, zoo
 zoo.load("large.v1")

@@ -15,7 +15,7 @@ from itertools import accumulate
 from mmap import mmap
 from pathlib import Path
 
-from zoo.errors import Place
+from zoo.errors import Place, Problem, WeightsError
 from zoo.open_file import STEP, OpenFile, cannot_read
 from zoo.shards import parse_index
 from zoo.weights_file import (
@@ -114,7 +114,11 @@ class Weights:
         if self.blake3() != blake3:
             if changed := self.changed(self.header.records):
                 raise changed_tensors(changed, Place(str(self.path)))
-            raise not_whole("it is not the file that was pulled", Place(str(self.path)))
+            message, hint = (
+                "this is not the file that was pulled",
+                "`zoo pull` of the model mends it",
+            )
+            raise WeightsError(Problem(message, Place(str(self.path)), hint))
 
     def mapped(self, name: str) -> tuple[mmap, int]:
         """A private mapping of the file that holds a tensor, and the offset of its first byte."""
