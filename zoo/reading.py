@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.budget import check_budget
 from zoo.document import Document, from_data, from_weights, parse, read_document
-from zoo.errors import Place, Problem, SpecError, nearest, quoted
+from zoo.errors import Place, Problem, SpecError, did_you_mean, nearest, quoted
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import ModelSpec
@@ -127,15 +127,15 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
 
     name, files = str(source), neighbours(Path(source))
     if isinstance(source, Path):  # a name does not do
-        known = nearest(name, files)
+        near = nearest(name, files)
         hint = "it is the name of a model, not of a file" if name in registry.models else None
-        hint = f"did you mean `{known}`?" if known else hint
+        hint = f"did you mean `{near}`?" if near else hint
         return Problem(f"there is no file {quoted(name)}", help=hint)
     if registry.catalog.file(name) is not None:
         hint = f"`zoo load {name}` loads it, `zoo show {name}` shows it once it is in the store"
         return Problem(f"{quoted(name)} is a published model, and no spec", help=hint)
-    near = nearest(name, [*registry.models, *registry.catalog.known(), *files])
-    hint = f"did you mean `{near}`?" if near else "`zoo list models` lists the models"
+    known = [*registry.models, *registry.catalog.known(), *files]
+    hint = did_you_mean(name, known, "`zoo list models` lists the models")
     return Problem(f"there is no file and no model {quoted(name)}", help=hint)
 
 

@@ -114,11 +114,10 @@ class Weights:
         if self.blake3() != blake3:
             if changed := self.changed(self.header.records):
                 raise changed_tensors(changed, Place(str(self.path)))
-            message, hint = (
-                "this is not the file that was pulled",
-                "`zoo pull` of the model mends it",
+            hint = "`zoo pull` of the model mends it"
+            raise WeightsError(
+                Problem("this is not the file that was pulled", Place(str(self.path)), hint)
             )
-            raise WeightsError(Problem(message, Place(str(self.path)), hint))
 
     def mapped(self, name: str) -> tuple[mmap, int]:
         """A private mapping of the file that holds a tensor, and the offset of its first byte."""

@@ -28,14 +28,11 @@ from pathlib import Path
 
 from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
 from zoo.errors import Place, Problem, ZooError
+from zoo.open_file import STEP
 from zoo.pretrained import File
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 """What file systems say that have no hard links, or no more of them."""
-_STEP = 1 << 20
-"""Bytes that are read at a time."""
-
-
 _WRITABLE = 0o222
 
 
@@ -206,7 +203,7 @@ def damaged(
 def digest(path: Path, on_bytes: Callable[[int], None] = lambda n: None) -> File:
     """The size and SHA-256 of a file; `on_bytes` is called with the number of bytes read since the
     last call."""
-    sha256, size, buffer = hashlib.sha256(), 0, memoryview(bytearray(_STEP))
+    sha256, size, buffer = hashlib.sha256(), 0, memoryview(bytearray(STEP))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             sha256.update(buffer[:count])
