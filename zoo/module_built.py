@@ -43,9 +43,8 @@ def _no_module(build: Callable[..., Any], component: Any, built: object) -> Prob
 
 def _named(component: Any) -> str:
     """A component as the registry names it, `ffn.mlp`; by its class if it is not registered."""
-    from zoo.slots import SLOTS
+    from zoo.slots import slot_of
 
-    slots = (slot for slot, interface in SLOTS.items() if isinstance(component, interface))
-    slot = next(slots, None)
+    slot = slot_of(component)
     name = type(component).__name__
     return name if slot is None else f"{slot}.{component.kind} ({name})"

@@ -337,3 +337,8 @@ SLOTS: Mapping[str, type[Plugin]] = {
     "head": Head,
     "init": Init,
 }
+
+
+def slot_of(component: object) -> str | None:
+    """The slot of a component; None for a part that no spec picks by its kind."""
+    return next((slot for slot, base in SLOTS.items() if isinstance(component, base)), None)

@@ -12,7 +12,7 @@ from zoo.component import GIVEN, Component, Part, fields_of
 from zoo.drawing.figure import Box
 from zoo.layout import LayerList, Layout, Tensor
 from zoo.only_with import OnlyWith
-from zoo.slots import SLOTS, Embedding, Init, Plugin
+from zoo.slots import Embedding, Init, Plugin, slot_of
 
 
 class Child(NamedTuple):
@@ -131,7 +131,7 @@ def kind_of(component: Component) -> str:
 
 def role_of(component: Component) -> str:
     """The slot that a component fills, or "other"."""
-    return next((s for s, interface in SLOTS.items() if isinstance(component, interface)), "other")
+    return slot_of(component) or "other"
 
 
 def _hint(child: Child) -> str:
