@@ -13,7 +13,7 @@ import zoo
 from zoo.component import Component, fields_of
 from zoo.document import read_document
 from zoo.registry import shipped_registry
-from zoo.slots import SLOTS, Plugin
+from zoo.slots import SLOTS, Plugin, slot_of
 from zoo.spec import ModelSpec
 
 
@@ -42,7 +42,7 @@ def replaced_plugins(spec: ModelSpec, made_with: Mapping[str, str]) -> list[Repl
 
 def _plugins(component: Component) -> Iterator[tuple[str, type[Plugin]]]:
     if isinstance(component, Plugin):
-        slot = next(slot for slot, base in SLOTS.items() if isinstance(component, base))
+        slot = slot_of(component)
         yield f"{slot}.{component.kind}", type(component)
     for name in fields_of(type(component)):
         value = getattr(component, name)
