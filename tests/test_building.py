@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -228,6 +229,23 @@ def test_a_build_that_fails_leaves_torch_as_it_was(given: Make) -> None:
         zoo.build(given(build), dtype=torch.float16)
     assert torch.get_default_dtype() is torch.float32
     assert torch.empty(1).device.type == "cpu"
+
+
+def test_builds_in_several_threads_keep_their_dtypes_apart() -> None:
+    """torch's default dtype, by which modules make their tensors, belongs to the whole process."""
+    spec = zoo.read_spec(SMALL)
+    dtypes = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+    def build(dtype: torch.dtype) -> set[torch.dtype]:
+        models = [build_on_meta(spec, dtype) for _ in range(10)]
+        return {tensor.dtype for model in models for tensor in model.parameters()}
+
+    try:
+        with ThreadPoolExecutor(len(dtypes)) as pool:
+            assert list(pool.map(build, dtypes)) == [{dtype} for dtype in dtypes]
+        assert torch.get_default_dtype() is torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_on_the_meta_device_there_are_shapes_and_no_values() -> None:

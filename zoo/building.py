@@ -3,8 +3,10 @@ tensor is filled, from the spec's init or from stored weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Spec = str | Path | Mapping[str, Any] | ModelSpec
+
+_default_dtype = RLock()
+"""Held while torch's default dtype, which belongs to the whole process, is that of a build."""
 
 
 def build(
@@ -141,18 +146,25 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         message = "a model's dtype is a floating-point one of torch, such as torch.bfloat16, not"
         raise TypeError(f"{message} {dtype!r}")
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with plugin_code(f"building {spec.name}"), torch.device("meta"), _Undrawn():
-            model = spec.model.build()
-            if not isinstance(model, Transformer):
-                raise TypeError(f"`build` returned a {type(model).__name__}, not a zoo.Transformer")
-            model.spec = spec
-    finally:
-        torch.set_default_dtype(before)
+    with _as_default(dtype), plugin_code(f"building {spec.name}"), torch.device("meta"), _Undrawn():
+        model = spec.model.build()
+        if not isinstance(model, Transformer):
+            raise TypeError(f"`build` returned a {type(model).__name__}, not a zoo.Transformer")
+        model.spec = spec
     _check_described(model)
     return model
+
+
+@contextmanager
+def _as_default(dtype: torch.dtype) -> Generator[None]:
+    """Make `dtype` the one that torch gives new tensors, in one thread at a time."""
+    with _default_dtype:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 class _Undrawn(TorchFunctionMode):
