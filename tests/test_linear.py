@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -190,6 +191,17 @@ def test_packed_weights_are_never_stale(change: Callable[[Linear], None], at: in
         for f, found in zip(maps, together(maps, x), strict=True):
             close(found, exact(f, x))
             close(f(x), exact(f, x))
+
+
+def test_another_weight_in_the_same_memory_is_not_taken_for_the_first() -> None:
+    """As when a weight is freed, and the allocator gives its memory to the next one."""
+    memory, f, x = np.ones((6, 5), np.float32), made(), torch.randn(4, 5)
+    f.weight = torch.nn.Parameter(torch.from_numpy(memory))
+    f.pack()
+    memory *= 2
+    f.weight = torch.nn.Parameter(torch.from_numpy(memory))
+    with torch.inference_mode():
+        close(f(x), exact(f, x))
 
 
 def test_maps_that_are_not_packed_are_not_joined() -> None:

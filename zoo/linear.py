@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -32,11 +33,13 @@ class Packed(NamedTuple):
         weight: of one map, or of several under each other; only oneDNN can read it.
         bias: theirs, or None.
         of: what `Linear.now` told of each map when the copy was made.
+        storages: theirs. While these references exist, no other storage gets the identity of one.
     """
 
     weight: torch.Tensor
     bias: torch.Tensor | None
-    of: tuple[tuple[int, int], ...]
+    of: tuple[tuple[int, int, int], ...]
+    storages: tuple[StorageWeakRef, ...]
 
 
 class Linear(nn.Linear):
@@ -87,15 +90,17 @@ class Linear(nn.Linear):
         """Keep a packed copy of the weight, which is used without gradients and while the weight
         stays as it is; only a change through `weight.data` goes unnoticed. It is no part of the
         state, of copies or of files."""
-        large = self.weight.numel() >= LARGE
-        if AVAILABLE and large and self.weight.is_cpu and self.weight.dtype == torch.float32:
+        weight = self.weight
+        whole = type(weight) is nn.Parameter and weight.is_cpu and weight.dtype == torch.float32
+        if AVAILABLE and whole and weight.numel() >= LARGE:
             self.packed = _packed([self])
 
-    def now(self) -> tuple[int, int]:
-        """Where the weight lies, and how often it was changed in place, which tensors made in
+    def now(self) -> tuple[int, int, int]:
+        """The identity of the weight's storage, where in memory the weight lies, which alone may be
+        that of an earlier one, and how often it was changed in place, which tensors made in
         inference mode do not count."""
         version = 0 if self.weight.is_inference() else self.weight._version
-        return self.weight.data_ptr(), version
+        return self.weight.untyped_storage()._cdata, self.weight.data_ptr(), version
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold."""
@@ -149,7 +154,11 @@ def _packed(maps: Sequence[Linear]) -> Packed:
             )
         # Without a number of rows, the order is one that is fast for few and for many.
         laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    return Packed(laid_out, bias, tuple(one.now() for one in maps))
+    storages = tuple(
+        StorageWeakRef(one.weight.untyped_storage())  # type: ignore[no-untyped-call]
+        for one in maps
+    )
+    return Packed(laid_out, bias, tuple(one.now() for one in maps), storages)
 
 
 def _of_packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
