@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -80,6 +81,14 @@ def generated(path: Path, shape: Shape | None) -> list[list[int]]:
     start = {"start": 1} if hasattr(model, "encode") else {}
     prompts = [[5, 6, 7, 8], [9, 3]]
     return [list(one.ids) for one in zoo.generate(model, prompts, max_new_tokens=6, **start)]
+
+
+def arranged(path: Path, shape: Shape) -> list[int]:
+    """The ids that a model continues with after `arrange_weights`, which takes all for large."""
+    model = zoo.load(path, mesh=mesh_of(shape))
+    with patch("zoo.linear.LARGE", 1):
+        zoo.arrange_weights(model)
+        return list(zoo.generate(model, [5, 6, 7, 8], max_new_tokens=6)[0].ids)
 
 
 def shares(path: Path, shape: Shape, options: dict[str, Any]) -> dict[str, Any]:

@@ -203,6 +203,15 @@ def test_the_same_text(
 
 
 @MESHES
+def test_shares_are_left_as_they_are_by_arranging(
+    two: Ranks, tmp_path: Path, mesh: dict[str, int]
+) -> None:
+    path = saved(tmp_path, DECODER, torch.float32)
+    (alone,) = zoo.generate(zoo.load(path), [5, 6, 7, 8], max_new_tokens=6)
+    assert two(tasks.arranged, path, mesh) == [list(alone.ids)] * 2
+
+
+@MESHES
 def test_tied_weights_stay_one(two: Ranks, tmp_path: Path, mesh: dict[str, int]) -> None:
     """After a step of training, too."""
     names = ["decoder.embed.tokens.weight", "encoder.embed.tokens.weight", "head.out.weight"]

@@ -11,9 +11,10 @@ def arrange_weights(model: Transformer) -> None:
 
     It is for running a model whose weights stay as they are, with few rows at a time: maps of 4 to
     32 rows take two thirds of the time. It takes as long as generating ten tokens, and the memory
-    of the matrices once more. On a GPU, and in other dtypes than float32, nothing is done. The
-    weights themselves, their names, files and digests stay the same. A matrix that is changed in
-    place afterwards, as by a step of training or `load_state_dict`, is read as it is then.
+    of the matrices once more. On a GPU, in other dtypes than float32 and for shares of a matrix,
+    nothing is done. The weights themselves, their names, files and digests stay the same. A matrix
+    that is changed in place afterwards, as by a step of training or `load_state_dict`, is read as
+    it is then.
     """
     for module in model.modules():
         if isinstance(module, Linear):
