@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import zoo
-from zoo.atomic import new_file, write_text
+from zoo.atomic import new_file, new_folder, write_text
 
 SPEC = """
 format = 1
@@ -144,6 +144,12 @@ def test_a_folder_is_not_overwritten(tmp_path: Path) -> None:
         pytest.fail("the block must not run")
 
 
+def test_the_folders_around_a_new_folder_are_taken_back(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="stop"), new_folder(tmp_path / "a" / "b"):
+        raise ValueError("stop")
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_file_is_no_folder(old: Path) -> None:
     with pytest.raises(zoo.ZooError, match="cannot write"), new_file(old / "below" / "file"):
         pytest.fail("the block must not run")
@@ -199,6 +205,20 @@ def test_of_several_writers_one_wins_whole(tmp_path: Path) -> None:
         thread.join()
     assert path.read_bytes() in contents
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_folder_that_somebody_else_makes_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Path.mkdir
+
+    def make_second(self: Path, *arguments: Any, **options: Any) -> None:
+        make(self)
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", make_second)
+    write_text(tmp_path / "a" / "b" / "file", "new")
+    assert (tmp_path / "a" / "b" / "file").read_text() == "new"
 
 
 @pytest.mark.parametrize(("code", "is_told"), [(errno.EIO, True), (errno.EINVAL, False)])

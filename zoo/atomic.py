@@ -39,43 +39,27 @@ def new_file(path: Path) -> Generator[BinaryIO]:
     """
     target = Path(os.path.realpath(path))
     temporary = temporary_name(target)
-    made: list[Path] = []
-    try:
+    with _inside_new_folders(path, target):
         _refuse_what_is_no_file(target)
-        for folder in reversed([target.parent, *target.parent.parents]):
-            if folder.is_file():
-                raise NotADirectoryError(errno.ENOTDIR, f"a file has the name of {folder.name!r}")
-            if not folder.is_dir():
-                folder.mkdir()
-                made.append(folder)
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        for folder in reversed(made):
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except BaseException:
             with contextlib.suppress(OSError):
-                folder.rmdir()
-        if not isinstance(error, OSError):
+                temporary.unlink(missing_ok=True)
             raise
-        raise _not_written(path, error) from None
-    try:
-        for folder in {target.parent, *(folder.parent for folder in made)}:
-            sync(folder)
-    except OSError as error:
-        raise _not_settled(path, error) from None
 
 
 def remove_file(path: Path) -> None:
     """Remove a file for good. Raises `ZooError` if that is not possible."""
     try:
         path.unlink(missing_ok=True)
+        sync(path.parent)
     except OSError as error:
         raise ZooError(f"cannot remove {str(path)!r}: {error.strerror}") from None
-    sync(path.parent)
 
 
 @contextmanager
@@ -91,21 +75,43 @@ def new_folder(path: Path) -> Generator[Path]:
     """
     target = path.absolute()
     temporary = temporary_name(target)
-    try:
+    with _inside_new_folders(path, target):
         if target.exists() and not (target.is_dir() and not any(target.iterdir())):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        make_folder(target.parent)
-        temporary.mkdir()
-        yield temporary
-        sync_tree(temporary)
-        temporary.rename(target)
+        try:
+            temporary.mkdir()
+            yield temporary
+            sync_tree(temporary)
+            temporary.rename(target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _inside_new_folders(path: Path, target: Path) -> Generator[None]:
+    """Make the folders around `target` that are missing, and remove them if the block, which makes
+    the target, ends with an error. An `OSError` becomes the `ZooError` of what is called `path`."""
+    made: list[Path] = []
+    try:
+        for folder in reversed(target.parents):
+            if folder.is_file():
+                raise NotADirectoryError(errno.ENOTDIR, f"a file has the name of {folder.name!r}")
+            if not folder.is_dir():
+                with contextlib.suppress(FileExistsError):  # somebody else makes it meanwhile
+                    folder.mkdir()
+                    made.append(folder)
+        yield
     except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         if not isinstance(error, OSError):
             raise
         raise _not_written(path, error) from None
     try:
-        sync(target.parent)
+        for folder in {target.parent, *(folder.parent for folder in made)}:
+            sync(folder)
     except OSError as error:
         raise _not_settled(path, error) from None
 
