@@ -11,6 +11,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from trials import Refused, contents, on_terminal
 import zoo
 from zoo.byte_counts import human_bytes
 from zoo.cli import run
+from zoo.open_file import OpenFile
 from zoo.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.checking import verify
 from zoo.store.files import Store
@@ -414,6 +416,29 @@ def test_a_damaged_version_that_no_pull_mends_is_told_apart(
     assert f"{told}small.v1 is another version by now: `zoo {way_out}`" in capsys.readouterr().err
     assert run(way_out.split()) == 0
     assert run(["verify", "small"]) == 0
+
+
+def test_what_cannot_be_built_does_not_wait_for_its_digests(
+    published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (path,) = store.root.glob("snapshots/*/model.safetensors")
+    hashed: list[slice] = []
+
+    def slowly(file: OpenFile, piece: slice) -> str:
+        time.sleep(0.01)
+        hashed.append(piece)
+        return ""
+
+    def refuse(*_: object) -> None:
+        raise zoo.PluginError("cannot be built")
+
+    monkeypatch.setattr("zoo.weights_reader.PIECE", 100)
+    monkeypatch.setattr(OpenFile, "blake3", slowly)
+    monkeypatch.setattr("zoo.loading.build_on_meta", refuse)
+    with pytest.raises(zoo.PluginError, match="cannot be built"):
+        zoo.load("small")
+    assert len(hashed) < path.stat().st_size // 100
 
 
 def test_the_content_digest_is_checked(project: Path, published: Path, refused: Refused) -> None:

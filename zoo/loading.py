@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -108,7 +107,7 @@ def load(
             header = weights.header
             mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
             as_a_whole = verify and mapped and patterns is None and bool(found.blake3)
-            with _held_against(weights, found.blake3) if as_a_whole else nullcontext():
+            with weights.held_against(found.blake3) if as_a_whole else nullcontext():
                 spec = _checked_spec(weights, lock, registry, locked=locked)
                 names = _matching(header, patterns, where)
                 same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
@@ -151,16 +150,6 @@ def _processes(
     from zoo.sharding.together import processes_of
 
     return processes_of(mesh), device_in(mesh, device)
-
-
-@contextmanager
-def _held_against(weights: Weights, blake3: Mapping[str, Sequence[str]]) -> Generator[None]:
-    """Hash files from the store as a whole while the block runs. Raises `WeightsError` at its end
-    if they are not what was pulled."""
-    with ThreadPoolExecutor(1) as beside:
-        check = beside.submit(weights.check_whole, blake3)
-        yield
-        check.result()
 
 
 def _checked_lock(folder: Path) -> Lock | None:

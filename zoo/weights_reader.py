@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -96,6 +96,30 @@ class Weights:
     def blake3(self) -> dict[str, list[str]]:
         """The hexadecimal BLAKE3 of each file, by its name, in pieces of `PIECE` bytes, which are
         hashed on all cores. Raises as `read`."""
+        with self._hashing() as digests:
+            return digests()
+
+    @contextmanager
+    def held_against(self, blake3: Mapping[str, Sequence[str]]) -> Generator[None]:
+        """Hash the files while the block runs. An error of the block does not wait for the end.
+
+        Raises:
+            WeightsError: the files do not have these digests, which `blake3` gave once.
+        """
+        with self._hashing() as digests:
+            yield
+            if digests() == blake3:
+                return
+        if changed := self.changed(self.header.records):
+            raise changed_tensors(changed, Place(str(self.path)))
+        hint = "`zoo pull` of the model mends it"
+        message = "this is not the file that was pulled"
+        raise WeightsError(Problem(message, Place(str(self.path)), hint))
+
+    @contextmanager
+    def _hashing(self) -> Generator[Callable[[], dict[str, list[str]]]]:
+        """Begin to hash the files, and give what waits for their digests. Pieces that are not begun
+        when the block ends are left out."""
         # By threads of Python, since those of blake3 itself do not come along into a forked
         # process, which would wait for them without end.
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -106,18 +130,12 @@ class Weights:
                 ]
                 for path, file in zip(self.paths, self.files, strict=True)
             }
-            return {name: [one.result() for one in pieces] for name, pieces in hashing.items()}
-
-    def check_whole(self, blake3: Mapping[str, Sequence[str]]) -> None:
-        """Raises `WeightsError` if the files are not those with these digests, as `blake3` gives
-        them."""
-        if self.blake3() != blake3:
-            if changed := self.changed(self.header.records):
-                raise changed_tensors(changed, Place(str(self.path)))
-            hint = "`zoo pull` of the model mends it"
-            raise WeightsError(
-                Problem("this is not the file that was pulled", Place(str(self.path)), hint)
-            )
+            try:
+                yield lambda: {
+                    name: [one.result() for one in pieces] for name, pieces in hashing.items()
+                }
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def mapped(self, name: str) -> tuple[mmap, int]:
         """A private mapping of the file that holds a tensor, and the offset of its first byte."""
