@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,15 @@ def test_files_of_like_names_are_different_modules(project: Path) -> None:
             point = PluginEntryPoint.make("norm", "mine", f"{name}.py:Mine", project / folder)
             found.add(PluginManager(point).driver.at)
     assert len(found) == 6
+
+
+def test_a_file_is_imported_once_for_several_threads(project: Path) -> None:
+    """Those that come meanwhile wait, as for any other module."""
+    write(project / "mine.py", "import time\n\ntime.sleep(0.2)\n\nclass Mine:\n    pass\n")
+    point = PluginEntryPoint.make("norm", "mine", "mine.py:Mine", project)
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(lambda _: point.load(), range(4))
+    assert others == [first] * 3
 
 
 # --- the same door for everybody ----------------------------------------------------------------

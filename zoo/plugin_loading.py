@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from threading import RLock
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,10 @@ from stevedore.driver import DriverManager
 
 from zoo.errors import PluginError, Problem, did_you_mean, nearest, quoted
 from zoo.plugin_errors import plugin_code
+
+
+_importing_file = RLock()
+"""Held while a file is imported, so that no other thread finds half of its module."""
 
 
 class PluginEntryPoint(EntryPoint):
@@ -58,18 +63,19 @@ class PluginEntryPoint(EntryPoint):
             raise PluginError(Problem(f"there is no file {quoted(path, 500)}", help=hint))
         # Named by its whole path: it can shadow no other module, and is imported once.
         name = f"zoo_plugin_file_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
-        if name not in sys.modules:
-            spec = spec_from_file_location(name, path)
-            if spec is None or spec.loader is None:
-                raise PluginError(f"{quoted(path)} cannot be imported")
-            module = module_from_spec(spec)
-            sys.modules[name] = module
-            try:
-                spec.loader.exec_module(module)
-            except BaseException:
-                del sys.modules[name]
-                raise
-        return sys.modules[name]
+        with _importing_file:
+            if name not in sys.modules:
+                spec = spec_from_file_location(name, path)
+                if spec is None or spec.loader is None:
+                    raise PluginError(f"{quoted(path)} cannot be imported")
+                module = module_from_spec(spec)
+                sys.modules[name] = module
+                try:
+                    spec.loader.exec_module(module)
+                except BaseException:
+                    del sys.modules[name]
+                    raise
+            return sys.modules[name]
 
 
 def _import_module(name: str) -> ModuleType:
