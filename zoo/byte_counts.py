@@ -10,6 +10,6 @@ def human_bytes(count: int) -> str:
     size = float(count)
     for unit in ("kB", "MB", "GB"):
         size /= 1000
-        if size < 1000:
+        if size < 999.95:  # what is more would be shown as 1000.0
             return f"{size:.1f} {unit}"
     return f"{size / 1000:,.1f} TB"
