@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -57,6 +58,11 @@ def ones(*shape: int) -> torch.Tensor:
         ([[1, 2.5]], {}, "a list of integers"),
         ([["a"]], {}, "a list of integers"),
         ([[1, None]], {}, "a list of integers"),
+        (5, {}, "a list of integers, not 5"),
+        (None, {}, "a list of integers, not None"),
+        (np.array(5), {}, "a list of integers"),
+        (np.array([[0.5]]), {}, "a list of integers"),
+        ([1], {"eos": None}, "which are integers, not None"),
         ([[[1]]], {}, "a list of integers"),
         ("text", {}, "a list of integers"),
         (torch.ones(1, 2), {}, "ids are integers, not torch.float32"),
@@ -182,3 +188,12 @@ def test_as_many_tokens_as_there_are_positions_fit() -> None:
     check_length(3, 5, "ids", most_new=2)
     with pytest.raises(zoo.ZooError, match="longer than the model's 5 positions"):
         check_length(3, 5, "ids", most_new=3)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
+def test_ids_of_numpy_are_ids(decoder: Transformer, dtype: Any) -> None:
+    wanted = zoo.generate(decoder, [[1, 2], [3, 4]], max_new_tokens=2)
+    rows = np.array([[1, 2], [3, 4]], dtype)
+    for ids in (rows, list(rows), torch.from_numpy(rows)):
+        assert zoo.generate(decoder, ids, max_new_tokens=2, eos=[]) == wanted
+    assert zoo.generate(decoder, rows[0], max_new_tokens=2)[0].ids == wanted[0].ids

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 import torch
 
@@ -11,6 +13,8 @@ from zoo.errors import InputError, Problem
 
 Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 """Token ids: of one sequence, of several of different lengths, or a tensor (batch, length)."""
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +91,14 @@ def _rows(ids: Ids, mask: torch.Tensor | None, what: str, pad_id: int | None) ->
             raise InputError(
                 f"{what}: a mask goes with a tensor of ids; lists of ids need no padding"
             )
-        nested = bool(ids) and not isinstance(ids[0], int)
-        return [_row(row, what) for row in (ids if nested else [ids] if ids else [])]
-    if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        try:
+            rows: list[Any] = list(ids)
+        except TypeError:  # told of as a sequence that is none
+            return [_row(ids, what)]
+        if rows and isinstance(rows[0], Integral):
+            rows = [rows]
+        return [_row(row, what) for row in rows]
+    if ids.dtype not in _INTEGERS:
         raise InputError(f"{what}: ids are integers, not {ids.dtype}")
     if ids.dim() not in (1, 2):
         raise InputError(f"{what}: ids are (length,) or (batch, length), not {tuple(ids.shape)}")
@@ -108,7 +117,7 @@ def _row(row: object, what: str) -> torch.Tensor:
         found = torch.as_tensor(row)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}") from None
-    if found.dim() != 1 or (found.numel() and found.dtype != torch.int64):
+    if found.dim() != 1 or (found.numel() and found.dtype not in _INTEGERS):
         raise InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}")
     return found.long().cpu()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,7 +40,7 @@ class Ends:
         """
         if type(max_new_tokens) is not int or max_new_tokens < 1:
             raise InputError(f"`max_new_tokens` is at least 1, not {max_new_tokens!r}")
-        ends = [eos] if isinstance(eos, int) else list(eos)
+        ends = list(eos) if isinstance(eos, Iterable) else [eos]
         stops = [tuple(one) if isinstance(one, Sequence) else (one,) for one in stop]
         for one in [*ends, *(id_ for sequence in stops for id_ in sequence)]:
             if type(one) is not int:
