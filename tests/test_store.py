@@ -171,6 +171,32 @@ def test_what_may_not_be_read_is_told_and_not_taken_for_nothing(
     assert stored_files(store) == before
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+@pytest.mark.parametrize("command", ["list models", "load small", "show small", "pull small"])
+def test_models_that_may_not_be_read_are_told(command: str, published: Path, store: Store) -> None:
+    (catalog,) = {path.parent for path in Path().rglob("small*.toml")}
+    catalog.chmod(0)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "zoo", *command.split()],
+            capture_output=True,
+            text=True,
+            preexec_fn=without_privileges,
+        )
+    finally:
+        catalog.chmod(0o755)
+    assert done.returncode == 2
+    assert done.stderr.endswith("the folder of models cannot be read: Permission denied\n")
+
+
+@pytest.mark.parametrize("text", ["", "1", '"x"', "[]", "{}", '{"format": 1, "files": [1]}'])
+def test_a_ref_of_any_other_text_is_damaged(text: str, store: Store, refused: Refused) -> None:
+    path = store.root / "refs" / "small.v1@0123456789abcdef.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert f"{path}: error: is damaged" in refused("store")
+
+
 def test_a_store_that_is_a_file_is_told(store: Store, refused: Refused) -> None:
     store.root.write_text("")
     for command in ("store", "verify", "gc"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +40,8 @@ class Catalog:
         name out of use lead to the model that they mean.
 
         Raises:
-            RegistryError: two folders have a model of that name, or its file is a link.
+            RegistryError: two folders have a model of that name, its file is a link, or a folder
+                cannot be read.
         """
         return self._own_file(self.full_name(name))
 
@@ -64,7 +66,7 @@ class Catalog:
         if not MODEL_NAME.fullmatch(name):
             return None
         paths = [folder / f"{name}.toml" for folder in self.folders]
-        found = [path for path in paths if path.name != NAMES_FILE and path.is_file()]
+        found = [path for path in paths if path.name != NAMES_FILE and _is_file(path)]
         if len(found) > 1 and read_document(found[-1]).data.get("override") is not True:
             place = Place(str(found[-1]))
             hint = "rename one, or write `override = true` into the file that goes over the first"
@@ -76,18 +78,20 @@ class Catalog:
 
     @cached_property
     def _deprecated(self) -> Mapping[str, str]:
-        return {name: full for table, name, full in self._entries() if table == "deprecated"}
+        return {name: full for table, name, full in self._entries if table == "deprecated"}
 
     @cached_property
     def _full_names(self) -> Mapping[str, str]:
         """The full name that each short, other or old name means."""
-        return {name: full for _, name, full in self._entries()}
+        return {name: full for _, name, full in self._entries}
 
-    def _entries(self) -> Iterator[tuple[str, str, str]]:
-        for folder in self.folders:
-            path = folder / NAMES_FILE
-            if path.is_file():
-                yield from _read_names(read_document(_no_link(path)))
+    @cached_property
+    def _entries(self) -> list[tuple[str, str, str]]:
+        return [entry for document in self._names_files() for entry in _read_names(document)]
+
+    def _names_files(self) -> Iterator[Document]:
+        paths = (folder / NAMES_FILE for folder in self.folders)
+        return (read_document(_no_link(path)) for path in paths if _is_file(path))
 
     def check(self) -> None:
         """Hold every name against the files.
@@ -97,10 +101,7 @@ class Catalog:
         """
         names = self.names()
         problems: list[Problem] = []
-        for folder in self.folders:
-            if not (folder / NAMES_FILE).is_file():
-                continue
-            document = read_document(_no_link(folder / NAMES_FILE))
+        for document in self._names_files():
             for table, name, full in _read_names(document):
                 place = document.place((table, name))
                 if full not in names:
@@ -120,9 +121,26 @@ def _no_link(path: Path) -> Path:
     return path
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _unreadable(path.parent, error) from None
+
+
+def _unreadable(folder: Path, error: OSError) -> RegistryError:
+    message = f"the folder of models cannot be read: {error.strerror}"
+    return RegistryError(Problem(message, Place(str(folder))))
+
+
 def _listed(folder: Path) -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries]
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries]
+    except OSError as error:
+        raise _unreadable(folder, error) from None
     for name in names:
         stem, _, suffix = name.rpartition(".")
         if suffix == "toml" and name != NAMES_FILE and MODEL_NAME.fullmatch(stem):

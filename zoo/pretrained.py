@@ -150,11 +150,8 @@ def find_pretrained(name: str, registry: Registry) -> Pretrained | None:
         RegistryError: the model's file cannot be read or is wrong: every problem of it.
         PluginError: the source's plugin cannot be loaded.
     """
-    try:
-        path = registry.catalog.file(name)
-        instead = registry.catalog.replacement(name)
-    except OSError as error:
-        raise RegistryError(f"the files of the models cannot be read: {error.strerror}") from None
+    path = registry.catalog.file(name)
+    instead = registry.catalog.replacement(name)
     if path is not None and instead is not None:
         warnings.warn(f"the model name `{name}` is out of use: use `{instead}`", DeprecatedName, 1)
     return None if path is None else _read(path, registry)

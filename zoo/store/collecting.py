@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.atomic import TEMPORARY, make_folder
-from zoo.store.files import Store, StoreError, cannot_read, subfolders
+from zoo.store.files import Store, StoreError, exists, subfolders
 from zoo.store.refs import Ref, refs
 
 GRACE = 3600.0
@@ -95,11 +95,7 @@ def restored(store: Store, ref: Ref) -> Path:
         StoreError: there is no permission to look.
     """
     snapshot = store.snapshot(ref.files)
-    try:
-        there = snapshot.is_dir()
-    except PermissionError as error:
-        raise cannot_read(snapshot, error) from None
-    if not there:
+    if not exists(snapshot):
         with contextlib.suppress(OSError):
             (store.root / "trash" / snapshot.name).rename(snapshot)
     return snapshot

@@ -247,6 +247,18 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copymode(source, target)
 
 
+def exists(path: Path) -> bool:
+    """Whether there is something at a path. Raises `StoreError` where one may not look, of which
+    `Path.exists` says in some versions of Python that there is nothing."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise cannot_read(path, error) from None
+    return True
+
+
 def subfolders(folder: Path) -> list[Path]:
     """The folders in a folder; none if it is missing."""
     try:

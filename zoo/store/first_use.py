@@ -11,11 +11,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.atomic import make_folder, sync, temporary_name
+from zoo.atomic import make_folder, remove_file, sync, temporary_name
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
 from zoo.pretrained import Pretrained, read_files_table, read_source_table
-from zoo.store.files import Store, StoreError, cannot_read, link_or_copy
+from zoo.store.files import Store, StoreError, exists, link_or_copy
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -36,11 +36,8 @@ def with_trusted(model: Pretrained, store: Store, registry: Registry) -> Pretrai
         StoreError: there is no permission to look for it.
     """
     path = path_of(store, model.name)
-    try:
-        if model.is_pinned or not path.is_file():
-            return model
-    except PermissionError as error:
-        raise cannot_read(path, error) from None
+    if model.is_pinned or not exists(path):
+        return model
     problems: list[Problem] = []
     try:
         document = read_document(path)
@@ -94,8 +91,7 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
 def forget(store: Store, name: str) -> bool:
     """Remove what was seen of a model; whether there was anything."""
     path = path_of(store, name)
-    try:
-        path.unlink()
-    except FileNotFoundError:
+    if not exists(path):
         return False
+    remove_file(path)
     return True

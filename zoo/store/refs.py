@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.atomic import sync, write_text
+from zoo.atomic import remove_file, write_text
 from zoo.errors import Place, Problem
 from zoo.pretrained import File
 from zoo.store.files import Store, StoreError, cannot_read
@@ -60,7 +60,8 @@ class Ref:
 
     @classmethod
     def from_json(cls, text: str) -> Ref:
-        """Raises `ValueError`, `KeyError` or `TypeError` for what `to_json` did not write."""
+        """Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for what `to_json` did
+        not write."""
         data = json.loads(text)
         if data.pop("format") != FORMAT:
             raise ValueError("a store of another version of the zoo")
@@ -80,12 +81,7 @@ def write_ref(store: Store, ref: Ref) -> None:
 
 def remove_ref(store: Store, ref: Ref) -> None:
     """Take a ref back. Its files stay until `zoo gc`."""
-    path = path_of(store, ref.name, ref.version)
-    try:
-        path.unlink(missing_ok=True)
-        sync(path.parent)
-    except OSError as error:
-        raise StoreError(f"cannot remove {str(path)!r}: {error.strerror}") from None
+    remove_file(path_of(store, ref.name, ref.version))
 
 
 def read_ref(store: Store, name: str, version: str) -> Ref | None:
@@ -126,6 +122,6 @@ def _read(path: Path) -> Ref | None:
         return None
     except OSError as error:
         raise cannot_read(path, error) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "remove the file and pull the model again"
         raise StoreError(Problem(f"is damaged: {error}", Place(str(path)), hint)) from None
