@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import time
 from pathlib import Path
@@ -191,6 +192,23 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
         zoo.read_spec("a\0b.toml")
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["load {}", "run {} text", "verify {}", "push {} to --license MIT", "bundle verify {}"],
+)
+@pytest.mark.parametrize("ending", ["", ".safetensors"])
+def test_names_that_are_too_long_for_the_system(
+    command: str, ending: str, refused: Refused
+) -> None:
+    assert "error" in refused(*command.format("x" * 300 + ending).split())
+
+
+def test_a_registry_that_is_a_link_to_itself(refused: Refused, project: Path) -> None:
+    (project / "loop.toml").symlink_to("loop.toml")
+    told = refused("--registry", "loop.toml", "list")
+    assert told == "error: `loop.toml` cannot be read: Too many levels of symbolic links\n"
+
+
 def test_a_folder_in_the_place_of_a_file(refused: Refused, project: Path) -> None:
     """What is told is what is in it."""
     (project / "folder").mkdir()
@@ -252,6 +270,16 @@ def test_the_nearest_of_what_there_is(refused: Refused, project: Path) -> None:
     )
     assert "did you mean `bert`?" in refused("lint", "bertt")
     assert "`zoo load gpt2.openai` loads it" in refused("build", "gpt2.openai")
+
+
+def test_an_error_is_the_same_in_another_process(project: Path) -> None:
+    """As when it comes from a worker that loads data, or from a test that xdist runs."""
+    (project / "spec.toml").write_text(spec("typo = 1", n_layers="0"))
+    with pytest.raises(zoo.SpecError) as raised:
+        zoo.read_spec("spec.toml")
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (type(again), again.problems) == (zoo.SpecError, raised.value.problems)
+    assert str(again) == str(raised.value)
 
 
 def test_json_is_told_as_such(refused: Refused, project: Path) -> None:

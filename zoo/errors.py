@@ -91,6 +91,10 @@ class ZooError(Exception):
             shown.append(f"and {left:,} more errors")
         super().__init__("\n".join(shown))
 
+    def __reduce__(self) -> tuple[type[ZooError], tuple[tuple[Problem, ...]]]:
+        """What a pickle holds; exceptions are otherwise made anew of their text."""
+        return type(self), (self.problems,)
+
 
 class SpecError(ZooError):
     """A spec that cannot be read, resolved or validated."""

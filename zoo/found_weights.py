@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,10 +34,10 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
         StoreError, SourceError: as `zoo.store.resolve`.
     """
     path, name = Path(path_or_name), str(path_or_name)
-    if path.suffix == ".toml" and path.is_file():
+    if path.suffix == ".toml" and os.path.isfile(path):
         hint = f"`zoo build {path} -o DIR` makes the initial weights of a spec"
         raise WeightsError(Problem("there are no weights in a .toml file", Place(str(path)), hint))
-    if path.exists() or path.suffix == ".safetensors":
+    if os.path.exists(path) or path.suffix == ".safetensors":
         return Found(weights_path(path))
     if registry.catalog.file(name.partition("@")[0]) is not None:
         folder, ref = resolve(name, registry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from zoo.errors import nearest, quoted
@@ -48,9 +49,9 @@ def neighbours(path: Path) -> list[str]:
 def near(path: Path) -> str:
     """A help text for weights that are not there: the nearest name beside them, or what is in their
     folder."""
-    if path.is_dir():
+    if os.path.isdir(path):
         return inside(path)
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         return f"there is no folder {quoted(path.parent, 200)}"
     others = {other.name: other for other in path.parent.glob("*.safetensors")}
     if other := nearest(path.name, others):
@@ -60,8 +61,8 @@ def near(path: Path) -> str:
 
 def _is_meant(path: Path) -> bool:
     if path.suffix in (".toml", ".safetensors"):
-        return path.is_file() and path.name != _REGISTRY
-    return any((path / name).is_file() for name in (FILE_NAME, INDEX_NAME))
+        return os.path.isfile(path) and path.name != _REGISTRY
+    return any(os.path.isfile(path / name) for name in (FILE_NAME, INDEX_NAME))
 
 
 def _listed(paths: list[Path]) -> str:

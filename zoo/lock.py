@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -147,12 +148,14 @@ def read_lock(folder: Path) -> Lock:
     """
     path = folder / LOCK_NAME
     place = Place(str(path))
-    if path.is_symlink() or not path.is_file():
-        help_ = "`zoo lock SPEC` writes one for a spec, `zoo bundle make` one for a bundle"
-        raise WeightsError(Problem("there is no lock, as a regular file", place, help_))
     try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise FileNotFoundError
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        help_ = "`zoo lock SPEC` writes one for a spec, `zoo bundle make` one for a bundle"
+        raise WeightsError(Problem("there is no lock, as a regular file", place, help_)) from None
     except OSError as error:
         raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
     return parse_lock(raw, place)

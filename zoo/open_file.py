@@ -41,7 +41,11 @@ class OpenFile:
             WeightsError: there is no such file.
             OSError: it cannot be opened.
         """
-        if not path.is_file():
+        try:
+            is_file = stat.S_ISREG(path.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            is_file = False
+        if not is_file:
             from zoo.inside import near  # here: only a mistake needs it
 
             message = "there is no such weights file"

@@ -22,7 +22,6 @@ from stevedore.driver import DriverManager
 from zoo.errors import PluginError, Problem, did_you_mean, nearest, quoted
 from zoo.plugin_errors import plugin_code
 
-
 _importing_file = RLock()
 """Held while a file is imported, so that no other thread finds half of its module."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,15 +73,15 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
         ZooError: as `read_spec`, and `WeightsError` for a damaged weights file.
     """
     path = Path(source)
-    if source not in registry.models and not _exists(path):
+    if source not in registry.models and not os.path.exists(path):
         path = _stored(source, registry) or path
-    if path.suffix != ".safetensors" and not (_exists(path) and path.is_dir()):
+    if path.suffix != ".safetensors" and not os.path.isdir(path):
         return read_spec(source, registry=registry), None
     from zoo.weights_file import weights_path
     from zoo.weights_reader import read_header
 
     folder, path = path, weights_path(path)
-    if path != folder and not _exists(path):
+    if path != folder and not os.path.exists(path):
         return read_spec(source, registry=registry), None
     header = read_header(path)
     return spec_of(from_weights(header.spec, str(path)), registry), header
@@ -116,7 +117,7 @@ def find_document(source: str | Path | Mapping[str, Any], registry: Registry) ->
             entry.folder / entry.target, lambda: entry.place, budget=registry.budget
         )
     path = Path(source)
-    if path.suffix != ".toml" and not _exists(path):
+    if path.suffix != ".toml" and not os.path.exists(path):
         raise SpecError(_nothing(source, registry))
     return read_document(path, budget=registry.budget)
 
@@ -137,10 +138,3 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
     known = [*registry.models, *registry.catalog.known(), *files]
     hint = did_you_mean(name, known, "`zoo list models` lists the models")
     return Problem(f"there is no file and no model {quoted(name)}", help=hint)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name that is too long
-        return False

@@ -6,6 +6,7 @@ imported.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,14 +88,6 @@ class Registry:
         others = {SOURCE: self.sources, "models": self.models, "defaults": self.defaults}
         return others[group] if group in others else self.plugins[group]
 
-    def model(self, name: str) -> Entry:
-        """The named model. Raises `RegistryError` with the nearest name."""
-        if name not in self.models:
-            raise RegistryError(
-                Problem(f"there is no model {quoted(name)}", help=did_you_mean(name, self.models))
-            )
-        return self.models[name]
-
 
 def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
     from zoo.plugin_loading import PluginEntryPoint, PluginManager
@@ -145,27 +138,20 @@ def find_registries(extra: Path | None = None) -> list[Path]:
     except OSError as error:
         raise RegistryError(f"the working directory cannot be read: {error.strerror}") from None
     candidates = (folder / FILE_NAME for folder in (here, *here.parents))
-    nearest = next(filter(_is_file, candidates), None)
+    nearest = next(filter(os.path.isfile, candidates), None)
     local = [] if nearest is None or _is_of_a_checkout(nearest) else [nearest]
     layers = [
         shipped_registry(),
-        *filter(_is_file, [user_config_path("zoo") / FILE_NAME]),
+        *filter(os.path.isfile, [user_config_path("zoo") / FILE_NAME]),
         *local,
         *([extra] if extra is not None else []),
     ]
-    return list({path.resolve(): path for path in layers}.values())
+    return list({os.path.realpath(path): path for path in layers}.values())
 
 
 def _is_of_a_checkout(registry: Path) -> bool:
     """Whether this file lies beside the sources of a zoo, as the shipped one of a checkout does."""
-    return _is_file(registry.parent / "zoo" / Path(__file__).name)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a folder that may not be searched
-        return False
+    return os.path.isfile(registry.parent / "zoo" / Path(__file__).name)
 
 
 def load_registry(extra: Path | None = None, *, budget: Budget | None = None) -> Registry:
@@ -201,14 +187,14 @@ class _Layers:
     def __init__(self) -> None:
         self.registry = Registry()
         self.problems: list[Problem] = []
-        self._seen: set[Path] = set()
+        self._seen: set[str] = set()
 
     def add(self, path: Path, included: Callable[[], Place] | None = None) -> None:
         """Lay a registry over those before; `included` says where one of them includes it."""
-        resolved = path.resolve()
-        if resolved in self._seen:
+        real = os.path.realpath(path)
+        if real in self._seen:
             return
-        self._seen.add(resolved)
+        self._seen.add(real)
         try:
             file = read_registry_file(path, included)
         except ZooError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -161,10 +162,10 @@ def _joined(parts: Mapping[str, str]) -> str:
 def weights_path(path: Path) -> Path:
     """The file that `path` means: itself, or in a folder the index of its shards if there is one,
     else its `model.safetensors`."""
-    if path.suffix == ".safetensors" or path.is_file():
+    if path.suffix == ".safetensors" or os.path.isfile(path):
         return path
     index = path / INDEX_NAME
-    return index if index.is_file() else path / FILE_NAME
+    return index if os.path.isfile(index) else path / FILE_NAME
 
 
 def saved_path(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -252,7 +253,7 @@ def _refs(names: tuple[str, ...], registry: Registry, store: Any) -> list[Ref]:
     found = {name: stored(name, registry, store) for name in names}
     if missing := [name for name, refs_of_it in found.items() if not refs_of_it]:
         hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
-        if Path(missing[0]).is_dir():
+        if os.path.isdir(missing[0]):
             hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
         raise StoreError(Problem(f"{quoted(n)} is not in the store", help=hint) for n in missing)
     return [ref for refs_of_it in found.values() for ref in refs_of_it]
