@@ -367,6 +367,8 @@ def test_what_lies_about_its_tensors_never_comes_into_the_store(
     write_files(published, lying)
     register(project, "small.v1", entry(LOCAL, lying))
     assert f"the bytes of `{name}` are not those" in refused("pull", "small")
+    register(project, "small.v1", entry(LOCAL, None))
+    assert f"the bytes of `{name}` are not" in refused("pull", "small", "--trust-first-use")
     assert run(["gc", "--all"]) == 0
     assert stored_files(store) == {}
 

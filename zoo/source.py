@@ -1,7 +1,7 @@
 """Where the files of a published model come from: the interface of the plugins in `[source]`.
 
 A source only moves bytes. What it gives is held against the sizes and digests that the registry
-states, or that were seen on first use, by `zoo.store.fetch`, whatever the source is.
+states, or that were seen on first use, by `zoo.store.fetching`, whatever the source is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Access:
         folder: that of the registry, from which relative paths count.
         scratch: an empty folder that lasts as long as the pull, on the disk of the store.
         timeout: seconds without a byte after which a connection is given up.
-        on_bytes: called by `write` with the number of bytes written since the last call.
+        on_bytes: called with the number of bytes moved since the last call: by the source itself
+            where it writes, by the zoo where it reads.
     """
 
     folder: Path

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from zoo.errors import Problem
@@ -22,8 +22,6 @@ _MUCH = 1 << 20
 _ABANDONED = 60.0  # seconds without a write after which another's partial file is taken over
 _LEFT = "left"
 
-OnBytes = Callable[[int], None]
-
 
 class _BrokenOffError(SourceError):
     """A connection that ended too early; the next attempt goes on there."""
@@ -36,7 +34,6 @@ def fetch(
     expected: File | int,
     store: Store,
     access: Access,
-    on_bytes: OnBytes,
 ) -> File:
     """Write a file of a source to `target`.
 
@@ -50,7 +47,6 @@ def fetch(
         expected: its size and digest, or its size alone on first use.
         store: where partial files are kept.
         access: passed to the source.
-        on_bytes: called with the number of bytes that have come since the last call.
 
     Returns:
         Its size and digest.
@@ -66,7 +62,7 @@ def fetch(
     resumed = _take_over(partial, key)
     try:
         while True:
-            _receive(source, path, partial, size, access, on_bytes)
+            _receive(source, path, partial, size, access)
             found = digest(partial)
             if isinstance(expected, int) or found == expected:
                 break
@@ -101,16 +97,14 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _receive(
-    source: Source, path: str, partial: Path, size: int, access: Access, on_bytes: OnBytes
-) -> None:
+def _receive(source: Source, path: str, partial: Path, size: int, access: Access) -> None:
     """Go on with a partial file until it has `size` bytes."""
-    on_bytes(_size(partial))
+    access.on_bytes(_size(partial))
     failures = 0
     while True:
         before = _size(partial)
         try:
-            _append(source, path, partial, size, access, on_bytes)
+            _append(source, path, partial, size, access)
             return
         except _BrokenOffError as error:
             failures = 0 if _size(partial) - before > _MUCH else failures + 1
@@ -119,15 +113,13 @@ def _receive(
             time.sleep(0.1 * 2**failures)
 
 
-def _append(
-    source: Source, path: str, partial: Path, size: int, access: Access, on_bytes: OnBytes
-) -> None:
+def _append(source: Source, path: str, partial: Path, size: int, access: Access) -> None:
     what = f"reading {path!r}"
     with partial.open("ab") as file, contextlib.ExitStack() as stack:
         with _told(what):
             stream = stack.enter_context(source.read(path, file.tell(), access))
         if stream.start != file.tell():
-            on_bytes(stream.start - file.tell())
+            access.on_bytes(stream.start - file.tell())
             file.truncate(stream.start)
             file.seek(stream.start)
         while chunk := _next(stream.chunks, what):
@@ -135,7 +127,7 @@ def _append(
                 message = f"{path!r} is longer than the {size:,} bytes that it should have"
                 raise SourceError(Problem(message, help="the source has been changed or damaged"))
             file.write(chunk)
-            on_bytes(len(chunk))
+            access.on_bytes(len(chunk))
         if file.tell() < size:
             message = f"{path!r} ends after {file.tell():,} of {size:,} bytes"
             raise _BrokenOffError(message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +13,9 @@ from zoo.errors import Place, Problem
 from zoo.model_files import CARDS, SELECTED, safe_path, selected
 from zoo.plugin_errors import plugin_code
 from zoo.pretrained import File, Pretrained
-from zoo.source import Access, SourceError, offline
+from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
-from zoo.store.fetching import OnBytes, fetch
+from zoo.store.fetching import fetch
 from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.refs import Ref, read_ref, write_ref
@@ -26,8 +26,6 @@ from zoo.weights_reader import open_weights
 if TYPE_CHECKING:
     from zoo.registry import Registry
 
-OnTotal = Callable[[int], None]
-
 
 def pull(
     name: str,
@@ -35,7 +33,7 @@ def pull(
     store: Store,
     *,
     trust_first_use: bool = False,
-    on_total: OnTotal = lambda n: None,
+    on_total: OnBytes = lambda n: None,
     on_bytes: OnBytes = lambda n: None,
     timeout: float = 30.0,
 ) -> Ref:
@@ -73,15 +71,22 @@ def pull(
         message = f"{model.name} is not in the store, and {variable} forbids to fetch it"
         raise SourceError(Problem(message, Place(model.document.name)))
     with store.work() as work:
-        model, fetched = _fetch_all(model, store, work, on_total, on_bytes, timeout)
+        access = Access(model.folder, work / "scratch", timeout, on_bytes)
+        model, fetched = _fetch_all(model, store, work, access, on_total)
         folder = fetched if model.card.family is None else _imported(model, fetched, work, registry)
+        content_digest, blake3 = _check_content(model, folder), _checked_weights(folder)
         files = model.card.files if folder == fetched else digests(folder)
-        found = _check_content(model, folder)
         if not published(name, registry).is_pinned:
             record(model, store, registry)
-        source = model.source.model_dump(exclude_none=True)
-        blake3 = _checked_weights(folder)
-        ref = Ref(model.name, model.version, files, model.card.files, source, found, blake3)
+        ref = Ref(
+            name=model.name,
+            version=model.version,
+            files=files,
+            published=model.card.files,
+            source=model.source.model_dump(exclude_none=True),
+            content_digest=content_digest,
+            blake3=blake3,
+        )
         store.add(folder, files, work)
         write_ref(store, ref)
         # `zoo gc` may have taken the snapshot as long as no ref named it; from here on it does not.
@@ -106,14 +111,12 @@ def _fetch_all(
     model: Pretrained,
     store: Store,
     work: Path,
-    on_total: OnTotal,
-    on_bytes: OnBytes,
-    timeout: float,
+    access: Access,
+    on_total: OnBytes,
 ) -> tuple[Pretrained, Path]:
     """The files as they were published, in a folder; and the model with their digests."""
-    scratch, folder = work / "scratch", work / "fetched"
-    scratch.mkdir()
-    access = Access(model.folder, scratch, timeout)
+    folder = work / "fetched"
+    access.scratch.mkdir()
     source, expected = model.source, dict[str, File | int](model.card.files)
     if not model.is_pinned:
         with plugin_code(f"looking for the files of {model.name}"):
@@ -129,11 +132,11 @@ def _fetch_all(
         target = folder / safe_path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(one, File) and store.take(one, target):
-            on_bytes(one.size)
+            access.on_bytes(one.size)
             files[path] = one
         else:
-            files[path] = fetch(source, path, target, one, store, access, on_bytes)
-    shutil.rmtree(scratch)
+            files[path] = fetch(source, path, target, one, store, access)
+    shutil.rmtree(access.scratch)
     return model.with_files(source, files), folder
 
 
