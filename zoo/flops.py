@@ -55,24 +55,16 @@ def flops_data(spec: ModelSpec, length: int) -> dict[str, Any]:
     }
 
 
-def _inputs(spec: ModelSpec, length: int) -> tuple[torch.Tensor, ...]:
-    """What the model is called with: ids of the source, if there is one, and of the target."""
-    generation, reading = spec.model.generation, spec.model.reading
-    longest: tuple[int | None, ...]
-    if generation is not None and generation.has_source:
-        of_vectors = generation.source_vocab is None
-        longest = generation.longest_source, generation.longest
-    elif generation is not None:
-        of_vectors, longest = generation.needs_memory, (generation.longest,)
-    else:
-        of_vectors, longest = reading is None, (None if reading is None else reading.longest,)
-    if of_vectors:
+def _inputs(spec: ModelSpec, length: int) -> list[torch.Tensor]:
+    """What the model is called with: ids, or those of a source and of a target."""
+    read = spec.model.called_with
+    if not read:
         hint = "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
         raise InputError(Problem(f"{spec.name} is not called with ids alone", help=hint))
-    least = min((one for one in longest if one is not None), default=length)
-    if length > least:
-        raise InputError(f"{spec.name} has {least:,} positions, which are fewer than {length:,}")
-    return tuple(torch.zeros(1, length, dtype=torch.long, device="meta") for _ in longest)
+    longest = min((one.longest for one in read if one.longest is not None), default=length)
+    if length > longest:
+        raise InputError(f"{spec.name} has {longest:,} positions, which are fewer than {length:,}")
+    return [torch.zeros(1, length, dtype=torch.long, device="meta") for _ in read]
 
 
 def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[dict[str, Any]]:

@@ -317,6 +317,20 @@ class Builder(Plugin):
         return None
 
     @property
+    def called_with(self) -> tuple[Reading, ...]:
+        """What is read of each of the ids that the model is called with: of one, or of a source and
+        a target. Empty for a model that is called with anything else."""
+        how = self.generation
+        if self.reading is not None:
+            return (self.reading,)
+        if how is None or how.needs_memory or (how.has_source and how.source_vocab is None):
+            return ()
+        target = Reading(how.target_vocab, how.longest)
+        if how.source_vocab is None:
+            return (target,)
+        return Reading(how.source_vocab, how.longest_source), target
+
+    @property
     def task(self) -> Task | None:
         """What `zoo run` does with the model; None for nothing."""
         return None

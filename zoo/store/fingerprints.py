@@ -11,6 +11,7 @@ from torch import Tensor
 
 from zoo.errors import WeightsError, quoted
 from zoo.pretrained import Fingerprint
+from zoo.purpose import Reading
 from zoo.transformer import Transformer
 
 Rows = list[list[int]]
@@ -25,8 +26,8 @@ def take_fingerprint(model: Transformer) -> Fingerprint | None:
 
     It is made of tokens from all over the vocabulary, and of values from all over the output.
     """
-    inputs = _inputs(model)
-    if inputs is None:
+    inputs = [_rows(read) for read in model.spec.model.called_with]
+    if not inputs:
         return None
     output = _output(model, inputs)
     finite = output.isfinite().nonzero()
@@ -60,19 +61,9 @@ def difference(model: Transformer, expected: Fingerprint, name: str) -> float:
     return max(abs(value - stated) for value, stated in pairs)
 
 
-def _inputs(model: Transformer) -> list[Rows] | None:
-    """What the model is called with: ids, or those of a source and of a target."""
-    how, reading = model.spec.model.generation, model.spec.model.reading
-    if reading is not None:
-        return [_rows(reading.vocab, reading.longest)]
-    if how is None or how.source_vocab is None:
-        return None
-    source = _rows(how.source_vocab, how.longest_source)
-    return [source, _rows(how.target_vocab, how.longest)]
-
-
-def _rows(vocab: int, longest: int | None) -> Rows:
-    return [[vocab * (1 + n) // (1 + N_TOKENS) for n in range(N_TOKENS)][:longest]]
+def _rows(read: Reading) -> Rows:
+    ids = [read.vocab * (1 + n) // (1 + N_TOKENS) for n in range(N_TOKENS)]
+    return [ids[: read.longest]]
 
 
 def _output(model: Transformer, inputs: list[Rows]) -> Tensor:
