@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 
 def to_toml(spec: ModelSpec, *, origins: bool = False) -> str:
     """The resolved spec as TOML text; with `origins`, each value says where it was written."""
-    document = tomlkit.document()
-    _fill(document, spec.to_dict(), spec.origin if origins else None, root=True)
-    return tomlkit.dumps(document)
+    return data_to_toml(spec.to_dict(), spec.origin if origins else None)
 
 
-def data_to_toml(data: Mapping[str, Any]) -> str:
-    """A resolved spec, given as plain data, as TOML text."""
+def data_to_toml(data: Mapping[str, Any], origin: Node | None = None) -> str:
+    """A resolved spec, given as plain data, as TOML text; `origin` knows where values are from."""
     document = tomlkit.document()
-    _fill(document, data, None, root=True)
+    _fill(document, data, origin, root=True)
     return tomlkit.dumps(document)
 
 
