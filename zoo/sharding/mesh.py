@@ -39,7 +39,7 @@ def meshes_of(mesh: DeviceMesh) -> Meshes:
             raise ZooError(Problem("the dimensions of the mesh have no names", help=help_))
         if name not in known:
             message = f"a mesh has the dimensions `fsdp` (or `dp`) and `tp`, not `{name}`"
-            raise ZooError(Problem(message, help=did_you_mean(name, known) or help_))
+            raise ZooError(Problem(message, help=did_you_mean(name, known, help_)))
     data = [name for name in names if name in DATA]
     if len(data) > 1:
         message = "`fsdp` and `dp` are two names for the same: a mesh has one of them"
