@@ -123,7 +123,12 @@ def test_the_mode_of_what_is_read_only_is_left_alone(
 ) -> None:
     """A file that is a link to another user's blob has a mode that only that user may change."""
     assert run(["pull", "small"]) == 0
-    monkeypatch.setattr("os.fchmod", None)
+
+    def not_permitted(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("os.fchmod", not_permitted)
+    monkeypatch.setattr("os.utime", not_permitted)
     for path in store.root.glob("refs/*"):
         path.unlink()
     assert run(["pull", "small"]) == 0
@@ -195,6 +200,13 @@ def test_a_ref_of_any_other_text_is_damaged(text: str, store: Store, refused: Re
     path.parent.mkdir(parents=True)
     path.write_text(text)
     assert f"{path}: error: is damaged" in refused("store")
+
+
+def test_the_store_of_a_user_that_does_not_exist(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOO_HOME", "~nobody-of-this-name/zoo")
+    assert "there is no such user" in refused("store")
 
 
 def test_a_store_that_is_a_file_is_told(store: Store, refused: Refused) -> None:

@@ -55,7 +55,10 @@ class Store:
     def default(cls) -> Store:
         """`ZOO_HOME`, or the user's folder for data."""
         if home := os.environ.get("ZOO_HOME"):
-            return cls(Path(home).expanduser().absolute())
+            try:
+                return cls(Path(home).expanduser().absolute())
+            except RuntimeError:
+                raise StoreError(f"ZOO_HOME is {home!r}: there is no such user") from None
         from platformdirs import user_data_path
 
         return cls(user_data_path("zoo"))
@@ -122,7 +125,7 @@ class Store:
         target = self.snapshot(files)
         make_folder(target.parent)
         while not self._rename_new(folder, files, work, target):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # it has gone, or is another user's
                 os.utime(target)  # so that no collector takes it before it has a ref
             if not list(damaged(target, files)):  # somebody else's
                 return
