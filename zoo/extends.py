@@ -11,7 +11,7 @@ from zoo.errors import Findings, Place, Problem, did_you_mean, quoted
 from zoo.registry import Registry
 from zoo.tables import Leaf, Table, as_table, merge
 
-SPEC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MAX_PARENTS = 32
 
 
@@ -54,7 +54,7 @@ def _find_parent(
 ) -> tuple[Path, Callable[[], Place]] | None:
     """The file of a parent, and where that file is named."""
     name = parent.value if isinstance(parent, Leaf) else None
-    if not isinstance(name, str) or not SPEC_NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         message = "`extends` names one spec, without folders or an ending"
         hint = "a spec file beside this one, or a model of the registry"
         findings.add_unless_told(Problem(message, parent.place(value=True), hint))

@@ -23,7 +23,7 @@ from zoo.errors import (
     allowed,
     nearest,
 )
-from zoo.extends import SPEC_NAME, with_parents
+from zoo.extends import NAME_PATTERN, with_parents
 from zoo.layer_rules import SELECTORS, START, RuleError, groups, selected
 from zoo.node import Node, Resolved
 from zoo.registry import Registry
@@ -62,7 +62,7 @@ class _Resolver:
 
     def resolve(self) -> Resolved:
         name = self.top_level("name", str, "a string")
-        if name is not None and not SPEC_NAME.fullmatch(name.value):
+        if name is not None and not NAME_PATTERN.fullmatch(name.value):
             message = "`name` is made of letters, digits, `-`, `_` and `.`"
             self.findings.add(Problem(message, name.place()))
         version = self.top_level("format", int, "an integer")

@@ -13,7 +13,7 @@ from typing import Any
 
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
 from zoo.errors import Problem, ZooError
-from zoo.extends import SPEC_NAME
+from zoo.extends import NAME_PATTERN
 from zoo.field_docs import class_doc, field_docs
 from zoo.layer_rules import SELECTORS, START
 from zoo.registry import Registry
@@ -21,7 +21,7 @@ from zoo.schema_values import Reading, Readings, Schema, merged, plain_value
 from zoo.spec import FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_SPEC_NAME = f"^{SPEC_NAME.pattern}$"
+_SPEC_NAME = f"^{NAME_PATTERN.pattern}$"
 
 _COUNT: Schema = {"type": "integer", "minimum": 1}
 _RULE_KEYS: Mapping[str, Schema] = {
