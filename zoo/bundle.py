@@ -15,14 +15,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zoo.atomic import new_file, new_folder, write_text
+from zoo.atomic import copy_synced, make_folder, new_folder, write_text
 from zoo.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.document import from_weights, read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
@@ -123,10 +122,8 @@ def _file_problems(path: Path, lock: Lock) -> Iterator[Problem]:
         elif not stat.S_ISREG(found[name].st_mode):
             yield Problem("a bundle holds regular files only", where)
         elif name in lock.files and found[name].st_size != lock.files[name].size:
-            sizes = (
-                f"{found[name].st_size:,} bytes long, and the lock says {lock.files[name].size:,}"
-            )
-            yield Problem(sizes, where)
+            size, locked = found[name].st_size, lock.files[name].size
+            yield Problem(f"{size:,} bytes long, and the lock says {locked:,}", where)
 
 
 def _entries(path: Path, folders: set[str]) -> dict[str, os.stat_result]:
@@ -147,8 +144,7 @@ def _entries(path: Path, folders: set[str]) -> dict[str, os.stat_result]:
 
 
 def _belongs(name: str) -> bool:
-    known = (SPEC_NAME, CARD_NAME, FILE_NAME, INDEX_NAME)
-    return name in known or _SHARD.fullmatch(name) is not None or selected(name, BESIDES)
+    return name in (SPEC_NAME, CARD_NAME) or is_weights(name) or selected(name, BESIDES)
 
 
 def is_weights(name: str) -> bool:
@@ -237,7 +233,8 @@ def write_bundle(
         write_text(new / SPEC_NAME, data_to_toml(header.spec))
         beside = companions if companions is not None else weights.path.parent
         for name in find_files(beside, BESIDES):
-            _copy(beside / name, new / name)
+            make_folder((new / name).parent)
+            copy_synced(beside / name, new / name)
         lock = Lock(
             name=spec.name,
             zoo=header.zoo,
@@ -265,11 +262,6 @@ def _checked(weights: Weights, name: str) -> Iterator[memoryview]:
         yield part
     if sha256.hexdigest() != weights.header.records[name].sha256:
         raise changed_tensors([name], Place(str(weights.path)))
-
-
-def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as read, new_file(target) as written:
-        shutil.copyfileobj(read, written)
 
 
 def _record(path: Path) -> FileRecord:
