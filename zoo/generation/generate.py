@@ -57,14 +57,9 @@ def generate(
         WeightsError: the model's scores are not numbers.
     """
     _check_method(method, (Greedy, Sampling, Beam))
+    ends = Ends.read(max_new_tokens, eos, stop)
     inputs = Inputs.read(
-        model,
-        ids,
-        ends=Ends.read(max_new_tokens, eos, stop),
-        start=start,
-        mask=mask,
-        memory=memory,
-        memory_mask=memory_mask,
+        model, ids, ends=ends, start=start, mask=mask, memory=memory, memory_mask=memory_mask
     )
     found: dict[int, Generated] = {}
     with torch.inference_mode(), evaluating(model):
@@ -102,14 +97,9 @@ def stream(
         WeightsError: as `generate`, while iterating.
     """
     _check_method(method, (Greedy, Sampling))
+    ends = Ends.read(max_new_tokens, eos, stop)
     inputs = Inputs.read(
-        model,
-        ids,
-        ends=Ends.read(max_new_tokens, eos, stop),
-        start=start,
-        mask=mask,
-        memory=memory,
-        memory_mask=memory_mask,
+        model, ids, ends=ends, start=start, mask=mask, memory=memory, memory_mask=memory_mask
     )
     return _steps(model, inputs, method, cache)
 
