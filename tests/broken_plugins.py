@@ -376,7 +376,7 @@ BROKEN: Mapping[str, Broken] = {
         "init",
         {"Constant(0.0) if": "0.0 if"},
         ("determinism", "saving"),
-        "starts from 0.0, which is no distribution: return one of zoo.distribution",
+        "starts from 0.0, which is not a distribution: return one of zoo.distribution",
     ),
     # saving
     "doubles": Broken(

@@ -248,7 +248,7 @@ def test_a_saved_model_in_the_place_of_a_spec(refused: Refused, project: Path) -
         told = refused(command, "tiny")
         assert "help: `tiny` is a saved model; `zoo show tiny --resolved` prints its spec" in told
     told = refused("build", "tiny/model.safetensors")
-    assert told.startswith("tiny/model.safetensors: error: this is no TOML file\n")
+    assert told.startswith("tiny/model.safetensors: error: this is not a TOML file\n")
     assert "`zoo show tiny/model.safetensors --resolved` prints its spec" in told
 
 

@@ -78,15 +78,15 @@ LOADING: dict[str, tuple[str, str, str]] = {
     "is named otherwise": (GOOD.replace("Mine", "Mime"), "has no `Mine`", "did you mean `Mime`?"),
     "is no description": (
         "class Mine: pass",
-        "is no description for the slot `ffn`",
+        "is not a description for the slot `ffn`",
         "FeedForward",
     ),
     "is of another slot": (
         "class Mine(Norm): pass",
-        "is no description for the slot `ffn`",
+        "is not a description for the slot `ffn`",
         "FeedForward",
     ),
-    "is a value": ("Mine = 3", "is no description for the slot `ffn`", "FeedForward"),
+    "is a value": ("Mine = 3", "is not a description for the slot `ffn`", "FeedForward"),
 }
 
 
@@ -291,7 +291,7 @@ def test_a_plugin_whose_build_fails(
         (
             "init",
             "class Mine(Init):\n    def distribution(self, tensor):\n        return 0.1\n",
-            "starts from 0.1, which is no distribution",
+            "starts from 0.1, which is not a distribution",
         ),
         (
             "builder",

@@ -128,7 +128,7 @@ def test_a_card_of_ones_own(saved: Path) -> None:
         Path("card.md").write_text(text)
         with pytest.raises(zoo.ZooError, match="no metadata block"):
             write_bundle(saved, Path("other"), registry=registry, card=Path("card.md"))
-    with pytest.raises(zoo.ZooError, match="is no licence or tag"):
+    with pytest.raises(zoo.ZooError, match="is not a licence or a tag"):
         CardFields("mit\nlibrary_name: x")
     assert not Path("other").exists()
 

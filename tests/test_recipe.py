@@ -155,7 +155,7 @@ REFUSALS = {
     "no tokenizer": (
         ('kind = "bpe"', 'kind = "files"\nsource = "model.toml"'),
         ("", ""),
-        "model.toml: error: this is no tokenizer",
+        "model.toml: error: this is not a tokenizer",
     ),
 }
 

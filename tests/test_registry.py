@@ -200,7 +200,7 @@ def test_every_mistake_of_a_registry_is_told_in_one_pass(project: Path) -> None:
         (1, 1, "a registry states `format = 1`"),
         (1, 1, "unknown key `formt`"),
         (2, 1, "unknown key `norms`"),
-        (4, 1, "`Mine` is no name for a registry"),
+        (4, 1, "`Mine` is not a valid name in a registry"),
         (5, 8, f"ffn `mine` {target}"),
         (5, 10, "unknown key `targt`"),
         (5, 39, "`override` must be `true` or `false`"),
@@ -209,7 +209,7 @@ def test_every_mistake_of_a_registry_is_told_in_one_pass(project: Path) -> None:
         (8, 12, f"ffn `no_class` {target}"),
         (10, 1, "there is no slot `nrm`"),
         (11, 13, "the default of `attention` must be the name of a plugin"),
-        (13, 1, "`a b` is no name for a registry"),
+        (13, 1, "`a b` is not a valid name in a registry"),
         (14, 7, f"model `abs` {spec_file}"),
         (16, 5, f"norm `q` {target}"),
     ]

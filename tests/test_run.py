@@ -234,7 +234,7 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     (folder / "generation_config.json").write_text('{"eos_token_id": "end"}')
     assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")
     (folder / "tokenizer.json").write_text("{}")
-    assert "tokenizer.json: error: this is no tokenizer" in refused("run", str(folder), "ich")
+    assert "tokenizer.json: error: this is not a tokenizer" in refused("run", str(folder), "ich")
 
 
 LINES = ["ich", "ein bier", "I want a beer", "bier ein", "ich [MASK] want"]

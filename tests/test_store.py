@@ -613,10 +613,10 @@ def test_only_files_of_models_are_taken(untold: Path, store: Store) -> None:
         ("license =", "licence =", "did you mean `license`?"),
         ("size = ", 'size = "1" #', "`size` must be an integer, not the string `1`"),
         ('sha256 = "', 'sha256 = "A', "`sha256` must be"),
-        ('[files."README.md"]', '[files."../README.md"]', "is no path of a model's file"),
-        ('[files."README.md"]', '[files."/README.md"]', "is no path of a model's file"),
-        ('[files."README.md"]', '[files.".git/config"]', "is no path of a model's file"),
-        ('[files."README.md"]', '[files."a\\\\b"]', "is no path of a model's file"),
+        ('[files."README.md"]', '[files."../README.md"]', "is not a valid path for a model's file"),
+        ('[files."README.md"]', '[files."/README.md"]', "is not a valid path for a model's file"),
+        ('[files."README.md"]', '[files.".git/config"]', "is not a valid path for a model's file"),
+        ('[files."README.md"]', '[files."a\\\\b"]', "is not a valid path for a model's file"),
     ],
 )
 def test_mistakes_have_places(

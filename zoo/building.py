@@ -130,7 +130,7 @@ def _starts(spec: ModelSpec) -> dict[str, Distribution]:
         for name, start in starts.items():
             if not isinstance(start, Distribution):
                 raise TypeError(
-                    f"`{name}` starts from {start!r}, which is no distribution: return one of "
+                    f"`{name}` starts from {start!r}, which is not a distribution: return one of "
                     "zoo.distribution, such as Constant(0.0)"
                 )
     return starts

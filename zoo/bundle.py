@@ -104,7 +104,9 @@ def _file_problems(path: Path, lock: Lock) -> Iterator[Problem]:
     place = Place(str(path / LOCK_NAME))
     for name in lock.files:
         if not _belongs(name):
-            yield Problem(f"the lock tells of {quoted(name)}, which is no file of a bundle", place)
+            yield Problem(
+                f"the lock tells of {quoted(name)}, which does not belong in a bundle", place
+            )
     for name in (SPEC_NAME, CARD_NAME):
         if name not in lock.files:
             yield Problem(f"the lock does not tell of `{name}`", place)

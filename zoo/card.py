@@ -57,7 +57,7 @@ class CardFields:
         for word in (self.license, *self.tags):
             if not _LICENSE.fullmatch(word):
                 help_ = "letters, digits, `.`, `+` and `-`: `apache-2.0`, `text-generation`"
-                raise ZooError(Problem(f"{quoted(word)} is no licence or tag", help=help_))
+                raise ZooError(Problem(f"{quoted(word)} is not a licence or a tag", help=help_))
 
 
 def card_text(spec: ModelSpec, lock: Lock, fields: CardFields) -> str:

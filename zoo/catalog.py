@@ -117,7 +117,7 @@ def _no_link(path: Path) -> Path:
     """`path` itself. Raises `RegistryError` for a link, which could lead to any file, whose lines
     would be shown."""
     if path.is_symlink():
-        raise RegistryError(Problem("a model's file is no link", Place(str(path))))
+        raise RegistryError(Problem("a model's file must not be a symbolic link", Place(str(path))))
     return path
 
 
@@ -158,7 +158,7 @@ def _read_names(document: Document) -> Iterator[tuple[str, str, str]]:
         if table == "format":
             continue
         if table not in _TABLES or not isinstance(values, dict):
-            message = f"{quoted(table)} is no table of names"
+            message = f"{quoted(table)} is not a table of names"
             problems.append(
                 Problem(message, document.place((table,)), did_you_mean(table, _TABLES))
             )
@@ -175,7 +175,7 @@ def _read_names(document: Document) -> Iterator[tuple[str, str, str]]:
 
 def _wrong(table: str, name: str, value: Any) -> str:
     if not MODEL_NAME.fullmatch(name):
-        return f"{quoted(name)} is no name for a model"
+        return f"{quoted(name)} is not a valid name for a model"
     pattern = _TAG if table == "default" else MODEL_NAME
     if isinstance(value, str) and pattern.fullmatch(value):
         return ""

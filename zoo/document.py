@@ -132,7 +132,7 @@ def read_document(
         if path.suffix == ".safetensors" and path.is_file():
             from zoo.inside import of_saved  # here: only a mistake needs it
 
-            raise SpecError(Problem("this is no TOML file", Place(name), of_saved(path)))
+            raise SpecError(Problem("this is not a TOML file", Place(name), of_saved(path)))
         with path.open("rb") as file:
             raw = file.read(budget.file_size + 1)
     except (OSError, ValueError) as error:

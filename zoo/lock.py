@@ -53,7 +53,7 @@ class Source:
         name, at, revision = text.rpartition("@")
         if not at or not _TEXT.fullmatch(name) or not _TEXT.fullmatch(revision):
             help_ = "for example `owner/model@607a30d783dfa663caf39e06633721c8d4cfcd7e`"
-            raise ZooError(Problem(f"{quoted(text)} is no NAME@REVISION", help=help_))
+            raise ZooError(Problem(f"{quoted(text)} is not of the form NAME@REVISION", help=help_))
         return cls(name, revision)
 
 

@@ -85,14 +85,14 @@ def safe_path(path: str) -> str:
     """A path with `/` that stays in its folder and hides nothing; `ValueError` otherwise."""
     parts = path.split("/")
     if len(parts) > 8 or not all(_PART.fullmatch(part) for part in parts):
-        raise ValueError(f"{quoted(path)} is no path of a model's file")
+        raise ValueError(f"{quoted(path)} is not a valid path for a model's file")
     return path
 
 
 def published_path(path: str) -> str:
     """The path of a file that a published model may have; `ValueError` otherwise."""
     if not selected(safe_path(path), SELECTED):
-        raise ValueError(f"{quoted(path)} is no file of a model")
+        raise ValueError(f"{quoted(path)} is not a file of a model")
     return path
 
 

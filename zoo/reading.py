@@ -44,7 +44,7 @@ def read_spec(
 def spec_of(document: Document, registry: Registry) -> ModelSpec:
     """The spec of a document, within the registry's budget. Raises as `read_spec`."""
     if is_recipe(document):
-        message = "this is a recipe for training, and no model's spec"
+        message = "this is a recipe for training, not the spec of a model"
         hint = "`zoo train` trains by it, `zoo validate` checks it; its `model` names the spec"
         raise SpecError(Problem(message, Place(document.name), hint))
     spec = validate(resolve(document, registry))
@@ -134,7 +134,7 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
         return Problem(f"there is no file {quoted(name)}", help=hint)
     if registry.catalog.file(name) is not None:
         hint = f"`zoo load {name}` loads it, `zoo show {name}` shows it once it is in the store"
-        return Problem(f"{quoted(name)} is a published model, and no spec", help=hint)
+        return Problem(f"{quoted(name)} is a published model, not a spec", help=hint)
     known = [*registry.models, *registry.catalog.known(), *files]
     hint = did_you_mean(name, known, "`zoo list models` lists the models")
     return Problem(f"there is no file and no model {quoted(name)}", help=hint)

@@ -106,7 +106,7 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
         raise PluginError(problem) from error.__cause__
     interface = _interface(entry.group)
     if not (isinstance(plugin, type) and issubclass(plugin, interface)):
-        message = f"{quoted(entry.target)} is no description for the slot `{entry.group}`"
+        message = f"{quoted(entry.target)} is not a description for the slot `{entry.group}`"
         hint = f"make it a subclass of {interface.__module__}.{interface.__name__}"
         raise PluginError(Problem(message, entry.place, hint, named()))
     return plugin

@@ -162,7 +162,7 @@ class RegistryFile:
             self._report(f"there is no slot {quoted(name)}", self._document.place(path), hint)
             return None
         if not form.name.fullmatch(name):
-            message = f"{quoted(name)} is no name for a registry"
+            message = f"{quoted(name)} is not a valid name in a registry"
             hint = f"names are made of {form.name_rule}"
             self._report(message, self._document.place(path), hint)
             return None

@@ -30,7 +30,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     try:
         tokenizer = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the package raises nothing narrower
-        raise WeightsError(Problem(f"this is no tokenizer: {error}", Place(str(path)))) from None
+        raise WeightsError(Problem(f"this is not a tokenizer: {error}", Place(str(path)))) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

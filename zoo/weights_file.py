@@ -213,7 +213,7 @@ def parse_metadata(text: object, place: Place) -> Header:
         if isinstance(data, dict) and "shard_of" in data:
             raise WeightsError(
                 Problem(
-                    "one shard of several, which alone is no model",
+                    "one shard of several, which is not a model by itself",
                     place,
                     help=f"name the folder, which has a {INDEX_NAME}",
                 )

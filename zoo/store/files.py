@@ -219,7 +219,7 @@ def digests(folder: Path, names: Iterable[str] | None = None) -> dict[str, File]
     """The digests of the files below a folder with these paths, with `/`; of all unless given.
 
     Raises:
-        StoreError: something there is no regular file.
+        StoreError: something there is not a regular file.
     """
     if names is None:
         below = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
@@ -227,7 +227,7 @@ def digests(folder: Path, names: Iterable[str] | None = None) -> dict[str, File]
     paths = {name: folder / name for name in sorted(names)}
     for path in paths.values():
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise StoreError(f"{str(path)!r} is no regular file")
+            raise StoreError(f"{str(path)!r} is not a regular file")
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         return dict(zip(paths, pool.map(digest, paths.values()), strict=True))
 

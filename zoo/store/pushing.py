@@ -27,7 +27,7 @@ class Pushed(NamedTuple):
     Args:
         text: of the model's file, for the `catalog` folder of a registry: with it others pull
             exactly this.
-        left_out: what else the folder holds, which is no file of a model.
+        left_out: what else the folder holds, which is not a file of a model.
     """
 
     text: str
