@@ -194,7 +194,15 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["load {}", "run {} text", "verify {}", "push {} to --license MIT", "bundle verify {}"],
+    [
+        "load {}",
+        "run {} text",
+        "verify {}",
+        "push {} to --license MIT",
+        "import {} -o to",
+        "bundle verify {}",
+        "bundle make {} to",
+    ],
 )
 @pytest.mark.parametrize("ending", ["", ".safetensors"])
 def test_names_that_are_too_long_for_the_system(

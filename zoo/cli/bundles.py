@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,7 +170,7 @@ def make(
     from zoo.weights_file import weights_path
 
     own = weights_path(model).parent / CARD_NAME
-    if card is None and license is None and not tags and own.is_file():
+    if card is None and license is None and not tags and os.path.isfile(own):
         card = own
     made = write_bundle(
         model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,8 +74,8 @@ def plan_import(
         SpecError: the family cannot make a spec of the configuration.
     """
     registry = load_registry() if registry is None else registry
-    if not source.is_dir():
-        message = "this is no folder" if source.exists() else "there is no such folder"
+    if not os.path.isdir(source):
+        message = "this is no folder" if os.path.exists(source) else "there is no such folder"
         hint = "name one on this machine, with a config.json; `zoo pull` fetches named models"
         raise WeightsError(Problem(message, Place(str(source)), hint))
     file = read_json(source / CONFIG)
