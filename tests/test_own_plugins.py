@@ -21,6 +21,7 @@ import zoo
 from zoo.cli import run
 from zoo.plugin_loading import PluginEntryPoint, PluginManager
 from zoo.registry import read_layers
+from zoo.weights_reader import read_header
 
 ROOT = Path(__file__).parent.parent
 PROJECTS = Path(__file__).parent / "projects"
@@ -215,6 +216,8 @@ def test_a_component_that_was_changed_after_saving_is_told(
     before = hashlib.sha256(file.read_bytes()).hexdigest()
     file.write_text(file.read_text() + "# Changed.\n")
     after = hashlib.sha256(file.read_bytes()).hexdigest()
+    for name in [name for name in sys.modules if name.startswith("zoo_plugin_file_bilinear")]:
+        del sys.modules[name]  # as in another process
     replaced = {"made_with": f"sha256:{before}", "now": f"sha256:{after}"}
     for view in ([], ["--report"]):
         assert run(["load", "out", *view]) == 0
@@ -223,6 +226,21 @@ def test_a_component_that_was_changed_after_saving_is_told(
         assert run(["load", "out", *view, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["replaced_plugins"] == [{"plugin": "ffn.bilinear", **replaced}]
+
+
+def test_what_is_told_of_a_file_is_of_the_code_that_ran(project: Path) -> None:
+    """A training ends with another file than it began with, or with none."""
+    shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
+    file = project / "plugins" / "bilinear.py"
+    before = hashlib.sha256(file.read_bytes()).hexdigest()
+    model = zoo.build("spec.toml")
+    file.write_text("# Changed.\n")
+    zoo.save(model, "changed.safetensors")
+    file.unlink()
+    zoo.save(model, "gone.safetensors")
+    for name in ("changed", "gone"):
+        plugins = read_header(Path(f"{name}.safetensors")).plugins
+        assert plugins["ffn.bilinear"] == f"sha256:{before}"
 
 
 def test_the_core_works_with_other_plugins_than_its_own(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ from stevedore.driver import DriverManager
 from zoo.errors import PluginError, Problem, did_you_mean, nearest, quoted
 from zoo.plugin_errors import plugin_code
 
+SHA256 = "__sha256__"
+"""The attribute of an imported file's module that holds the hexadecimal SHA-256 of the file."""
+
 _importing_file = RLock()
 """Held while a file is imported, so that no other thread finds half of its module."""
 
@@ -68,6 +71,8 @@ class PluginEntryPoint(EntryPoint):
                 if spec is None or spec.loader is None:
                     raise PluginError(f"{quoted(path)} cannot be imported")
                 module = module_from_spec(spec)
+                # Of the code that runs; the file may change before it is asked for.
+                vars(module)[SHA256] = hashlib.sha256(path.read_bytes()).hexdigest()
                 sys.modules[name] = module
                 try:
                     spec.loader.exec_module(module)
