@@ -11,14 +11,11 @@ from zoo.document import Document, from_data, from_weights, parse, read_document
 from zoo.errors import Place, Problem, SpecError, did_you_mean, nearest, quoted
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
-from zoo.spec import ModelSpec
+from zoo.spec import OF_SPECS, ModelSpec
 from zoo.validate import validate
 
 if TYPE_CHECKING:
     from zoo.weights_file import Header
-
-OF_SPECS = ("builder", "extends")
-"""Keys of which each spec has one, and no recipe for training any."""
 
 
 def read_spec(
