@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from trials import Refused, contents
 
 from zoo.cli import run
 from zoo.store.files import Store
+
+# No example is wrong for being slow, as all are on a machine that is busy.
+settings.register_profile("zoo", deadline=None)
+settings.load_profile("zoo")
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import zoo
-from zoo.building import stored
 from zoo.cli import run
+from zoo.held_tensors import stored
 from zoo.show import resolved_text
 
 SMALL = """format = 1

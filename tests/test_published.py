@@ -14,6 +14,7 @@ from references.published_pairs import PAIRS
 from torch import Tensor, nn
 
 import zoo
+from zoo.held_tensors import stored
 from zoo.transformer import Transformer
 
 MODELS = ENCODERS | PAIRS | DECODERS
@@ -55,7 +56,7 @@ def ours(published: Published, other: nn.Module) -> Transformer:
     }
     assert not {name for name in left if "position_ids" not in name}
     with torch.no_grad():
-        for name, tensor in zoo.building.stored(model).items():
+        for name, tensor in stored(model).items():
             tensor.copy_(tensors[mapped[name]].view(tensor.shape))
     return model
 

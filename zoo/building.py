@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from zoo.distribution import Distribution
 from zoo.errors import PluginError, Problem, ZooError
 from zoo.fill import Runs, fill
+from zoo.held_tensors import differences_from_spec, owners, stored
 from zoo.memory import memory_limit
 from zoo.plugin_errors import plugin_code
 from zoo.reading import read_spec
@@ -70,7 +72,8 @@ def build(
         from zoo.sharding.mesh import device_in
 
         device = device_in(mesh, device)
-        shares = initial_shares(model, mesh, device, seed=seed, on_bytes=on_bytes)
+        start = partial(fill_initial, spec=found, seed=seed, on_bytes=on_bytes)
+        shares = initial_shares(model, mesh, device, start)
         return place(model, shares, device=device)
     device = "cpu" if device is None else device
     if torch.device(device).type == "meta":
@@ -207,61 +210,6 @@ def _check_described(model: Transformer) -> None:
         )
 
 
-def differences_from_spec(model: Transformer) -> list[str]:
-    """How the tensors of a model are not those of its spec: names, shapes, kinds and ties."""
-    by_name = _by_name(model)
-    tensors = {
-        names[0]: _Described(
-            tuple(tensor.shape),
-            "float" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch."),
-            not isinstance(tensor, nn.Parameter),
-        )
-        for names, tensor in by_name
-    }
-    described = {
-        name: _Described(tensor.shape, tensor.dtype, tensor.buffer)
-        for name, tensor in model.spec.tensors.items()
-    }
-    differences = [
-        f"`{name}` is {tensors.get(name, 'absent')} in the module and "
-        f"{described.get(name, 'absent')} in the layout"
-        for name in sorted(tensors.keys() | described.keys())
-        if tensors.get(name) != described.get(name)
-    ]
-    ties = {other: first for (first, *others), _ in by_name for other in others}
-    differences += [
-        f"`{name}` is tied to {ties.get(name, 'nothing')} in the module and to "
-        f"{model.spec.ties.get(name, 'nothing')} in the spec"
-        for name in sorted(ties.keys() | model.spec.ties.keys())
-        if ties.get(name) != model.spec.ties.get(name)
-    ]
-    return differences
-
-
-class _Described(NamedTuple):
-    shape: tuple[int, ...]
-    dtype: str
-    buffer: bool
-
-    def __str__(self) -> str:
-        return f"a {self.dtype} {'buffer' if self.buffer else 'parameter'} {list(self.shape)}"
-
-
-def stored(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers under their stored names: of tied ones, the first name."""
-    return {names[0]: tensor for names, tensor in _by_name(model)}
-
-
-def _by_name(model: nn.Module) -> list[tuple[list[str], torch.Tensor]]:
-    """Each stored tensor with all its names, sorted."""
-    found: dict[int, tuple[list[str], torch.Tensor]] = {}
-    for name, tensor in sorted(model.state_dict(keep_vars=True).items()):
-        if not isinstance(tensor, torch.Tensor):
-            raise PluginError(f"`{name}` is extra state of a module; only tensors are stored")
-        found.setdefault(id(tensor), ([], tensor))[0].append(name)
-    return sorted(found.values(), key=lambda item: item[0])
-
-
 def place(
     model: Transformer, tensors: Mapping[str, torch.Tensor], *, device: str | torch.device
 ) -> Transformer:
@@ -287,16 +235,3 @@ def place(
             "`reset_buffers(device)` that computes them"
         )
     return model
-
-
-def owners(model: nn.Module) -> dict[int, list[tuple[dict[str, Any], str]]]:
-    """Every place that holds each tensor, by its id: a module's table of parameters or of buffers,
-    and the name in it."""
-    # The tables themselves, since to go through a module's attributes takes longer than to map the
-    # file of a model.
-    found: dict[int, list[tuple[dict[str, Any], str]]] = {}
-    for module in model.modules():
-        for table in (module._parameters, module._buffers):
-            for attribute, tensor in table.items():
-                found.setdefault(id(tensor), []).append((table, attribute))
-    return found

@@ -170,6 +170,10 @@ class Component(BaseModel):
         """The module, on torch's current default device. Its tensors are filled afterwards."""
         raise TypeError(f"{type(self).__name__} has no build method")
 
+    def _named(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
     def dump(self) -> dict[str, Any]:
         """The configuration as plain data, defaults included, the parent's dimensions left out."""
         data: dict[str, Any] = {}

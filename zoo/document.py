@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.budget import Budget, raising
-from zoo.errors import Place, Problem, SpecError, nearest, quoted
+from zoo.errors import Place, Problem, SpecError, dotted, nearest, quoted
 
 if TYPE_CHECKING:
     from zoo.toml_places import Places
@@ -111,11 +111,6 @@ class Document:
         """The place of a character, counted from the start of the text."""
         text = self.text or ""
         return self.at(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
-
-
-def dotted(path: KeyPath) -> str:
-    """A path as TOML writes it: `encoder.block.ffn`."""
-    return ".".join(map(str, path))
 
 
 def read_document(

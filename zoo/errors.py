@@ -227,3 +227,8 @@ def quoted(name: object, most: int = 80) -> str:
     """`name` for a message, cut when it is longer than `most`."""
     text = printable(str(name)[: most + 1])
     return f"`{text if len(text) <= most else text[: most - 3] + '...'}`"
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """The path of a key as TOML writes it: `encoder.block.ffn`."""
+    return ".".join(map(str, path))

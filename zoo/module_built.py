@@ -35,16 +35,7 @@ def _no_module(build: Callable[..., Any], component: Any, built: object) -> Prob
         what, hint = f"{quoted(built)}, a {type(built).__name__}", "return an instance of nn.Module"
     code = inspect.unwrap(build).__code__
     return Problem(
-        f"`build` of {_named(component)} returned {what}, and not an nn.Module\n"
+        f"`build` of {component._named()} returned {what}, and not an nn.Module\n"
         f"  {code.co_filename}:{code.co_firstlineno}, in {build.__qualname__}",
         help=hint,
     )
-
-
-def _named(component: Any) -> str:
-    """A component as the registry names it, `ffn.mlp`; by its class if it is not registered."""
-    from zoo.slots import slot_of
-
-    slot = slot_of(component)
-    name = type(component).__name__
-    return name if slot is None else f"{slot}.{component.kind} ({name})"

@@ -12,14 +12,11 @@ from zoo.document import Document, from_data, from_weights, parse, read_document
 from zoo.errors import Place, Problem, SpecError, did_you_mean, nearest, quoted
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
-from zoo.spec import ModelSpec
+from zoo.spec import OF_SPECS, ModelSpec
 from zoo.validate import validate
 
 if TYPE_CHECKING:
     from zoo.weights_file import Header
-
-OF_SPECS = ("builder", "extends")
-"""Keys of which each spec has one, and no recipe for training any."""
 
 
 def read_spec(
@@ -96,7 +93,7 @@ def _stored(name: str, registry: Registry) -> Path | None:
     if registry.catalog.file(name.partition("@")[0]) is None:
         return None
     from zoo.store.files import Store, StoreError
-    from zoo.store.resolving import find_ref
+    from zoo.store.lookup import find_ref
 
     store = Store.default()
     ref = find_ref(name, registry, store)

@@ -13,7 +13,7 @@ from typing import Any
 
 from zoo.budget import raising
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
-from zoo.document import Document, KeyPath, dotted
+from zoo.document import Document, KeyPath
 from zoo.errors import (
     Findings,
     PluginError,
@@ -21,6 +21,7 @@ from zoo.errors import (
     RegistryError,
     ZooError,
     allowed,
+    dotted,
     nearest,
 )
 from zoo.extends import NAME_PATTERN, with_parents

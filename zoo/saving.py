@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 import zoo
-from zoo.building import differences_from_spec, stored
 from zoo.errors import Problem, WeightsError
+from zoo.held_tensors import differences_from_spec, stored
 from zoo.provenance import plugin_versions
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer

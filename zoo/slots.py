@@ -45,6 +45,11 @@ class Plugin(Component):
     """Whether the component stands for there being none (`none`): drawings leave it out."""
     kind: str
 
+    def _named(self) -> str:
+        """With the name that a registry gives it, such as `ffn.mlp`."""
+        slot, name = slot_of(self), super()._named()
+        return name if slot is None else f"{slot}.{self.kind} ({name})"
+
 
 class Norm(Plugin):
     """Normalises vectors. Module: `forward(x)`, (..., width) to (..., width)."""

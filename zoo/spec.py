@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from zoo.node import Node
 
 FORMAT = 1
+OF_SPECS = ("builder", "extends")
+"""Keys of which each spec has one, and no recipe for training any."""
 
 
 @dataclass(frozen=True)

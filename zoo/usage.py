@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zoo.document import Document, KeyPath, dotted
-from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, meant, quoted
+from zoo.document import Document, KeyPath
+from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, dotted, meant, quoted
 from zoo.tables import Leaf, Table, same_kind
 
 MAX_NOTES = 2

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from zoo.component import FAILED, SHARED, Component, fields_of, given_of
-from zoo.document import KeyPath, dotted
-from zoo.errors import MAX_SHOWN, Place, PluginError, Problem
+from zoo.document import KeyPath
+from zoo.errors import MAX_SHOWN, Place, PluginError, Problem, dotted
 from zoo.node import Node, Resolved
 from zoo.plugin_errors import describe_failure, plugin_code
 from zoo.slots import Builder

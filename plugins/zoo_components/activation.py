@@ -35,7 +35,7 @@ x * sigmoid(beta x) (Ramachandran et al. 2017, arXiv:1710.05941). xIELU with two
 
 # BLOOM's tanh GELU writes sqrt(2 / pi) with eight digits: the same float32, so `gelu_tanh` is it.
 
-XIELU_BETA, XIELU_EPS = 0.5, -1e-6
+_XIELU_BETA, _XIELU_EPS = 0.5, -1e-6
 _XIELU_ALPHA = 0.8
 
 
@@ -61,9 +61,9 @@ class Activated(Component):
         if self.activation == "xielu":
             tensors = {
                 "alpha_p": vector(1, value=_inverse_softplus(_XIELU_ALPHA)),
-                "alpha_n": vector(1, value=_inverse_softplus(_XIELU_ALPHA - XIELU_BETA)),
-                "beta": Tensor((), "constant", value=XIELU_BETA, buffer=True),
-                "eps": Tensor((), "constant", value=XIELU_EPS, buffer=True),
+                "alpha_n": vector(1, value=_inverse_softplus(_XIELU_ALPHA - _XIELU_BETA)),
+                "beta": Tensor((), "constant", value=_XIELU_BETA, buffer=True),
+                "eps": Tensor((), "constant", value=_XIELU_EPS, buffer=True),
             }
             return {"activation": Layout(tensors)}
         return {}

@@ -130,7 +130,7 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
 
 def _wrong(verdict: Verdict, registry: Registry, store: Store) -> Problem:
     from zoo.errors import Problem
-    from zoo.store.resolving import is_pulled
+    from zoo.store.lookup import is_pulled
 
     name, full = verdict.ref.name, f"{verdict.ref.name}@{verdict.ref.version}"
     if verdict.damaged:
@@ -164,8 +164,8 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
     from zoo.errors import Problem, quoted
     from zoo.store.files import Store, StoreError
     from zoo.store.first_use import forget as forget_first_use
+    from zoo.store.lookup import stored
     from zoo.store.refs import remove_ref
-    from zoo.store.resolving import stored
 
     registry, store = layers(), Store.default()
     for name in names:
@@ -245,8 +245,8 @@ def _row(ref: Ref, folder: Path) -> dict[str, Any]:
 def _refs(names: tuple[str, ...], registry: Registry, store: Any) -> list[Ref]:
     from zoo.errors import Problem, quoted
     from zoo.store.files import StoreError
+    from zoo.store.lookup import stored
     from zoo.store.refs import refs
-    from zoo.store.resolving import stored
 
     if not names:
         return list(refs(store))

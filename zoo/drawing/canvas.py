@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
+from math import fsum
 
 INK, GREY, LINE = "#1f2328", "#59636e", "#4b535d"
 FILLS: Mapping[str, tuple[str, str]] = {
@@ -188,7 +189,8 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
         0.4 if c in _NARROW else 0.9 if c in _WIDE else 1.0 if ord(c) > 0x2E7F else 0.64
         for c in text
     )
-    return sum(widths) * size * (1.07 if bold else 1.0)
+    # Not `sum`, which rounds otherwise since Python 3.12: a picture is the same from every Python.
+    return fsum(widths) * size * (1.07 if bold else 1.0)
 
 
 def _n(value: float) -> str:

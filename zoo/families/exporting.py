@@ -11,7 +11,6 @@ import torch
 from pydantic import ValidationError
 
 from zoo.atomic import new_folder
-from zoo.building import stored
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import FILE_NAME
@@ -23,6 +22,7 @@ from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
 from zoo.found_weights import find_weights
+from zoo.held_tensors import stored
 from zoo.loading import load
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from zoo.plugin_errors import describe_failure
-from zoo.plugin_kit.hosts import SIZES
+from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme, Rotation
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer

@@ -29,7 +29,8 @@ from zoo.plugin_kit.driver import (
     vectors,
     with_another,
 )
-from zoo.plugin_kit.hosts import HOSTS, SIZES, Host, ReadingHost
+from zoo.plugin_kit.hosts import HOSTS, Host, ReadingHost
+from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme
 from zoo.registry import Registry
 from zoo.slots import Head, Position

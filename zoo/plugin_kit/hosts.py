@@ -16,6 +16,7 @@ from zoo.component import GIVEN, Component, Part, Size, Slot, fields_of
 from zoo.document import Document, from_data
 from zoo.errors import ZooError
 from zoo.layout import Layout, Tensor, embedding, linear, vector
+from zoo.plugin_kit.sizes import SIZES
 from zoo.registry import Registry
 from zoo.registry_file import Entry
 from zoo.resolve import resolve
@@ -36,8 +37,6 @@ from zoo.validate import validate
 if TYPE_CHECKING:
     from zoo.transformer import Transformer
 
-SIZES = {"d_model": 16, "n_heads": 2, "d_ff": 32, "n_layers": 2, "max_length": 16, "vocab": 11}
-"""Small sizes for the fields that need one, by name."""
 OTHER_SIZE = 4
 """The size of a field with another name."""
 MEMORY_WIDTH = 12

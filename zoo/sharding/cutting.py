@@ -16,8 +16,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from zoo.building import owners, stored
 from zoo.errors import Problem, ZooError
+from zoo.held_tensors import owners, stored
 from zoo.layout import Cut
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from zoo.building import stored
+from zoo.building import fill_initial
 from zoo.errors import Place
+from zoo.held_tensors import stored
 from zoo.open_file import STEP
 from zoo.saving import TORCH_DTYPES, bytes_of
 from zoo.sharding.filling import fill_shares
@@ -61,7 +63,8 @@ def load_shares(
     weights.check_unchanged()
     if changed:
         raise changed_tensors(changed, Place(str(weights.path)))
-    fill_shares({name: t for name, t in shares.items() if name not in names}, model.spec)
+    left = {name: share for name, share in shares.items() if name not in names}
+    fill_shares(left, partial(fill_initial, spec=model.spec))
     return shares
 
 

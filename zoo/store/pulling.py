@@ -18,8 +18,8 @@ from zoo.store.collecting import restored
 from zoo.store.fetching import fetch
 from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
+from zoo.store.lookup import published
 from zoo.store.refs import Ref, read_ref, write_ref
-from zoo.store.resolving import published
 from zoo.weights_file import changed_tensors
 from zoo.weights_reader import open_weights
 

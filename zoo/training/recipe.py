@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Problem, SpecError, did_you_mean, quoted
-from zoo.reading import OF_SPECS
+from zoo.spec import OF_SPECS
 from zoo.training.tables import (
     DATA,
     OPTIMIZERS,

@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from zoo_components.activation import XIELU_BETA, XIELU_EPS
-
 
 class Swish(nn.Module):
     """x * sigmoid(beta x) (Ramachandran et al. 2017); with beta = 1.702 the fast approximation of
@@ -40,10 +38,10 @@ class Xielu(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.alpha_p = nn.Parameter(torch.zeros(1))
-        self.alpha_n = nn.Parameter(torch.zeros(1))
-        self.register_buffer("beta", torch.tensor(XIELU_BETA))
-        self.register_buffer("eps", torch.tensor(XIELU_EPS))
+        self.alpha_p = nn.Parameter(torch.empty(1))
+        self.alpha_n = nn.Parameter(torch.empty(1))
+        self.register_buffer("beta", torch.empty(()))
+        self.register_buffer("eps", torch.empty(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Any shape, kept."""

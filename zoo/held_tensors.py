@@ -1,0 +1,79 @@
+"""The tensors that a model holds, by the names under which they are stored."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from zoo.errors import PluginError
+from zoo.transformer import Transformer
+
+
+def stored(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers under their stored names: of tied ones, the first name."""
+    return {names[0]: tensor for names, tensor in _by_name(model)}
+
+
+def _by_name(model: nn.Module) -> list[tuple[list[str], torch.Tensor]]:
+    """Each stored tensor with all its names, sorted."""
+    found: dict[int, tuple[list[str], torch.Tensor]] = {}
+    for name, tensor in sorted(model.state_dict(keep_vars=True).items()):
+        if not isinstance(tensor, torch.Tensor):
+            raise PluginError(f"`{name}` is extra state of a module; only tensors are stored")
+        found.setdefault(id(tensor), ([], tensor))[0].append(name)
+    return sorted(found.values(), key=lambda item: item[0])
+
+
+def owners(model: nn.Module) -> dict[int, list[tuple[dict[str, Any], str]]]:
+    """Every place that holds each tensor, by its id: a module's table of parameters or of buffers,
+    and the name in it."""
+    # The tables themselves, since to go through a module's attributes takes longer than to map the
+    # file of a model.
+    found: dict[int, list[tuple[dict[str, Any], str]]] = {}
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            for attribute, tensor in table.items():
+                found.setdefault(id(tensor), []).append((table, attribute))
+    return found
+
+
+def differences_from_spec(model: Transformer) -> list[str]:
+    """How the tensors of a model are not those of its spec: names, shapes, kinds and ties."""
+    by_name = _by_name(model)
+    tensors = {
+        names[0]: _Described(
+            tuple(tensor.shape),
+            "float" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch."),
+            not isinstance(tensor, nn.Parameter),
+        )
+        for names, tensor in by_name
+    }
+    described = {
+        name: _Described(tensor.shape, tensor.dtype, tensor.buffer)
+        for name, tensor in model.spec.tensors.items()
+    }
+    differences = [
+        f"`{name}` is {tensors.get(name, 'absent')} in the module and "
+        f"{described.get(name, 'absent')} in the layout"
+        for name in sorted(tensors.keys() | described.keys())
+        if tensors.get(name) != described.get(name)
+    ]
+    ties = {other: first for (first, *others), _ in by_name for other in others}
+    differences += [
+        f"`{name}` is tied to {ties.get(name, 'nothing')} in the module and to "
+        f"{model.spec.ties.get(name, 'nothing')} in the spec"
+        for name in sorted(ties.keys() | model.spec.ties.keys())
+        if ties.get(name) != model.spec.ties.get(name)
+    ]
+    return differences
+
+
+class _Described(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: str
+    buffer: bool
+
+    def __str__(self) -> str:
+        return f"a {self.dtype} {'buffer' if self.buffer else 'parameter'} {list(self.shape)}"

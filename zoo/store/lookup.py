@@ -1,0 +1,56 @@
+"""From a name to the ref that it means, of what is in the store."""
+
+from __future__ import annotations
+
+from zoo.errors import Problem, allowed, did_you_mean, quoted
+from zoo.pretrained import Pretrained, find_pretrained
+from zoo.registry import Registry
+from zoo.store.files import Store, StoreError
+from zoo.store.first_use import with_trusted
+from zoo.store.refs import Ref, read_ref, refs
+
+
+def published(name: str, registry: Registry) -> Pretrained:
+    """The model that a name means. Raises `StoreError` with the nearest name if it means none."""
+    model = find_pretrained(name, registry)
+    if model is None:
+        full = registry.catalog.full_name(name)
+        meant = f", which is what {quoted(name)} means" if full != name else ""
+        known = set(registry.catalog.known()) - {name}
+        hint = did_you_mean(full, known, "`zoo list models` lists the models")
+        raise StoreError(Problem(f"there is no published model {quoted(full)}{meant}", help=hint))
+    return model
+
+
+def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
+    """The ref that `name`, or `name@version` with the start of a version, means; None if the model
+    that the registry names is not in the store.
+
+    Raises:
+        StoreError: there is no such model, or not that version of it.
+    """
+    name, _, version = name.partition("@")
+    if not version:
+        model = with_trusted(published(name, registry), store, registry)
+        return read_ref(store, model.name, model.version) if model.is_pinned else None
+    found = stored(f"{name}@{version}", registry, store)
+    if len(found) != 1:
+        wrong = "several versions" if found else "no version"
+        known = [ref.version for ref in stored(name, registry, store)]
+        message = f"the store has {wrong} {quoted(version)} of {quoted(name)}"
+        raise StoreError(Problem(message, help=allowed(known)))
+    return found[0]
+
+
+def is_pulled(ref: Ref, registry: Registry, store: Store) -> bool:
+    """Whether `zoo pull` brings this version of its model, and not another or none."""
+    model = find_pretrained(ref.name, registry)
+    return model is not None and with_trusted(model, store, registry).version == ref.version
+
+
+def stored(name: str, registry: Registry, store: Store) -> list[Ref]:
+    """Every version of a model in the store, or those that begin with `version` in
+    `name@version`."""
+    name, _, version = name.partition("@")
+    full = registry.catalog.full_name(name)
+    return [ref for ref in refs(store, full) if ref.version.startswith(version)]
