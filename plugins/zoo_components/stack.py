@@ -312,6 +312,7 @@ class Stack(Component):
             causal=self.causal,
             pad_id=self.pad_id,
             padding_seen=self.padding == "seen",
+            padding_needed=not all(group.block.by_position for group in self.groups),
             count_positions=self.count_positions,
         )
 

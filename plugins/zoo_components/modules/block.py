@@ -50,7 +50,6 @@ class ResidualBlock(nn.Module):
         reads_scheme: bool,
         takes_global_tokens: bool,
         incremental: bool,
-        packs: bool,
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -67,7 +66,7 @@ class ResidualBlock(nn.Module):
         self.scheme_name = None if scheme is None else scheme_name
         self.reads_scheme = reads_scheme
         self.takes_global_tokens = takes_global_tokens
-        self.incremental, self.packs = incremental, packs
+        self.incremental = incremental
         self.dropout = nn.Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
@@ -115,7 +114,7 @@ class ResidualBlock(nn.Module):
         `maps`."""
         f = getattr(self, name)
         if name == "ffn":
-            x = at_places(f, x, context.places if self.packs else None)
+            x = at_places(f, x, context.places)
         elif name == "cross_attn":
             x, weights = self._crossed(x, context)
         else:

@@ -53,6 +53,7 @@ class Stack(nn.Module):
         causal: bool,
         pad_id: int | None,
         padding_seen: bool,
+        padding_needed: bool,
         count_positions: str,
     ) -> None:
         super().__init__()
@@ -70,7 +71,7 @@ class Stack(nn.Module):
         self.memory_width = memory_width
         self.causal = causal
         self.pad_id = pad_id
-        self.padding_seen = padding_seen
+        self.padding_seen, self.padding_needed = padding_seen, padding_needed
         self.count_positions = count_positions
 
     def forward(
@@ -140,6 +141,9 @@ class Stack(nn.Module):
         else:
             positions = self.append(cache, inputs, mask, tokens)
             keys, attended = cache.positions, cache.mask
+        if self.padding_needed and attended is not None:
+            # With a row for each query, no part of a layer leaves out what the mask hides.
+            attended = attended.expand(-1, -1, length, -1)
         embed = self.get_submodule(self.embed_name)
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
