@@ -102,6 +102,8 @@ class Vocabulary(BaseModel):
                 return None
         tables: list[dict[str, Any]] = []
         for scaling in [table for table in (stated, older) if table] or [default or {}]:
+            if not isinstance(scaling, Mapping):
+                raise ExpressionError(f"the settings of rotary positions are {scaling!r}, no table")
             name = scaling.get("rope_type", scaling.get("type", "default"))
             if name not in self.rope:
                 known = ", ".join(sorted(self.rope))
