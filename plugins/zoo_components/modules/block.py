@@ -13,6 +13,7 @@ from zoo.errors import PluginError
 from zoo.position import Rotation
 from zoo.slots import Sublayer
 from zoo_components.modules.packing import at_places
+from zoo_components.modules.scores import add_biases
 
 SITES = ("pre", "post", "out")
 
@@ -169,7 +170,5 @@ class ResidualBlock(nn.Module):
             return context.rotation, context.bias
         scheme, at = getattr(self.self_attn, self.scheme_name), context.positions
         keys = at if context.key_positions is None else context.key_positions
-        rotation, bias = scheme.rotation(at, dtype), scheme.bias(at, keys, dtype)
-        if context.bias is not None:
-            bias = context.bias if bias is None else context.bias + bias
-        return context.rotation if rotation is None else rotation, bias
+        rotation = scheme.rotation(at, dtype) or context.rotation
+        return rotation, add_biases(context.bias, scheme.bias(at, keys, dtype))

@@ -15,6 +15,7 @@ from zoo.position import PositionScheme
 from zoo.transformer import check_mask
 from zoo_components.modules.masks import join
 from zoo_components.modules.packing import places_of_tokens
+from zoo_components.modules.scores import add_biases
 
 Maps = dict[str, tuple[torch.Tensor, ...]]
 
@@ -254,8 +255,7 @@ class Stack(nn.Module):
             if name is not None:
                 scheme = self.scheme(name)
                 rotation = rotation or scheme.rotation(at, dtype)
-                added = scheme.bias(at, of_keys, dtype)
-                bias = added if bias is None or added is None else bias + added
+                bias = add_biases(bias, scheme.bias(at, of_keys, dtype))
         read = None if schemes.read is None else self.scheme(schemes.read)
         return context._replace(scheme=read, rotation=rotation, bias=bias)
 
