@@ -109,6 +109,19 @@ def test_shards(source: Path) -> None:
     assert import_folder(source, source.parent / "sharded", name="m") == whole
 
 
+def test_a_whole_file_goes_before_an_index(source: Path) -> None:
+    """A folder may hold both; transformers reads the file."""
+    model = LlamaForCausalLM.from_pretrained(source)
+    torch.nn.init.ones_(model.model.norm.weight)
+    model.save_pretrained(source / "shards", max_shard_size="1KB")
+    change_tensors(source, lambda tensors: tensors["model.norm.weight"].fill_(2.0))
+    for path in (source / "shards").iterdir():
+        path.rename(source / path.name)
+    import_folder(source, source.parent / "mine")
+    theirs = LlamaForCausalLM.from_pretrained(source).model.norm.weight
+    assert torch.equal(zoo.load(source.parent / "mine").decoder.norm.weight, theirs)
+
+
 PEAK = """
 import os, sys
 from pathlib import Path
