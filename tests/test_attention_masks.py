@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -113,8 +114,8 @@ def test_uniform_rows_average_the_values() -> None:
     module = made(described(masked_rows="uniform", n_kv_heads=4, output_projection=False, d_out=16))
     x, mask = randn(1, LENGTH, 6), torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
     expected = module.v_proj(x).mean(1, keepdim=True).expand(1, LENGTH, 16)
-    for return_weights in (False, True):
-        y, _ = module(x, mask=mask, return_weights=return_weights)
+    for return_weights, bias in product((False, True), (None, randn(4, LENGTH, LENGTH))):
+        y, _ = module(x, mask=mask, bias=bias, return_weights=return_weights)
         torch.testing.assert_close(y, expected, rtol=0, atol=1e-14)
 
 

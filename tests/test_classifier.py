@@ -13,6 +13,7 @@ from transformers.models.bert.modeling_bert import BertPooler
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
 from zoo_components.classifier import Classifier, Pooler, Pooling, TokenClassifier
+from zoo_components.modules.classifier import pool
 from zoo_components.norm import LayerNorm, NoNorm
 from zoo_components.sentence import SentenceEmbedding
 
@@ -135,6 +136,15 @@ def test_dropout_is_right_before_the_output(cls: type[TokenClassifier]) -> None:
         torch.manual_seed(0)
         kept = nn.functional.dropout(hidden, 0.5)
     torch.testing.assert_close(output, module.out.weight @ kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("pooling", get_args(Pooling))
+def test_pooling_in_half_precision_rounds_once(pooling: str, dtype: torch.dtype) -> None:
+    """The sum of these states is beyond what a float16 holds."""
+    x = torch.linspace(500, 501, 301 * D_MODEL).view(1, 301, D_MODEL).to(dtype)
+    exact = pooled(x.double(), pooling, None)
+    assert torch.equal(pool(x, pooling, None), exact.to(dtype))
 
 
 @pytest.mark.parametrize("mask", MASKS)

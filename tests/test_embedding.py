@@ -150,6 +150,23 @@ def test_token_dropout(hidden: int) -> None:
             torch.testing.assert_close(found[sequence, token], expected, rtol=0, atol=1e-12)
 
 
+def test_token_dropout_of_nothing_but_padding() -> None:
+    module = built(described(token_dropout=0.12, mask_id=MASK))
+    ids, hidden = torch.full((1, LENGTH), PAD), torch.zeros(1, LENGTH, dtype=torch.bool)
+    assert module(ids, torch.arange(LENGTH), mask=hidden).isfinite().all()
+
+
+def test_token_dropout_in_half_precision_rounds_once() -> None:
+    module = built(described(token_dropout=0.12, mask_id=MASK)).bfloat16()
+    ids = torch.tensor([[MASK, 1, 2, 3, 4], [5, 6, 7, 8, 9]])
+    table = module.tokens.weight.double()
+    for row, n_masks in enumerate([1, 0]):
+        exact = table[ids[row]] * (1 - 0.12) / (1 - n_masks / LENGTH)
+        exact[ids[row] == MASK] = 0.0
+        found = module(ids[row : row + 1], torch.arange(LENGTH))[0]
+        assert torch.equal(found, exact.bfloat16())
+
+
 def test_dropout_comes_last_and_only_in_training() -> None:
     module = built(described(dropout=0.5, normed=True))
     ids = torch.randint(VOCAB, (20, LENGTH))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
 import zoo
 from zoo.cli import run
@@ -66,6 +66,27 @@ def change_config(**values: Any) -> Callable[[Origin], Any]:
 
 def rename(new: str) -> Callable[[Origin], Any]:
     return lambda origin: origin.update(renamed={"lm_head.weight": new})
+
+
+def test_tensors_of_several_widths_are_aligned(tmp_path: Path) -> None:
+    """Each begins at a multiple of its width, as readers that map the file expect."""
+    sizes = {"vocab_size": 19, "hidden_size": 6, "num_attention_heads": 2, "intermediate_size": 5}
+    source = BertForMaskedLM(BertConfig(num_hidden_layers=1, **sizes))
+    source.cls.predictions.bias.data = source.cls.predictions.bias.data.bfloat16()
+    source.save_pretrained(tmp_path / "source")
+    import_folder(tmp_path / "source", tmp_path / "mine")
+    export_folder(tmp_path / "mine", tmp_path / "back")
+    file = (tmp_path / "back" / "model.safetensors").read_bytes()
+    length = int.from_bytes(file[:8], "little")
+    header = json.loads(file[8 : 8 + length])
+    widths = {"F32": 4, "BF16": 2}
+    starts = {
+        (widths[entry["dtype"]], 8 + length + entry["data_offsets"][0])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+    assert {width for width, _ in starts} == {2, 4}
+    assert all(start % width == 0 for width, start in starts)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,12 @@ from zoo.families.pattern import (
 from zoo.families.relayout import Relayout
 
 NAMES: dict[str, Any] = {"n": 3, "x": 2.5, "word": "gelu", "xs": [1, 2, 3], "t": {"a": {"b": 7}}}
-FUNCTIONS = {"len": len, "range": lambda *a: list(range(*a)), "str": str}
+FUNCTIONS = {
+    "len": len,
+    "range": lambda *a: list(range(*a)),
+    "str": str,
+    "index": lambda xs, x: xs.index(x),
+}
 
 
 def value(source: str) -> Any:
@@ -114,6 +119,7 @@ def test_what_is_no_expression(source: str) -> None:
         "word.a",
         "1 + word",
         "len(n)",
+        "index(n, 1)",
         "[[[i for i in range(999)] for j in range(999)] for k in range(999)]",
     ],
 )

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
     GPT2Config,
@@ -28,7 +31,7 @@ from transformers import (
 )
 
 import zoo
-from zoo.families import export_folder, import_folder
+from zoo.families import export_folder, import_folder, tensor_writer
 
 LLAMA: dict[str, Any] = {
     "vocab_size": 19,
@@ -107,6 +110,39 @@ def test_shards(source: Path) -> None:
     model.save_pretrained(source, max_shard_size="1KB")
     assert len(list(source.glob("*.safetensors"))) > 3
     assert import_folder(source, source.parent / "sharded", name="m") == whole
+
+
+def test_tensors_that_mean_zeros_are_of_the_usual_dtype(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes = {"vocab_size": 19, "d_model": 8, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12}
+    layers = {"encoder_layers": 1, "decoder_layers": 1}
+    config = BartConfig(**sizes, **heads, **layers, pad_token_id=1, bos_token_id=0, eos_token_id=2)
+    BartForConditionalGeneration(config).bfloat16().save_pretrained(source)
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors.pop("final_logits_bias")
+        norm = "model.decoder.layernorm_embedding.weight"
+        tensors[norm] = tensors[norm].float()  # the first in the file
+
+    change_tensors(source, change)
+    import_folder(source, tmp_path / "mine")
+    bias = zoo.load(tmp_path / "mine").head.logits_bias
+    assert bias.dtype == torch.bfloat16
+    assert not bias.any()
+
+
+def test_a_whole_file_goes_before_an_index(source: Path) -> None:
+    """A folder may hold both; transformers reads the file."""
+    model = LlamaForCausalLM.from_pretrained(source)
+    torch.nn.init.ones_(model.model.norm.weight)
+    model.save_pretrained(source / "shards", max_shard_size="1KB")
+    change_tensors(source, lambda tensors: tensors["model.norm.weight"].fill_(2.0))
+    for path in (source / "shards").iterdir():
+        path.rename(source / path.name)
+    import_folder(source, source.parent / "mine")
+    theirs = LlamaForCausalLM.from_pretrained(source).model.norm.weight
+    assert torch.equal(zoo.load(source.parent / "mine").decoder.norm.weight, theirs)
 
 
 PEAK = """
@@ -576,3 +612,27 @@ def test_an_output_that_is_there_stays(source: Path) -> None:
     with pytest.raises(zoo.ZooError, match="File exists"):
         import_folder(source, source.parent / "output")
     assert (source.parent / "output/mine.txt").read_text() == "mine"
+
+
+def test_a_disk_that_fails_once_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if all that is sent to it later arrives."""
+    outcomes = iter([OSError(28, "No space left on device")])
+
+    def sync(path: Path) -> None:
+        if error := next(outcomes, None):
+            raise error
+
+    monkeypatch.setattr(tensor_writer, "sync", sync)
+    monkeypatch.setattr(tensor_writer, "_SYNC_BYTES", 1)
+
+    def write() -> None:
+        with (
+            (tmp_path / "file").open("xb") as file,
+            tensor_writer.TensorWriter(file, {"x": 0}) as writer,
+        ):
+            for _ in range(1000):
+                writer.write("x", [memoryview(b"12345678")])
+                time.sleep(0.001)  # the disk is a thread of its own
+
+    with pytest.raises(OSError, match="No space left"):
+        write()

@@ -106,6 +106,21 @@ def test_what_is_left_out_in_inference_changes_no_other_token(shape: tuple[int, 
     assert (maps.decoder[0] - wanted.decoder[0]).abs().max() <= 1e-12
 
 
+CONV = {"kind": "conv1d", "kernel_size": 3}
+
+
+@pytest.mark.parametrize("rules", [{"ffn": CONV}, {"layers": [{"at": [1], "ffn": CONV}]}], ids=str)
+def test_padding_is_computed_where_a_convolution_reads_it(rules: dict[str, Any]) -> None:
+    """In the layers before the convolution too."""
+    decoder = model(n_layers=2, embedding="vectors", decoder=rules)
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    mask = torch.tensor([[True, True, False, False], [True, False, False, False]])
+    expected = decoder(x, target_mask=mask)
+    with torch.no_grad():
+        found = decoder(x, target_mask=mask)
+    assert (found - expected).abs().max() <= 1e-12
+
+
 def test_a_memory_as_long_as_the_sequence_leaves_out_no_query() -> None:
     decoder = model(embedding="vectors", memory_width=5)
     x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -39,6 +40,11 @@ MODELS: dict[str, dict[str, Any]] = {
         "builder": "encoder",
         "vocab": VOCAB,
         "head": {"kind": "token_classifier", "n_classes": 3},
+    },
+    "ranks": {
+        "builder": "encoder",
+        "vocab": VOCAB,
+        "head": {"kind": "classifier", "n_classes": 1},
     },
 }
 
@@ -187,6 +193,14 @@ def test_classifying(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     found = reported(capsys, str(saved / "tokens"), "3 4")["classes"]
     assert [row[0]["class"] for row in found] == each.argmax(-1).tolist()
+
+
+def test_one_class_alone(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with torch.no_grad():
+        score = zoo.load(saved / "ranks").eval()(torch.tensor([[3, 4]])).item()
+    (found,) = reported(capsys, str(saved / "ranks"), "3 4")["classes"]
+    assert found["probability"] == pytest.approx(1 / (1 + math.exp(-score)))
+    assert found["probability"] != 1
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,11 @@ def test_which_layers_a_rule_means(rules: list[dict[str, Any]], widths: list[int
             "added to the embeddings are the same for all layers",
         ),
         ({"encoder": {"relative": "sinusoidal"}}, "state them as `position`"),
+        ({"position": "rotary", "encoder": {"relative": "rotary"}}, "two position schemes of one"),
+        (
+            {"position": "rotary", "block": {"kind": "residual", "self_position": "rotary"}},
+            "two position schemes of one layer",
+        ),
         (
             {
                 "position": "t5_buckets",

@@ -56,6 +56,12 @@ def test_a_second_scheme_is_added(builder: str) -> None:
         torch.testing.assert_close(found[0], expected)
 
 
+def test_a_second_scheme_that_rotates_leaves_the_bias_of_the_first() -> None:
+    model = built(embedding="vectors", position="alibi", encoder={"relative": "rotary"})
+    for found in maps(model, vectors()).encoder:
+        torch.testing.assert_close(found[0], alibi(causal=False))
+
+
 def test_cross_attention_has_no_positions() -> None:
     model = built("encoder_decoder", position="t5_buckets")
     ids = torch.randint(VOCAB, (2, LENGTH))

@@ -280,6 +280,12 @@ class Block(Plugin):
         return (f"block `{self.kind}`",)
 
     @property
+    def by_position(self) -> bool:
+        """Whether positions meet in attention alone, so that padding, which that does not see, may
+        be left out."""
+        return False
+
+    @property
     def looks_ahead(self) -> tuple[str, ...]:
         """The parts by which a position sees later ones in a causal stack, for a message."""
         return ()

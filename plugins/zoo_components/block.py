@@ -143,6 +143,10 @@ class Residual(Block):
         return tuple(f"{slot} `{part.kind}`" for slot, part in parts if not part.incremental)
 
     @property
+    def by_position(self) -> bool:
+        return self.ffn.incremental
+
+    @property
     def looks_ahead(self) -> tuple[str, ...]:
         return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead else ()
 
@@ -176,7 +180,6 @@ class Residual(Block):
             reads_scheme=self.reads is not None,
             takes_global_tokens=self.takes_global_tokens,
             incremental=not self.not_incremental,
-            packs=self.ffn.incremental,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,

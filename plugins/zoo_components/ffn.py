@@ -1,8 +1,6 @@
 """Feed-forward networks: the `ffn` slot."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +19,7 @@ class Mlp(Activated, FeedForward):
     """Two linear maps with an activation between (Vaswani et al. 2017, section 3.3):
     down(dropout(sub_norm(activation(up(x)))))."""
 
+    gated: ClassVar[bool] = False
     d_ff: Shared[Size]
     """The inner width."""
     bias: Shared[bool] = True
@@ -34,14 +33,15 @@ class Mlp(Activated, FeedForward):
 
     def layout(self) -> Layout:
         inner, outer = self._cuts()
+        to = linear(self.d_model, self.d_ff, bias=self.bias, cut=inner)
+        back = linear(self.d_ff, self.d_model, bias=self.bias, residual=True, cut=outer)
         return Layout(
             {
-                "up_proj": linear(self.d_model, self.d_ff, bias=self.bias, cut=inner),
+                **({"gate_proj": to} if self.gated else {}),
+                "up_proj": to,
                 **self.activation_parts(),
                 "sub_norm": self.sub_norm.layout(),
-                "down_proj": linear(
-                    self.d_ff, self.d_model, bias=self.bias, residual=True, cut=outer
-                ),
+                "down_proj": back,
             },
             f"{self.kind} {self.activation}, d_ff {self.d_ff}",
         )
@@ -56,12 +56,10 @@ class Mlp(Activated, FeedForward):
     def build(self) -> "nn.Module":
         from zoo_components.modules.ffn import Mlp as Module
 
-        return self._build(Module)
-
-    def _build(self, module: Callable[..., "nn.Module"]) -> "nn.Module":
-        return module(
+        return Module(
             d_model=self.d_model,
             d_ff=self.d_ff,
+            gated=self.gated,
             activation=self.build_activation(),
             bias=self.bias,
             sub_norm=self.sub_norm.build(),
@@ -74,20 +72,11 @@ class Glu(Mlp):
     down(dropout(sub_norm(activation(gate(x)) * up(x)))).
     `silu` is SwiGLU, `gelu` GeGLU, `relu` ReGLU, `none` the bilinear layer."""
 
+    gated: ClassVar[bool] = True
     activation: Activation = "silu"
     """The activation of the gate."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the product."""
-
-    def layout(self) -> Layout:
-        mlp = super().layout()
-        gate = {"gate_proj": mlp.parts["up_proj"], **self.activation_parts()}
-        return replace(mlp, parts={**gate, **mlp.parts})
-
-    def build(self) -> "nn.Module":
-        from zoo_components.modules.ffn import Glu as Module
-
-        return self._build(Module)
 
 
 class Conv1d(Activated, FeedForward):

@@ -143,7 +143,18 @@ class Stack(Component):
             )
 
     def _check_rotation(self) -> None:
-        """An option that is about rotary positions needs them in some layer that has it."""
+        """An option that is about rotary positions needs them in some layer that has it, and no
+        layer is rotated by two schemes."""
+        for group in self.groups:
+            own = group.block.own_position
+            schemes = (group.position, self.relative, *([own] if own else []))
+            if sum(scheme.rotates for scheme in schemes) > 1:
+                raise contradiction(
+                    "two position schemes of one layer would turn its queries and keys",
+                    "relative.kind",
+                    "block.self_position.kind",
+                    "position.kind",
+                )
         keys = [group.block.rotation_key for group in self.groups]
         for key in filter(None, dict.fromkeys(keys)):
             schemes = [g.position for g in self.groups if g.block.rotation_key == key]
@@ -312,6 +323,7 @@ class Stack(Component):
             causal=self.causal,
             pad_id=self.pad_id,
             padding_seen=self.padding == "seen",
+            padding_needed=not all(group.block.by_position for group in self.groups),
             count_positions=self.count_positions,
         )
 

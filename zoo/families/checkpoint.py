@@ -45,10 +45,10 @@ def find_tensors(folder: Path) -> dict[str, Stored]:
         WeightsError: there are no weights, or they are damaged; the index names a file that is
             missing or outside of the folder, or a tensor that its file does not hold.
     """
+    if (folder / FILE_NAME).is_file():  # also beside an index, as for transformers
+        return _of_file(folder / FILE_NAME)
     if (folder / INDEX_NAME).is_file():
         return _indexed(folder)
-    if (folder / FILE_NAME).is_file():
-        return _of_file(folder / FILE_NAME)
     pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
     if pickles:
         raise WeightsError(

@@ -135,9 +135,9 @@ class Config(Mapping[str, Any]):
         ]
 
     def unread(self, inert: frozenset[str]) -> list[Problem]:
-        """The values that change the model type's configuration and that nobody has read, but for
-        the `inert` ones."""
-        known = self.defaults.values
+        """The values that are not the defaults and that nobody has read, but for the `inert`
+        ones."""
+        known = self._values
         return [
             Problem(
                 f"`{key}` is {json.dumps(value)}, and nothing reads it; only its default, "

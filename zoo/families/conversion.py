@@ -168,7 +168,7 @@ class _Run:
             Problem(
                 f"`{copy}` must be the same as `{original}`, and is not",
                 self.where,
-                help="the configuration says that the two are tied",
+                help="the model has one tensor in the place of the two",
             )
             for copy, original in self.plan.copies.items()
             if self._identity(copy) != self._identity(original)

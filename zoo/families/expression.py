@@ -156,7 +156,7 @@ class _Evaluation:
             return _bounded(self._of(node))
         except ExpressionError:
             raise
-        except (TypeError, ValueError, KeyError, IndexError, ArithmeticError) as error:
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
             part = ast.get_source_segment(self.source, node) or self.source
             raise ExpressionError(f"`{part}` has no value: {_reason(error)}") from None
 

@@ -97,7 +97,9 @@ class Scope(Mapping[str, Any]):
             "present": self._present,
             "get": lambda key, default=None: _or(self.config.get(key), default),
             "range": _range,
-            "by_layer": lambda value, n: value if isinstance(value, list) else [value] * n,
+            "by_layer": lambda value, n: (
+                value if isinstance(value, list) else [value for _ in _range(n)]
+            ),
             "join": lambda between, texts: between.join(texts),
             "index": lambda items, item: items.index(item),
             "sqrt": math.sqrt,

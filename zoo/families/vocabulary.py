@@ -23,12 +23,12 @@ FILE_NAME = "vocabulary.toml"
 
 
 class RopeKind(BaseModel):
-    """A kind of rotary position: its name, and which settings it takes."""
+    """A kind of rotary position: its name, and for each field that it takes the setting."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
-    fields: tuple[str, ...] = ()
+    fields: Mapping[str, str] = Field(default_factory=dict[str, str])
 
 
 class SentenceWords(BaseModel):
@@ -77,14 +77,14 @@ class Vocabulary(BaseModel):
         """The table of rotary positions that a configuration describes.
 
         It is written as `rope_parameters`, for each type of layer or for all, or, in older files,
-        as `rope_theta`, `rope_scaling` and `partial_rotary_factor`.
+        as `rope_theta` and `rope_scaling`.
 
         Args:
             config: the configuration.
             layer_type: the key of `rope_parameters` that counts, if they differ among layers.
             theta: the base where the configuration states none.
-            fraction: the share of a head that is rotated, where it is not taken from the
-                configuration.
+            fraction: the share of a head that is rotated where `partial_rotary_factor` in the
+                table does not say; without it all of a head is, whatever is written there.
             interleaved: whether pairs are neighbours.
             default: what stands for `rope_parameters` where the configuration has neither these
                 nor `rope_scaling`.
@@ -92,70 +92,64 @@ class Vocabulary(BaseModel):
         Returns:
             The table, or none if the configuration says that these layers have no rotation.
         """
-        stated = config.get("rope_parameters")
-        if layer_type is not None and isinstance(stated, Mapping) and layer_type in stated:
+        stated, older = config.get("rope_parameters"), config.get("rope_scaling")
+        by_layers = layer_type is not None and bool(stated)
+        if stated and layer_type is not None:
+            if layer_type not in stated:
+                raise ExpressionError(f"`rope_parameters` says nothing of {layer_type!r}")
             stated = stated[layer_type]
             if stated is None:
                 return None
-        scaling: dict[str, Any] = dict(stated or config.get("rope_scaling") or default or {})
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        if kind not in self.rope:
-            known = ", ".join(sorted(self.rope))
-            raise ExpressionError(f"the rope_type {kind!r} is not known; there are: {known}")
-        base = scaling.get("rope_theta") or config.get("rope_theta") or theta
-        share = fraction
-        for stated_share in (
-            scaling.get("partial_rotary_factor"),
-            config.get("partial_rotary_factor"),
-        ):
-            share = stated_share if share is None else share
-        settings = _settings(scaling, config)
-        table: dict[str, Any] = {
-            "kind": self.rope[kind].kind,
-            "base": float(base or config.get("default_theta") or 10000.0),
-            **{name: settings[name] for name in self.rope[kind].fields if name in settings},
-        }
-        if share is not None and share != 1.0:
-            table["fraction"] = float(share)
-        if interleaved:
-            table["pairs"] = "interleaved"
-        return table
-
-
-def _settings(scaling: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """The settings of every kind of scaling, under the zoo's names."""
-    longest = config.get("max_position_embeddings")
-    stated_original = scaling.get(
-        "original_max_position_embeddings", config.get("original_max_position_embeddings")
-    )
-    original = stated_original or longest
-    factor = scaling.get("factor")
-    if factor is None and stated_original and longest:
-        factor = longest / stated_original
-    settings = {
-        "factor": factor,
-        "original_length": original,
-        "attention_factor": scaling.get("attention_factor"),
-        "short_factors": scaling.get("short_factor"),
-        "long_factors": scaling.get("long_factor"),
-        **{
-            name: scaling.get(name)
-            for name in (
-                "beta_fast",
-                "beta_slow",
-                "truncate",
-                "low_freq_factor",
-                "high_freq_factor",
+        tables: list[dict[str, Any]] = []
+        for scaling in [table for table in (stated, older) if table] or [default or {}]:
+            if not isinstance(scaling, Mapping):
+                raise ExpressionError(f"the settings of rotary positions are {scaling!r}, no table")
+            name = scaling.get("rope_type", scaling.get("type", "default"))
+            if name not in self.rope:
+                known = ", ".join(sorted(self.rope))
+                raise ExpressionError(f"the rope_type {name!r} is not known; there are: {known}")
+            kind, settings = self.rope[name], _settings(scaling, config, by_layers=by_layers)
+            base = scaling.get("rope_theta") or config.get("rope_theta") or theta
+            table = {
+                "kind": kind.kind,
+                "base": float(base or config.get("default_theta") or 10000.0),
+                **{field: settings[key] for field, key in kind.fields.items() if key in settings},
+            }
+            share = 1.0 if fraction is None else scaling.get("partial_rotary_factor", fraction)
+            if share != 1.0:
+                table["fraction"] = float(share)
+            if interleaved:
+                table["pairs"] = "interleaved"
+            tables.append(table)
+        if tables[0] != tables[-1]:
+            raise ExpressionError(
+                "`rope_parameters` and `rope_scaling` describe different positions; keep one"
             )
-        },
+        return tables[0]
+
+
+def _settings(scaling: Mapping[str, Any], config: Config, *, by_layers: bool) -> dict[str, Any]:
+    """The settings of a kind of scaling, with those that follow from others and from the rest of
+    the configuration, as transformers reads them."""
+    longest = config.get("max_position_embeddings")
+    # Beside one table for all layers, what stands outside of it goes before what is in it.
+    outside = None if by_layers else config.get("original_max_position_embeddings")
+    original = outside or scaling.get("original_max_position_embeddings")
+    settings = {
+        **scaling,
+        "max_position_embeddings": longest,
+        "original_max_position_embeddings": original or longest,
     }
-    if settings["attention_factor"] is None and factor is not None:
+    factor = scaling.get("factor")
+    if factor is None and original and longest:
+        factor = settings["factor"] = longest / original
+    if scaling.get("attention_factor") is None and factor is not None:
         scales = [scaling.get(name) for name in ("mscale", "mscale_all_dim")]
         if all(scales):
             over, under = (magnitude(factor, scale) for scale in scales)
             settings["attention_factor"] = over / under
     return {
-        name: float(value) if type(value) is int and name != "original_length" else value
+        name: float(value) if type(value) is int and not name.endswith("_embeddings") else value
         for name, value in settings.items()
         if value is not None
     }

@@ -38,7 +38,8 @@ def read_off(
     """
     if task == "embed":
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
-    probabilities = output.softmax(-1)
+    # One class alone is there or is not: a softmax over it would always be 1.
+    probabilities = output.sigmoid() if output.shape[-1] == 1 else output.softmax(-1)
     if task == "fill_mask":
         return _filled(probabilities, ids, text, mask_id)
     each_token = output.dim() == 2

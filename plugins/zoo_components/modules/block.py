@@ -13,6 +13,7 @@ from zoo.errors import PluginError
 from zoo.position import Rotation
 from zoo.slots import Sublayer
 from zoo_components.modules.packing import at_places
+from zoo_components.modules.scores import add_biases
 
 SITES = ("pre", "post", "out")
 
@@ -50,7 +51,6 @@ class ResidualBlock(nn.Module):
         reads_scheme: bool,
         takes_global_tokens: bool,
         incremental: bool,
-        packs: bool,
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -67,7 +67,7 @@ class ResidualBlock(nn.Module):
         self.scheme_name = None if scheme is None else scheme_name
         self.reads_scheme = reads_scheme
         self.takes_global_tokens = takes_global_tokens
-        self.incremental, self.packs = incremental, packs
+        self.incremental = incremental
         self.dropout = nn.Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
@@ -115,7 +115,7 @@ class ResidualBlock(nn.Module):
         `maps`."""
         f = getattr(self, name)
         if name == "ffn":
-            x = at_places(f, x, context.places if self.packs else None)
+            x = at_places(f, x, context.places)
         elif name == "cross_attn":
             x, weights = self._crossed(x, context)
         else:
@@ -170,7 +170,5 @@ class ResidualBlock(nn.Module):
             return context.rotation, context.bias
         scheme, at = getattr(self.self_attn, self.scheme_name), context.positions
         keys = at if context.key_positions is None else context.key_positions
-        rotation, bias = scheme.rotation(at, dtype), scheme.bias(at, keys, dtype)
-        if context.bias is not None:
-            bias = context.bias if bias is None else context.bias + bias
-        return context.rotation if rotation is None else rotation, bias
+        rotation = scheme.rotation(at, dtype) or context.rotation
+        return rotation, add_biases(context.bias, scheme.bias(at, keys, dtype))

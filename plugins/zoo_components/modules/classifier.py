@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from zoo.linear import Linear
+from zoo_components.modules.norm import widen
 
 
 def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tensor:
@@ -34,9 +35,10 @@ def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tens
         largest = x.masked_fill(~mask[..., None], -torch.inf).amax(-2)
         return largest.masked_fill(~mask.any(-1, keepdim=True), 0.0)
     weights = mask * (places + 1) if pooling == "weighted_mean" else mask
-    total = (x.masked_fill(~mask[..., None], 0.0) * weights[..., None]).sum(-2)
-    n = weights.sum(-1, keepdim=True).clamp(min=1).to(x.dtype)
-    return total / (n.sqrt() if pooling == "mean_sqrt" else n)
+    wide = widen(x)  # in half precision, the sum of a long sequence is infinite
+    total = (wide.masked_fill(~mask[..., None], 0.0) * weights[..., None]).sum(-2)
+    n = weights.sum(-1, keepdim=True).clamp(min=1).to(wide.dtype)
+    return (total / (n.sqrt() if pooling == "mean_sqrt" else n)).to(x.dtype)
 
 
 class Classifier(nn.Module):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from zoo_components.modules.norm import widen
+
 
 class TokenEmbedding(nn.Module):
     """dropout(norm(scale * table[ids] + types + positions)), projected at the start or the end."""
@@ -93,10 +95,11 @@ class TokenEmbedding(nn.Module):
             return x
         masks = ids == self.mask_id
         length = ids.shape[1] if mask is None else mask.sum(1).clamp(min=1)
-        left = 1 - masks.sum(1).to(x.dtype) / length
+        wide = widen(x)
+        left = 1 - masks.sum(1).to(wide.dtype) / length
         # Where only mask tokens are left, all vectors are 0, whatever they are multiplied with.
         factor = (1 - self.token_dropout) / left.masked_fill(left <= 0, 1.0)
-        return x.masked_fill(masks[..., None], 0.0) * factor[:, None, None]
+        return (wide.masked_fill(masks[..., None], 0.0) * factor[:, None, None]).to(x.dtype)
 
 
 class Vectors(nn.Module):

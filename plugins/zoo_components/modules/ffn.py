@@ -9,19 +9,22 @@ from zoo.linear import Linear
 
 
 class Mlp(nn.Module):
-    """down(dropout(sub_norm(activation(up(x)))))."""
+    """down(dropout(sub_norm(activation(up(x))))); if `gated`,
+    down(dropout(sub_norm(activation(gate(x)) * up(x))))."""
 
     def __init__(
         self,
         *,
         d_model: int,
         d_ff: int,
+        gated: bool,
         activation: nn.Module,
         bias: bool,
         sub_norm: nn.Module,
         dropout: float,
     ) -> None:
         super().__init__()
+        self.gate_proj = Linear(d_model, d_ff, bias=bias) if gated else None
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.activation = activation
         self.sub_norm = sub_norm
@@ -30,34 +33,10 @@ class Mlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., d_model) to (..., d_model)."""
-        hidden = self.activation(self.up_proj(x))
-        return self.down_proj(self.dropout(self.sub_norm(hidden)))
-
-
-class Glu(nn.Module):
-    """down(dropout(sub_norm(activation(gate(x)) * up(x))))."""
-
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        d_ff: int,
-        activation: nn.Module,
-        bias: bool,
-        sub_norm: nn.Module,
-        dropout: float,
-    ) -> None:
-        super().__init__()
-        self.gate_proj = Linear(d_model, d_ff, bias=bias)
-        self.activation = activation
-        self.up_proj = Linear(d_model, d_ff, bias=bias)
-        self.sub_norm = sub_norm
-        self.dropout = nn.Dropout(dropout)
-        self.down_proj = Linear(d_ff, d_model, bias=bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., d_model) to (..., d_model)."""
-        hidden = self.activation(self.gate_proj(x)) * self.up_proj(x)
+        if self.gate_proj is None:
+            hidden = self.activation(self.up_proj(x))
+        else:
+            hidden = self.activation(self.gate_proj(x)) * self.up_proj(x)
         return self.down_proj(self.dropout(self.sub_norm(hidden)))
 
 

@@ -92,6 +92,13 @@ def attend(
     return weights @ v, weights if return_weights else None
 
 
+def add_biases(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
+    """Their sum; None adds nothing."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
 def _against_fused(scoring: Scoring, *, sinks: bool, return_weights: bool) -> str | None:
     """Why no fused kernel can compute it, if none can."""
     if return_weights:

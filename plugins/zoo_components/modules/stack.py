@@ -15,6 +15,7 @@ from zoo.position import PositionScheme
 from zoo.transformer import check_mask
 from zoo_components.modules.masks import join
 from zoo_components.modules.packing import places_of_tokens
+from zoo_components.modules.scores import add_biases
 
 Maps = dict[str, tuple[torch.Tensor, ...]]
 
@@ -53,6 +54,7 @@ class Stack(nn.Module):
         causal: bool,
         pad_id: int | None,
         padding_seen: bool,
+        padding_needed: bool,
         count_positions: str,
     ) -> None:
         super().__init__()
@@ -70,7 +72,7 @@ class Stack(nn.Module):
         self.memory_width = memory_width
         self.causal = causal
         self.pad_id = pad_id
-        self.padding_seen = padding_seen
+        self.padding_seen, self.padding_needed = padding_seen, padding_needed
         self.count_positions = count_positions
 
     def forward(
@@ -140,6 +142,9 @@ class Stack(nn.Module):
         else:
             positions = self.append(cache, inputs, mask, tokens)
             keys, attended = cache.positions, cache.mask
+        if self.padding_needed and attended is not None:
+            # With a row for each query, no part of a layer leaves out what the mask hides.
+            attended = attended.expand(-1, -1, length, -1)
         embed = self.get_submodule(self.embed_name)
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
@@ -250,8 +255,7 @@ class Stack(nn.Module):
             if name is not None:
                 scheme = self.scheme(name)
                 rotation = rotation or scheme.rotation(at, dtype)
-                added = scheme.bias(at, of_keys, dtype)
-                bias = added if bias is None or added is None else bias + added
+                bias = add_biases(bias, scheme.bias(at, of_keys, dtype))
         read = None if schemes.read is None else self.scheme(schemes.read)
         return context._replace(scheme=read, rotation=rotation, bias=bias)
 

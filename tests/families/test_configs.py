@@ -1,0 +1,148 @@
+"""Configurations as they are seldom written: read as transformers reads them, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from families.cases import Case
+from families.checkpoints import make_model, save
+from families.conformance import Report, compare_outputs, make_truth, registry
+from zoo.errors import ZooError
+from zoo.families import import_folder
+from zoo.families.importing import plan_import
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+LLAMA3 = {**YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONG = {
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+    "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+}
+OLD_LONG = {"type": "longrope", "original_max_position_embeddings": 6, **LONG}
+OLDER: Mapping[str, Any] = {"rope_parameters": None, "rope_theta": 500.0}
+BY_LAYERS = {"num_hidden_layers": 3, "sliding_window": 4, "query_pre_attn_scalar": 20}
+
+
+def case(name: str, model_class: str, config: Mapping[str, Any], **published: Any) -> Case:
+    kind = "decoder"
+    return Case(name=name, kind=kind, model_class=model_class, config=config, published=published)
+
+
+def llama(**published: Any) -> Case:
+    return case("llama", "LlamaForCausalLM", {}, **published)
+
+
+def gemma3(**published: Any) -> Case:
+    return case("gemma3_text", "Gemma3ForCausalLM", BY_LAYERS, **published)
+
+
+def phi3(**published: Any) -> Case:
+    return case("phi3", "Phi3ForCausalLM", {"original_max_position_embeddings": 8}, **published)
+
+
+def gpt_neox(**published: Any) -> Case:
+    half = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    return case("gpt_neox", "GPTNeoXForCausalLM", {"rope_parameters": half}, **published)
+
+
+BART = Case(name="bart", kind="encoder_decoder", model_class="BartForConditionalGeneration")
+
+READ = {
+    "dynamic, with an original length": llama(
+        **OLDER, rope_scaling={**YARN, "rope_type": "dynamic"}, max_position_embeddings=7
+    ),
+    "the original length outside too": llama(
+        **OLDER, rope_scaling=LLAMA3, original_max_position_embeddings=16
+    ),
+    "the original length outside, of yarn": llama(
+        rope_parameters={**YARN, "rope_theta": 500.0}, original_max_position_embeddings=16
+    ),
+    "the original length outside, and dynamic": llama(
+        **OLDER,
+        rope_scaling={"type": "dynamic", "factor": 4.0},
+        original_max_position_embeddings=4,
+        max_position_embeddings=7,
+    ),
+    "the original length outside goes first": phi3(**OLDER, rope_scaling=OLD_LONG),
+    "a share where all is rotated": llama(partial_rotary_factor=0.5),
+    "a share in the table where all is rotated": llama(
+        rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    ),
+    "a share in two words": gpt_neox(rotary_pct=1.0),
+    "a share in its older word": gpt_neox(rope_parameters=None, rotary_pct=1.0),
+    "old and new that agree": llama(
+        rope_parameters={**YARN, "rope_theta": 500.0}, rope_scaling=YARN, rope_theta=500.0
+    ),
+    "nulls": llama(
+        rope_parameters={**YARN, "factor": None, "beta_fast": None, "attention_factor": None},
+        rope_theta=500.0,
+        rope_scaling=None,
+    ),
+    "both directions": llama(is_causal=False),
+    "both directions, by windows": case(
+        "mistral", "MistralForCausalLM", {"sliding_window": 4}, is_causal=False
+    ),
+    "both directions, in some layers by windows": case(
+        "gemma2", "Gemma2ForCausalLM", {"sliding_window": 4}, is_causal=False
+    ),
+    "both directions, in layers that could have windows": case(
+        "qwen2", "Qwen2ForCausalLM", {}, is_causal=False
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READ.values(), ids=READ)
+def test_read_as_transformers_reads_it(case: Case, tmp_path: Path) -> None:
+    truth = make_truth(case, tmp_path / "original")
+    import_folder(truth.folder, tmp_path / "imported", registry=registry())
+    report = Report()
+    compare_outputs(truth, tmp_path / "imported", report)
+    assert report.faults == []
+
+
+REFUSED = {
+    "both directions, with biases of causal models": (
+        case("bloom", "BloomForCausalLM", {}, is_causal=False),
+        "`is_causal` is false, and nothing reads it",
+    ),
+    "both directions, of a target": (
+        replace(BART, published={"is_causal": False}),
+        "`is_causal` is false, and nothing reads it",
+    ),
+    "settings that are no table": (
+        llama(rope_scaling="linear"),
+        "the settings of rotary positions are 'linear', no table",
+    ),
+    "more layers than anything has": (
+        llama(num_hidden_layers=10**15),
+        "more than 100,000 numbers",
+    ),
+    "old and new that differ": (
+        llama(rope_parameters={"rope_theta": 500.0}, rope_scaling=YARN),
+        "`rope_parameters` and `rope_scaling` describe different positions",
+    ),
+    "one table for several types of layers": (
+        gemma3(rope_parameters={"rope_type": "default", "rope_theta": 700.0}),
+        "`rope_parameters` says nothing of 'sliding_attention'",
+    ),
+    "no table for a type of layers": (
+        gemma3(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 2.0}}),
+        "`rope_parameters` says nothing of 'sliding_attention'",
+    ),
+    "a bound that transformers does not apply": (
+        gemma3(attn_logit_softcapping=3.0),
+        "`attn_logit_softcapping` is 3.0, and nothing reads it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "message"), REFUSED.values(), ids=REFUSED)
+def test_refused(case: Case, message: str, tmp_path: Path) -> None:
+    """What no family reads, and what transformers reads otherwise than the words say."""
+    save(make_model(case), case, tmp_path)
+    with pytest.raises(ZooError, match=message):
+        plan_import(tmp_path, registry=registry())
