@@ -52,9 +52,10 @@ class Tsv(Table):
     header: bool = False
     """Whether the first line names the columns."""
     valid: HeldOut = 0
-    """What the loss is measured on while training."""
+    """What the loss is measured on while training: so many source sentences of the training data,
+    which then are not learned from, or a file of its own."""
     test: HeldOut = 0
-    """What the result is measured on."""
+    """What the result is measured on, likewise."""
 
     @model_validator(mode="after")
     def _check(self) -> Tsv:
@@ -64,10 +65,12 @@ class Tsv(Table):
 
 
 class Files(Table):
-    """Two files of a name, line by line."""
+    """Two files; the same line of both is a pair."""
 
     source: str
+    """The file with the sources."""
     target: str
+    """The file with the targets."""
 
 
 class Parallel(Table):
@@ -76,9 +79,10 @@ class Parallel(Table):
     train: Files
     """The two files with the training data."""
     valid: Count | Files = 0
-    """What the loss is measured on while training."""
+    """What the loss is measured on while training: so many source sentences of the training data,
+    which then are not learned from, or two files of its own."""
     test: Count | Files = 0
-    """What the result is measured on."""
+    """What the result is measured on, likewise."""
 
 
 class Text(Table):
@@ -87,9 +91,10 @@ class Text(Table):
     train: str
     """The file with the training data."""
     valid: HeldOut = 0
-    """What the loss is measured on while training."""
+    """What the loss is measured on while training: so many lines of the training data, which then
+    are not learned from, or a file of its own."""
     test: HeldOut = 0
-    """What the result is measured on."""
+    """What the result is measured on, likewise."""
 
 
 class Datasets(Table):
@@ -106,7 +111,8 @@ class Datasets(Table):
     target: str
     """The field of the target, or of the text."""
     valid: HeldOut = 0
-    """What the loss is measured on while training: a number of examples, or a split."""
+    """What the loss is measured on while training: so many source sentences of the training data,
+    which then are not learned from, or a split."""
     test: HeldOut = 0
     """What the result is measured on, likewise."""
 
@@ -126,9 +132,9 @@ class Specials(Table):
     pad: str = "<pad>"
     """Fills short sequences."""
     bos: str = "<s>"
-    """Begins each target."""
+    """Begins each target, or text."""
     eos: str = "</s>"
-    """Ends each target."""
+    """Ends each target, or text."""
 
     @model_validator(mode="after")
     def _check(self) -> Specials:
@@ -168,8 +174,11 @@ class Adam(Table):
     lr: PositiveFloat
     """The learning rate at the schedule's peak."""
     betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.98)
+    """How much of the running means of the gradient and of its square stays in each step."""
     eps: PositiveFloat = 1e-9
+    """Added to the root of the mean square that a step is divided by."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """This times the weights is added to their gradients (L2 regularisation)."""
 
 
 class AdamW(Adam):
@@ -177,6 +186,7 @@ class AdamW(Adam):
     the weights of norms do not decay."""
 
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """The share of the weights, times the learning rate, that is taken off them in each step."""
 
 
 class Sgd(Table):
@@ -185,7 +195,9 @@ class Sgd(Table):
     lr: PositiveFloat
     """The learning rate at the schedule's peak."""
     momentum: Probability = 0.0
+    """The share of the last step that the next one keeps."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """This times the weights is added to their gradients (L2 regularisation)."""
 
 
 Optimizer = AdamW | Adam | Sgd
@@ -205,9 +217,10 @@ class Constant(Warmup):
 
 class InverseSqrt(Warmup):
     """As the inverse square root of the step: the paper's schedule (Vaswani et al. 2017, section
-    5.3), whose peak is d_model**-0.5 * warmup**-0.5."""
+    5.3), whose peak is `d_model**-0.5 * warmup**-0.5`."""
 
     warmup: Size
+    """Over how many steps the learning rate grows from 0 to its peak."""
 
 
 class Linear(Warmup):
