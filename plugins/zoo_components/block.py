@@ -177,6 +177,7 @@ class Residual(Block):
             takes_global_tokens=self.takes_global_tokens,
             incremental=not self.not_incremental,
             packs=self.ffn.incremental,
+            ffn_takes_mask=self.ffn.takes_mask,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,
