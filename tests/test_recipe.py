@@ -284,7 +284,6 @@ def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None
 def test_only_what_was_trained_is_scored(project: Path, refused: Refused) -> None:
     write_toy(project)
     (project / "recipe.toml").rename("my_recipe.toml")
-    for folder in (".", "nowhere"):
-        told = refused("score", folder)
-        assert told.startswith(f"{folder}: error: there is no recipe.toml\n")
-        assert "name a folder that `zoo train` has made" in told
+    told = refused("score", ".")
+    assert told.startswith(".: error: there is no recipe.toml\n")
+    assert "name a folder that `zoo train` has made" in told

@@ -31,7 +31,7 @@ from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses
 from zoo.training.progress import Silent, progress_of
 from zoo.training.recipe import Recipe
-from zoo.training.scores import score_translations
+from zoo.training.scores import score_lines, score_translations
 from zoo.training.split import Splits
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
@@ -132,9 +132,10 @@ class Run:
             return None
         model = self.result(weights)
         metrics["content_digest"] = save(model, self.folder)
-        if self.test and self.test[0].source is not None:
+        if self.test:
+            measure = score_lines if self.test[0].source is None else score_translations
             on_device = model.float().to(self.learner.accelerator.device)
-            metrics |= score_translations(on_device, self.tokens, self.splits.test, self.recipe)
+            metrics |= measure(on_device, self.tokens, self.splits.test, self.recipe)
         plot_losses(self.loop.history, self.recipe.head.name, self.folder / PLOT)
         history = {"history": self.loop.history}
         write_text(self.folder / METRICS, json.dumps(metrics | history, indent=1) + "\n")
