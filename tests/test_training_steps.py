@@ -61,17 +61,19 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(
     expected = 0.0
     for row in rows:
         assert row.source is not None
-        inputs = torch.tensor([[tokens.bos, *row.target]])
+        inputs = torch.tensor([row.target[:-1]])
         logits: Any = model(torch.tensor([list(row.source)]), inputs)
         log_p = logits[0] - logits[0].exp().sum(-1, keepdim=True).log()
-        for place, label in enumerate([*row.target, tokens.eos]):
+        for place, label in enumerate(row.target[1:]):
             q = torch.full((300,), smoothing / 300, dtype=torch.float64)
             q[label] += 1 - smoothing
             expected -= float(q @ log_p[place])
     batch = collate(rows, tokens, CPU)
     found = summed_loss(model, batch, label_smoothing=smoothing)
     assert float(found) == pytest.approx(expected, rel=1e-12)
-    assert n_labels(rows) == sum(len(row.target) + 1 for row in rows)
+    texts = tokens.encode_targets([example.target for example in examples])
+    assert [row.target for row in rows] == [[tokens.bos, *ids, tokens.eos] for ids in texts]
+    assert n_labels(rows) == sum(len(ids) + 1 for ids in texts)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +145,8 @@ def row_by_row(
 
 
 def test_each_side_is_filled_up_with_its_own_padding(tokens: Tokens) -> None:
-    rows = [Row([5, 6, 7], [8]), Row([9], [10, 11])]
-    batch = collate(rows, replace(tokens, source_pad=3, pad=4, bos=1, eos=2), CPU)
+    rows = [Row([5, 6, 7], [1, 8, 2]), Row([9], [1, 10, 11, 2])]
+    batch = collate(rows, replace(tokens, source_pad=3, pad=4), CPU)
     assert batch.source is not None
     assert [side.tolist() for side in batch.source] == [
         [[5, 6, 7], [9, 3, 3]],

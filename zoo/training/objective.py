@@ -42,8 +42,8 @@ def collate(rows: Sequence[Row], tokens: Tokens, device: torch.device) -> Batch:
         ids = _padded(sources, tokens.source_pad)
         real = _padded([[1] * len(row) for row in sources], 0).bool()
         source = ids.to(device), real.to(device)
-    inputs = _padded([[tokens.bos, *row.target] for row in rows], tokens.pad)
-    labels = _padded([[*row.target, tokens.eos] for row in rows], IGNORED)
+    inputs = _padded([row.target[:-1] for row in rows], tokens.pad)
+    labels = _padded([row.target[1:] for row in rows], IGNORED)
     mask = None if bool((labels != IGNORED).all()) else (labels != IGNORED).to(device)
     return Batch(source, inputs.to(device), mask, labels.to(device))
 
@@ -55,7 +55,7 @@ def without_labels(batch: Batch) -> Batch:
 
 def n_labels(rows: Sequence[Row]) -> int:
     """How many tokens of these rows are learned: the targets and their ends."""
-    return sum(len(row.target) + 1 for row in rows)
+    return sum(len(row.target) - 1 for row in rows)
 
 
 def summed_loss(model: nn.Module, batch: Batch, *, label_smoothing: float) -> torch.Tensor:
