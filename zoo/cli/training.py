@@ -117,8 +117,9 @@ def _text(report: dict[str, Any]) -> str:
         for key, label in (("loss", "training"), ("valid_loss", "held out"), ("test_loss", "test"))
         if key in report
     ]
+    many = f", {report['processes']} processes" if report["processes"] > 1 else ""
     lines = [
-        f"{report['name']}: {report['parameters']:,} parameters, {report['steps']:,} steps",
+        f"{report['name']}: {report['parameters']:,} parameters, {report['steps']:,} steps{many}",
         f"loss: {', '.join(losses)}",
     ]
     if "bleu" in report or "perplexity" in report:
