@@ -30,7 +30,8 @@ class Head(Table):
     format: Literal[1]
     """The version of this format."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-    """What the trained model is called."""
+    """What the run is called, and its folder unless `-o` names another. The model keeps the name
+    in its spec."""
     model: str
     """What is trained: a spec file in the recipe's folder, a named model, or a saved model, whose
     weights then are the start."""
@@ -155,7 +156,8 @@ class TokenizerFiles(Specials):
     """Tokenizers that exist, as `tokenizers` saves them."""
 
     source: str
-    """The file for sources; of text models, for the text."""
+    """The file for sources; of text models, for the text, and its own template puts `bos` before
+    one: that is what `zoo run` continues."""
     target: str | None = None
     """The file for targets, if it is another one."""
 
@@ -256,8 +258,8 @@ class Training(Table):
     accumulate: Size = 1
     """Into how many parts a batch is cut to need less memory. The update stays the same."""
     max_length: Annotated[int, Field(ge=2)] = 256
-    """Tokens of a sequence. Longer pairs are left out of training; longer text is cut, and so are
-    translations and what is to be translated."""
+    """Tokens of a sequence. Longer pairs are left out of training; longer text is cut into pieces;
+    translations and what is to be translated are cut off."""
     label_smoothing: Probability = 0.0
     """The share of a target's probability that goes to all tokens evenly (Szegedy et al. 2015,
     arXiv:1512.00567)."""
