@@ -222,6 +222,12 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "no_tensor": Broken("ffn", {RETURN: RETURN + ", None"}, ("interface",), "not tuple"),
     "call_raises": Broken("ffn", before("raise KeyError(x)"), ("interface",), "KeyError"),
+    "no_mask": Broken(
+        "ffn",
+        {FIELD: FIELD + "\n    @property\n    def takes_mask(self):\n        return True\n"},
+        ("interface",),
+        "unexpected keyword argument 'mask'",
+    ),
     "sequential": Broken("ffn", {BUILT: SEQUENTIAL}, ("interface",), "bare Sequential"),
     "weights_matter": Broken(
         "attention",

@@ -305,7 +305,18 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
                 "`activation` in `decoder.layers.0.ffn` has no effect: all that read it state "
                 "their own",
                 "`activation` is stated nearer here",
-                "help: remove it, or the nearer values",
+                "help: to go over that in these layers, write `block.ffn.activation = ...` in the "
+                "rule",
+            )
+        ],
+    ),
+    "a rule's value that the stack's own block goes over": (
+        spec("[decoder.block]\n‹dropout› = 0.2\n[[decoder.layers]]\nfirst = 1\n«dropout» = 0.4"),
+        [
+            (
+                "`dropout` in `decoder.layers.0` has no effect: all that read it state their own",
+                "`dropout` is stated nearer here",
+                "help: to go over that in these layers, write `block.dropout = ...` in the rule",
             )
         ],
     ),

@@ -104,6 +104,7 @@ def test_every_page_is_run_or_generated() -> None:
         "docs/families.md",
         "docs/models.md",
         "docs/performance.md",
+        "docs/recipe.md",
         "docs/security.md",
         "docs/reliability.md",
     }
@@ -111,11 +112,18 @@ def test_every_page_is_run_or_generated() -> None:
     assert pages - elsewhere == set(PAGES)
 
 
-def test_component_pages_are_current() -> None:
+def test_component_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference pages are those that the descriptions give now."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
     made = runpy.run_path(str(ROOT / "tools/component_pages.py"))["pages"]()
     found = {path.name: path.read_text() for path in (ROOT / "docs/components").glob("*.md")}
     assert found == made
+
+
+def test_the_page_of_recipes_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    made = runpy.run_path(str(ROOT / "tools/recipe_page.py"))["page"]()
+    assert (ROOT / "docs/recipe.md").read_text() == made
 
 
 def test_links_between_pages_lead_somewhere() -> None:

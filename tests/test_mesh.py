@@ -130,6 +130,16 @@ CUT: dict[str, dict[str, Any]] = {
             "v_head_dim": 5,
         }
     },
+    "latent, with distances": {
+        "position": "alibi",
+        "attention": {
+            "kind": "latent",
+            "kv_lora_rank": 8,
+            "qk_nope_head_dim": 6,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 5,
+        },
+    },
     "experts": {
         "ffn": {
             "kind": "moe",
@@ -148,11 +158,12 @@ def test_heads_and_experts_of_every_kind(
     two: Ranks, tmp_path: Path, case: str, mesh: dict[str, int]
 ) -> None:
     spec = {**DECODER, **CUT[case]}
-    if case == "latent":
+    if spec["attention"]["kind"] == "latent":
         del spec["n_kv_heads"]
     path = saved(tmp_path, spec)
     for difference in two(tasks.compare, path, mesh):
         assert max(difference.values()) < 1e-10, difference
+    assert max(two(tasks.per_head, path, mesh)) < 1e-10
     assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
     report = two(tasks.shares, path, mesh, {})[0]["report"]
     whole = {row.name for row in report.tensors if row.share == row.shape}

@@ -397,6 +397,51 @@ def test_load_balancing_loss_is_that_of_published_models() -> None:
         torch.testing.assert_close(module.auxiliary_loss, 0.25 * theirs / top_k)
 
 
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_padding_has_no_part_in_the_load_balancing_loss(top_k: int) -> None:
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    module = randomised(described(top_k=top_k, auxiliary_loss=0.25)).float()
+    x = tokens(3, 50).float()
+    lengths = torch.tensor([50, 17, 1])
+    mask = torch.arange(50) < lengths[:, None]
+    y = module(x, mask=mask)
+    logits = x.reshape(-1, D_MODEL) @ module.router.weight.T
+    theirs = load_balancing_loss_func((logits,), N_EXPERTS, top_k, attention_mask=mask)
+    torch.testing.assert_close(module.auxiliary_loss, 0.25 * theirs / top_k)
+    found = module.auxiliary_loss
+    assert torch.equal(module(x), y)  # nothing else depends on the mask
+    module(x[mask])
+    torch.testing.assert_close(module.auxiliary_loss, found)
+    module(x, mask=torch.zeros(1, 50, dtype=torch.bool))
+    assert module.auxiliary_loss.item() == 0.0
+
+
+@pytest.mark.parametrize("arrangement", ["sequential", "parallel"])
+def test_a_stack_tells_its_experts_what_is_padding(arrangement: str) -> None:
+    """By the spec's `pad_id`, or by the mask of the call."""
+    spec = (
+        'format = 1\nname = "m"\nbuilder = "decoder"\nvocab = 20\nn_layers = 2\nd_model = 8\n'
+        f'n_heads = 2\nd_ff = 12\n[decoder.block]\narrangement = "{arrangement}"\n'
+        'ffn = { kind = "moe", n_experts = 4, top_k = 2, auxiliary_loss = 0.1 }\n'
+    )
+    ids = torch.randint(1, 20, (1, 7), generator=torch.Generator().manual_seed(0))
+    padded = torch.cat([ids, torch.zeros_like(ids)], 1)
+    model = zoo.build(spec, dtype=torch.float64).train()
+    model(ids)
+    expected = zoo.auxiliary_loss(model)
+    model(padded)
+    assert zoo.auxiliary_loss(model) != expected
+    model(padded, target_mask=padded != 0)
+    torch.testing.assert_close(zoo.auxiliary_loss(model), expected)
+    with torch.no_grad():  # where padding is left out of the computation
+        model(padded, target_mask=padded != 0)
+    torch.testing.assert_close(zoo.auxiliary_loss(model), expected)
+    model = zoo.build(f"pad_id = 0\n{spec}", dtype=torch.float64).train()
+    model(padded)
+    torch.testing.assert_close(zoo.auxiliary_loss(model), expected)
+
+
 def test_load_balancing_loss_is_one_at_balance_and_grows_to_the_number_of_experts() -> None:
     even = load_balancing_loss(torch.full((8, 4), 0.3), torch.arange(8)[:, None] % 4)
     assert even.item() == 1.0

@@ -192,6 +192,56 @@ def test_layer_rules_take_what_stands_around_them() -> None:
     assert at(spec, "encoder.block.ffn.kind") == "mlp"
 
 
+# In the block's own table, in a rule: what the rule's layers are then, and what the others are.
+BESIDE = {
+    "a value, and the same of one component": (
+        ("[decoder.block.ffn]", "dropout = 0.3"),
+        ("dropout = 0.4",),
+        {"dropout": 0.4, "self_attn.dropout": 0.4, "ffn.dropout": 0.3},
+        {"dropout": 0.5, "self_attn.dropout": 0.5, "ffn.dropout": 0.3},
+    ),
+    "the same place in both": (
+        ("[decoder.block]", "dropout = 0.2", "[decoder.block.ffn]", "dropout = 0.3"),
+        ("block = { dropout = 0.4, ffn = { dropout = 0.1 } }",),
+        {"dropout": 0.4, "self_attn.dropout": 0.4, "ffn.dropout": 0.1},
+        {"dropout": 0.2, "self_attn.dropout": 0.2, "ffn.dropout": 0.3},
+    ),
+    "another kind, in the same place": (
+        ("[decoder.block.ffn]", 'kind = "glu"', "d_ff = 24", "dropout = 0.3"),
+        ('block.ffn = "mlp"',),
+        {"ffn.kind": "mlp", "ffn.d_ff": 16, "ffn.dropout": 0.5},
+        {"ffn.kind": "glu", "ffn.d_ff": 24, "ffn.dropout": 0.3},
+    ),
+    "a kind, and a table without one": (
+        ("[decoder.block.ffn]", "d_ff = 24"),
+        ('ffn = "glu"',),
+        {"ffn.kind": "glu", "ffn.d_ff": 24},
+        {"ffn.kind": "mlp", "ffn.d_ff": 24},
+    ),
+    "a value of the stack": (
+        ("[decoder]", "dropout = 0.2", 'ffn = { kind = "glu", d_ff = 24 }'),
+        ("dropout = 0.4", 'ffn = "mlp"'),
+        {"dropout": 0.4, "ffn.dropout": 0.4, "ffn.kind": "mlp", "ffn.d_ff": 16},
+        {"dropout": 0.2, "ffn.dropout": 0.2, "ffn.kind": "glu", "ffn.d_ff": 24},
+    ),
+}
+
+
+@pytest.mark.parametrize(("own", "rule", "there", "elsewhere"), BESIDE.values(), ids=BESIDE)
+def test_a_rule_beside_what_the_block_states(
+    own: tuple[str, ...],
+    rule: tuple[str, ...],
+    there: dict[str, Any],
+    elsewhere: dict[str, Any],
+) -> None:
+    """A rule goes over the stack, and what the block's own table states is nearer still, unless the
+    rule states it in the same place; a rule that would count nowhere is refused."""
+    spec = read("dropout = 0.5", *own, "[[decoder.layers]]", "first = 1", *rule)
+    for place, expected in (("layers.0.block", there), ("block", elsewhere)):
+        found = {key: at(spec, f"decoder.{place}.{key}") for key in expected}
+        assert found == expected
+
+
 # --- full form ----------------------------------------------------------------------------------
 
 

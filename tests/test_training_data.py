@@ -214,13 +214,21 @@ def test_long_pairs_are_left_out_and_long_text_is_cut(tokens: Tokens) -> None:
     text = [Example(None, "ein Hund " * 9)]
     (whole,) = tokens.encode_targets([text[0].target])
     cut = encode(text, tokens, max_length=5)
-    assert [token for row in cut for token in row.target] == whole
-    assert max(len(row.target) + 1 for row in cut) == 5
+    predicted = [token for row in cut for token in row.target[1:]]
+    assert predicted == [*whole, tokens.eos]  # each token once, and one end
+    read = [token for row in cut for token in row.target[:-1]]
+    assert read == [tokens.bos, *whole]  # each from the one before it
+    assert [row.length for row in cut][:-1] == [5] * (len(cut) - 1)
+    assert 1 <= cut[-1].length <= 5
+    (short,) = encode(text, tokens, max_length=len(whole) + 1)
+    assert short.target == [tokens.bos, *whole, tokens.eos]
 
 
 ROWS = st.lists(
     st.builds(
-        lambda source, target: Row([0] * source, [0] * target), st.integers(1, 9), st.integers(0, 9)
+        lambda source, target: Row([0] * source, [0] * target),
+        st.integers(1, 9),
+        st.integers(2, 11),
     ),
     min_size=1,
     max_size=40,
@@ -232,14 +240,14 @@ def test_batches(rows: list[Row], tokens: int, epoch: int) -> None:
     found = batches(rows, tokens=tokens, seed=3, epoch=epoch)
     assert sorted(place for batch in found for place in batch) == list(range(len(rows)))
     for batch in found:
-        longest = max(max(len(rows[p].target) + 1, len(rows[p].source or ())) for p in batch)
+        longest = max(max(len(rows[p].target) - 1, len(rows[p].source or ())) for p in batch)
         assert len(batch) == 1 or len(batch) * longest <= tokens
     assert found == batches(rows, tokens=tokens, seed=3, epoch=epoch)
     assert len(found) == len(batches(rows, tokens=tokens, seed=4, epoch=epoch + 1))
 
 
 def test_a_batch_is_filled_up() -> None:
-    rows = [Row([0], [0] * 4)] * 6  # with their ends, 5 long
+    rows = [Row([0], [0] * 6)] * 6  # 5 tokens, each from those before it
     assert [len(batch) for batch in batches(rows, tokens=15, seed=0, epoch=0)] == [3, 3]
     assert [len(batch) for batch in batches(rows, tokens=14, seed=0, epoch=0)] == [2, 2, 2]
 

@@ -15,7 +15,13 @@ from zoo.cli import run
 from zoo.training.plot import plot_losses
 from zoo.training.progress import progress_of
 
-RECORD = {"step": 50.0, "loss": 2.5, "tokens_per_second": 1234.4, "valid_loss": math.log(8)}
+RECORD = {
+    "step": 50.0,
+    "loss": 2.5,
+    "learning_rate": 0.5,
+    "tokens_per_second": 1234.4,
+    "valid_loss": math.log(8),
+}
 
 
 class Terminal(io.StringIO):
@@ -58,11 +64,12 @@ def test_the_report_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_plot_has_a_line_for_each_loss(tmp_path: Path) -> None:
-    history = [{"step": float(n), "loss": 1.0 / n} for n in range(1, 9)]
+    history = [{"step": float(n), "loss": 1.0 / n, "learning_rate": 0.1 * n} for n in range(1, 9)]
     plot_losses(history, "toy", tmp_path / "without.svg")
     plot_losses([*history, RECORD], "toy", tmp_path / "with.svg")
     plot_losses(history, "toy", tmp_path / "again.svg")
     texts = {name: (tmp_path / f"{name}.svg").read_text() for name in ("without", "with", "again")}
     assert all(">training<" in text and ">toy<" in text for text in texts.values())
     assert [">held out<" in texts[name] for name in ("without", "with")] == [False, True]
+    assert all(">learning rate (dotted)<" in text for text in texts.values())
     assert texts["again"] == texts["without"]

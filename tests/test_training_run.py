@@ -115,6 +115,8 @@ def test_a_killed_run_goes_on(toy: Toy, digest: str, tmp_path: Path) -> None:
     folder = tmp_path / "out" / "checkpoints"
     assert checkpoints(folder)
     assert not (tmp_path / "out" / "model.safetensors").exists()
+    with pytest.raises(zoo.WeightsError, match=r"has not ended; `zoo train .*/out --resume` goes"):
+        zoo.load(tmp_path / "out")
     (folder / ".step-00000099.tmp").mkdir()  # as if it had been killed while it wrote that
     assert toy(resume=True)["content_digest"] == digest
     assert not list(folder.glob(".*"))
@@ -150,12 +152,18 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "toy.tsv").write_text("".join(f"{a}\t{b}!\n" for a, b in PAIRS))
-    for change in (
-        {"recipe": RECIPE.replace("lr = 1e-2", "lr = 2e-2")},
-        {"model": MODEL.replace("dropout = 0.1", "dropout = 0.2")},
-        {"data": other},
+    recipe = RECIPE.replace("lr = 1e-2", "lr = 2e-2").replace("clip_norm = 1.0\n", "")
+    with pytest.raises(zoo.TrainingError, match="of another recipe") as caught:
+        toy(resume=True, recipe=recipe.replace("valid = 4", "valid = 4\nheader = false"))
+    for told in (
+        "recipe.toml:16:6: note: `optimizer.lr` was 0.01 when the run began\n   16 | lr = 2e-2",
+        "recipe.toml:9:10: note: `data.header` was not stated when the run began\n",
+        "recipe.toml:22:2: note: `training.clip_norm` was 1.0 when the run began; it is gone\n",
     ):
-        with pytest.raises(zoo.TrainingError, match="of another recipe, model or data"):
+        assert told in str(caught.value)
+    assert str(caught.value).count("note: ") == 3
+    for change in ({"model": MODEL.replace("dropout = 0.1", "dropout = 0.2")}, {"data": other}):
+        with pytest.raises(zoo.TrainingError, match="of another model or other data"):
             toy(resume=True, **change)
     longer = RECIPE.replace("steps = 12", "steps = 14") + "[evaluation]\nbeam = 1\n"
     assert toy(resume=True, recipe=longer)["steps"] == 14
@@ -226,6 +234,7 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
         "train", tmp_path / "recipe.toml", "-o", tmp_path / "two", processes=2, timeout=300
     )
     assert said.count("step 12/12") == 1  # one of the two speaks
+    assert json.loads((tmp_path / "two" / "metrics.json").read_text())["processes"] == 2
     assert history(tmp_path / "two") == pytest.approx(history(tmp_path / "alone"), rel=1e-5)
     one, two = zoo.load(tmp_path / "alone"), zoo.load(tmp_path / "two")
     for name, tensor in one.state_dict().items():

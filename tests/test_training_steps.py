@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn, optim
-from toy_training import MODEL, PAIRS, RECIPE, write_toy
+from toy_training import MODEL, PAIRS, RECIPE, in_processes, write_toy
 
 import zoo
 from zoo.purpose import Generation
-from zoo.training.batches import Row
+from zoo.training.batches import Row, batches
 from zoo.training.encoding import encode
 from zoo.training.objective import collate, n_labels, summed_loss
 from zoo.training.optimization import make_optimizer, share_of_peak
@@ -59,55 +61,101 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(
     expected = 0.0
     for row in rows:
         assert row.source is not None
-        inputs = torch.tensor([[tokens.bos, *row.target]])
+        inputs = torch.tensor([row.target[:-1]])
         logits: Any = model(torch.tensor([list(row.source)]), inputs)
         log_p = logits[0] - logits[0].exp().sum(-1, keepdim=True).log()
-        for place, label in enumerate([*row.target, tokens.eos]):
+        for place, label in enumerate(row.target[1:]):
             q = torch.full((300,), smoothing / 300, dtype=torch.float64)
             q[label] += 1 - smoothing
             expected -= float(q @ log_p[place])
     batch = collate(rows, tokens, CPU)
     found = summed_loss(model, batch, label_smoothing=smoothing)
     assert float(found) == pytest.approx(expected, rel=1e-12)
-    assert n_labels(rows) == sum(len(row.target) + 1 for row in rows)
+    texts = tokens.encode_targets([example.target for example in examples])
+    assert [row.target for row in rows] == [[tokens.bos, *ids, tokens.eos] for ids in texts]
+    assert n_labels(rows) == sum(len(ids) + 1 for ids in texts)
 
 
-def test_the_load_of_experts_is_balanced(tmp_path: Path) -> None:
-    """One step of gradient descent on the cross-entropy and the auxiliary loss, in plain PyTorch;
-    the log tells the cross-entropy."""
+@pytest.mark.parametrize(
+    ("pad_id", "processes", "shard"),
+    [("pad_id = 0", 1, "false"), ("", 1, "false"), ("", 2, "false"), ("pad_id = 0", 2, "true")],
+    ids=["pad_id", "no pad_id", "two processes", "shards"],
+)
+def test_the_load_of_experts_is_balanced(
+    tmp_path: Path, pad_id: str, processes: int, shard: str
+) -> None:
+    """One step of gradient descent on the cross-entropy and the auxiliary loss, in plain PyTorch,
+    row by row, so that there is no padding; the log tells the cross-entropy."""
     moe = 'ffn = { kind = "moe", n_experts = 4, top_k = 2, auxiliary_loss = 0.5 }'
-    spec = f"{MODEL.replace('dropout = 0.1', '')}\n{moe}"
+    spec = f"{MODEL.replace('dropout = 0.1', '').replace('pad_id = 0', pad_id)}\n{moe}"
     recipe = re.sub(r"(steps|log_every) = .*", r"\1 = 1", RECIPE)
     recipe = re.sub(r"(label_smoothing|clip_norm|valid|average) = .*", "", recipe)
     recipe = re.sub(r"\[schedule\][^[]*", '[schedule]\nkind = "constant"\n', recipe)
     recipe = recipe.replace('"adamw"', '"sgd"').replace("lr = 1e-2", "lr = 0.5")
-    recipe = recipe.replace("batch_tokens = 300", "batch_tokens = 100_000")
-    told = zoo.train(write_toy(tmp_path, recipe, spec), output=tmp_path / "run")
-    trained = zoo.load(tmp_path / "run").state_dict()
+    recipe = recipe.replace("batch_tokens = 300", f"batch_tokens = 100_000\nshard = {shard}")
+    path, output = write_toy(tmp_path, recipe, spec), tmp_path / "run"
+    if processes == 1:
+        zoo.train(path, output=output)
+    else:
+        in_processes("train", path, "-o", output, processes=processes, timeout=300)
+    told = json.loads((output / "metrics.json").read_text())
+    trained = zoo.load(output).state_dict()
 
     model = zoo.build(spec, seed=0).train()
-    sides = Generation(target_vocab=300, source_vocab=300, has_source=True, pad_id=0)
-    tokens = read_tokens(tmp_path / "run", Bpe(), sides)
+    sides = Generation(target_vocab=300, source_vocab=300, has_source=True)
+    tokens = read_tokens(output, Bpe(), sides)
     rows = encode(EXAMPLES, tokens, max_length=256)
-    loss = summed_loss(model, collate(rows, tokens, CPU), label_smoothing=0.0) / n_labels(rows)
-    layers = (model.encoder.layers[0].ffn, model.decoder.layers[0].ffn)
-    (loss + sum(layer.auxiliary_loss for layer in layers)).backward()
-    assert told is not None
-    assert told["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert len({len(row.target) for row in rows}) > 1
+    (order,) = batches(rows, tokens=100_000, seed=0, epoch=0)
+    total = loss = torch.zeros(())
+    for process in range(processes):
+        mine = [rows[place] for place in order[process::processes]]
+        cross_entropy, balance = row_by_row(model, mine, tokens)
+        loss = loss + cross_entropy
+        total = total + cross_entropy + 0.5 * balance * n_labels(mine)
+    (total / n_labels(rows)).backward()
+    assert told["loss"] == pytest.approx(loss.item() / n_labels(rows), rel=1e-5)
     for name, weight in model.named_parameters():
         expected = weight.detach() - 0.5 * weight.grad
         torch.testing.assert_close(trained[name], expected, rtol=1e-5, atol=1e-5, msg=name)
 
 
+def row_by_row(
+    model: nn.Module, rows: Sequence[Row], tokens: Tokens
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The summed cross-entropy of these rows, each alone, and the balance of their experts
+    (Fedus et al. 2021, equations 4 to 6) over all their tokens, summed over the layers."""
+    routed: dict[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    routers = [model.encoder.layers[0].ffn.router, model.decoder.layers[0].ffn.router]
+    hooks = [
+        router.register_forward_hook(
+            lambda router, _, found: routed.setdefault(router, []).append(found[1:])
+        )
+        for router in routers
+    ]
+    loss = sum(summed_loss(model, collate([row], tokens, CPU), label_smoothing=0.0) for row in rows)
+    for hook in hooks:
+        hook.remove()
+    balance = torch.zeros(())
+    for calls in routed.values():
+        chosen, scores = (torch.cat(parts) for parts in zip(*calls, strict=True))
+        counts = torch.bincount(chosen.flatten(), minlength=4)
+        balance = balance + 4 * (counts / counts.sum() * scores.mean(0)).sum()
+    return loss, balance
+
+
 def test_each_side_is_filled_up_with_its_own_padding(tokens: Tokens) -> None:
-    rows = [Row([5, 6, 7], [8]), Row([9], [10, 11])]
-    batch = collate(rows, replace(tokens, source_pad=3, pad=4, bos=1, eos=2), CPU)
+    rows = [Row([5, 6, 7], [1, 8, 2]), Row([9], [1, 10, 11, 2])]
+    batch = collate(rows, replace(tokens, source_pad=3, pad=4), CPU)
     assert batch.source is not None
     assert [side.tolist() for side in batch.source] == [
         [[5, 6, 7], [9, 3, 3]],
         [[True, True, True], [True, False, False]],
     ]
     assert batch.inputs.tolist() == [[1, 8, 4], [1, 10, 11]]
+    assert batch.target_mask is not None
+    assert batch.target_mask.tolist() == [[True, True, False], [True, True, True]]
+    assert collate([rows[0]], tokens, CPU).target_mask is None
     assert batch.labels.tolist() == [[8, 2, -100], [10, 11, 2]]
 
 

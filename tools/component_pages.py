@@ -9,7 +9,8 @@ import json
 import re
 from inspect import getfile
 from pathlib import Path
-from typing import Any
+
+from schema_words import cell, described
 
 import zoo
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
@@ -94,7 +95,7 @@ def fields(cls: type[Component], without: str = "") -> list[str]:
     docs = field_docs(cls)
     rows = [
         f"| `{name}` | {value_of(cls, name, mark)} | {default_of(cls, name, mark)} | "
-        f"{' '.join(docs.get(name, '').split()).replace('|', chr(92) + '|')} |"
+        f"{cell(docs.get(name, ''))} |"
         for name, mark in fields_of(cls).items()
         if name not in ("kind", without) and mark is not GIVEN
     ]
@@ -113,26 +114,6 @@ def value_of(cls: type[Component], name: str, mark: object) -> str:
         return "table"
     schema, _ = plain_value(cls, name)
     return described(schema) + (" (shared)" if mark is SHARED else "")
-
-
-def described(schema: dict[str, Any]) -> str:
-    """A JSON Schema in a few words."""
-    if "enum" in schema or "const" in schema:
-        values = schema.get("enum", [schema.get("const")])
-        return ", ".join(f"`{json.dumps(value)}`" for value in values)
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            return " or ".join(dict.fromkeys(described(choice) for choice in schema[key]))
-    if schema.get("type") == "array":
-        return f"list of {described(schema.get('items', {}))}"
-    bounds = {
-        "minimum": "at least",
-        "exclusiveMinimum": "above",
-        "maximum": "at most",
-        "exclusiveMaximum": "below",
-    }
-    told = [f"{word} {schema[key]:g}" for key, word in bounds.items() if key in schema]
-    return " ".join([str(schema.get("type", "as in the meaning")), *told])
 
 
 def default_of(cls: type[Component], name: str, mark: object) -> str:

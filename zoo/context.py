@@ -15,6 +15,7 @@ class LayerContext(NamedTuple):
 
     Args:
         mask: for self-attention: boolean, True = attend, broadcasts to (batch, heads, query, key).
+        tokens: which tokens are no padding, boolean, (batch, length); None for all.
         places: where the tokens that are no padding are in the flat list of all; None where maps
             of single tokens are computed for all.
         causal: self-attention sees no later position; joined with `mask`.
@@ -32,6 +33,7 @@ class LayerContext(NamedTuple):
     """
 
     mask: torch.Tensor | None = None
+    tokens: torch.Tensor | None = None
     places: torch.Tensor | None = None
     causal: bool = False
     positions: torch.Tensor | None = None

@@ -1,4 +1,4 @@
-"""What a description says of its fields: the string below each of them in the source."""
+"""What a class of pydantic says of its fields: the string below each of them in the source."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import textwrap
 from functools import cache
 from itertools import pairwise
 
-from zoo.component import Component
+from pydantic import BaseModel
 
 
 @cache
-def field_docs(cls: type[Component]) -> dict[str, str]:
-    """The docstring of each field of a description, its parents' included; where the source is not
-    at hand there are none."""
+def field_docs(cls: type[BaseModel]) -> dict[str, str]:
+    """The docstring of each field of a component's description or of a recipe's table, its parents'
+    included; where the source is not at hand there are none."""
     found: dict[str, str] = {}
     for parent in reversed(cls.__mro__):
-        if issubclass(parent, Component) and parent is not Component:
+        if issubclass(parent, BaseModel) and parent is not BaseModel:
             found |= _own_docs(parent)
     return found
 
 
-def class_doc(cls: type[Component]) -> str:
-    """The docstring of a description, without those of its parents."""
+def class_doc(cls: type[BaseModel]) -> str:
+    """The docstring of a class, without those of its parents."""
     return inspect.cleandoc(cls.__doc__ or "")
 
 
 @cache
-def _own_docs(cls: type[Component]) -> dict[str, str]:
+def _own_docs(cls: type[BaseModel]) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except (OSError, TypeError, SyntaxError):

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 from zoo.errors import nearest, quoted
+from zoo.model_files import RECIPE
+from zoo.training.files import CHECKPOINTS
 from zoo.weights_file import FILE_NAME, INDEX_NAME
 
 _MOST = 4
@@ -25,6 +27,9 @@ def inside(folder: Path) -> str:
         return "the folder is empty"
     if folder / FILE_NAME in paths or folder / INDEX_NAME in paths:
         return of_saved(folder)
+    if {folder / RECIPE, folder / CHECKPOINTS} <= {*paths}:
+        going_on = f"`zoo train RECIPE -o {folder} --resume` goes on with it"
+        return f"the training in it has not ended; {going_on}"
     if found := [path for path in paths if _is_meant(path)]:
         return f"name what is meant: {_listed(found)}"
     if folder / _CHECKPOINT in paths:

@@ -144,6 +144,12 @@ class FeedForward(Sublayer):
         """Whether a position's output depends on later ones, in a causal stack too."""
         return False
 
+    @property
+    def takes_mask(self) -> bool:
+        """Whether `forward` takes `mask` too: boolean, False = padding, (batch, length), or None
+        where there is none."""
+        return False
+
 
 class Position(Plugin):
     """Tells positions apart: added to the embeddings, or used inside attention.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from zoo.document import Document, KeyPath
 from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, dotted, meant, quoted
@@ -76,10 +76,11 @@ class Usage:
                 continue
             elif key in known:
                 message = f"{quoted(key)}{inside} has no effect: all that read it state their own"
-                hint = "remove it, or the nearer values"
+                nearer = list(self.nearer.get(entry, {}).values())
+                hint = self._over(table.path, nearer) or "remove it, or the nearer values"
                 notes = tuple(
                     (f"{quoted(key)} is stated nearer here", other.place(value=False))
-                    for other in self.nearer.get(entry, {}).values()
+                    for other in nearer
                 )
                 findings.add(Problem(message, entry.place(value=False), hint, notes))
             else:
@@ -87,6 +88,21 @@ class Usage:
                 home = self._home_of(key, table.path) if len(findings) < MAX_SHOWN else None
                 message = f"unknown key {quoted(key)}{inside}"
                 findings.add(Problem(message, entry.place(value=False), home))
+
+    def _over(self, table: KeyPath, nearer: Sequence[Leaf | Table]) -> str | None:
+        """How a rule for single layers goes over what the stack's own tables state: at the same
+        place, in the rule."""
+        numbers = [place for place, part in enumerate(table) if isinstance(part, int)]
+        if not numbers:
+            return None
+        rule, stack = table[: numbers[0] + 1], table[: numbers[0] - 1]
+        for other in nearer:
+            inside = other.path[len(stack) :]
+            if other.path[: len(stack)] == stack and inside[0] in self.known.get(rule, ()):
+                return (
+                    f"to go over that in these layers, write `{dotted(inside)} = ...` in the rule"
+                )
+        return None
 
     def _tables_with(self, key: str) -> list[KeyPath]:
         """Where below the top level some component looks for a key."""

@@ -24,6 +24,9 @@ def value_message(*same: ErrorDetails) -> str:
     first = same[0]
     if first["type"] in ("value_error", "contradiction"):
         return first["msg"].removeprefix("Value error, ")
+    if first["type"] in ("too_short", "too_long"):  # "Tuple should have at least 1 item after ..."
+        bound = first["msg"].partition(" should have ")[2].partition(" after ")[0]
+        return f"must have {bound}, not {first.get('ctx', {})['actual_length']}"
     expected = dict.fromkeys(_expected(details) for details in same)
     return f"must be {' or '.join(expected)}, not {described(first['input'])}"
 

@@ -180,6 +180,7 @@ class Residual(Block):
             reads_scheme=self.reads is not None,
             takes_global_tokens=self.takes_global_tokens,
             incremental=not self.not_incremental,
+            ffn_takes_mask=self.ffn.takes_mask,
             dropout=self.dropout,
             parallel=self.arrangement == "parallel",
             shared_norm=not self.ffn.norms,

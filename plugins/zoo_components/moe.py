@@ -179,8 +179,13 @@ class MixtureOfExperts(Activated, FeedForward):
     shared_average: bool = False
     """Whether the sum with the shared expert's output is halved (Cohere 2 MoE)."""
     auxiliary_loss: NotNegative = 0.0
-    """The coefficient of the load-balancing loss of Fedus et al. (2021, arXiv:2101.03961). `zoo
-    train` adds it to the loss; a training loop of your own adds `zoo.auxiliary_loss(model)`."""
+    """The coefficient of the load-balancing loss of Fedus et al. (2021, arXiv:2101.03961), in which
+    padding does not count. `zoo train` adds it to the loss; a training loop of your own adds
+    `zoo.auxiliary_loss(model)`."""
+
+    @property
+    def takes_mask(self) -> bool:
+        return self.auxiliary_loss > 0
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -260,19 +260,25 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
 
 
 @click.command()
+@click.argument("what", type=click.Choice(["spec", "recipe"]), default="spec")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the schema.")
 @click.pass_obj
-def schema(layers: Layers, output: Path | None) -> None:
+def schema(layers: Layers, what: str, output: Path | None) -> None:
     """Print the JSON Schema of specs, for editors.
 
-    It knows the installed plugins.
+    It knows the installed plugins. With `recipe` it is that of recipes for training.
     """
     from zoo.atomic import write_text
     from zoo.schema import schema_text, spec_schema
 
-    made, problems = spec_schema(layers())
-    for problem in problems:
-        click.echo(problem.render(), err=True)
+    if what == "recipe":
+        from zoo.training.schema import recipe_schema
+
+        made = recipe_schema()
+    else:
+        made, problems = spec_schema(layers())
+        for problem in problems:
+            click.echo(problem.render(), err=True)
     text = schema_text(made)
     if output is None:
         sys.stdout.write(text)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zoo.cli.options import Layers, json_option
+from zoo.cli.options import Layers, complete_models, json_option
 from zoo.cli.output import print_report
 
 
@@ -57,29 +57,57 @@ def train(
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("model", shell_complete=complete_models)
 @click.option(
     "-d",
     "--data",
-    metavar="DIR",
+    metavar="PATH",
     type=click.Path(path_type=Path),
-    help="Folder of the data files.  [default: FOLDER]",
+    help="Folder of the recipe's data files, or a file of text.  [default: MODEL]",
+)
+@click.option(
+    "--window",
+    metavar="TOKENS",
+    type=click.IntRange(min=1),
+    help="Of a text as a whole: how much is read at once.  [default: 1024, or all positions]",
+)
+@click.option(
+    "--stride",
+    metavar="TOKENS",
+    type=click.IntRange(min=1),
+    help="By how much the window moves on.  [default: half of it]",
 )
 @json_option
 @click.pass_obj
-def score(layers: Layers, folder: Path, data: Path | None, as_json: bool) -> None:
-    """Measure a trained model again.
+def score(
+    layers: Layers,
+    model: str,
+    data: Path | None,
+    window: int | None,
+    stride: int | None,
+    as_json: bool,
+) -> None:
+    """Measure a model: BLEU of translations, perplexity of text.
 
-    That in FOLDER, on the test data of its recipe.
+    MODEL is a folder that `zoo train` has made, which is measured on the test data of its recipe;
+    or, with a file of text, any decoder with a tokenizer.
     """
     from zoo.training.scores import score as measure
 
     gc.enable()
-    report = measure(folder, data=data, registry=layers())
+    report = measure(model, data=data, window=window, stride=stride, registry=layers())
     print_report(as_json, report, _score_text)
 
 
 def _score_text(report: dict[str, Any]) -> str:
+    if "perplexity" in report:
+        text = (
+            f"perplexity: {report['perplexity']:.4g} on {report['tokens']:,} tokens, "
+            f"{report['bits_per_byte']:.4f} bits for each of {report['bytes']:,} bytes"
+        )
+        if "window" in report:
+            text += f" (window {report['window']:,}, stride {report['stride']:,})"
+        return text
     return f"BLEU: {report['bleu']:.2f} on {report['pairs']:,} pairs ({report['signature']})"
 
 
@@ -89,10 +117,11 @@ def _text(report: dict[str, Any]) -> str:
         for key, label in (("loss", "training"), ("valid_loss", "held out"), ("test_loss", "test"))
         if key in report
     ]
+    many = f", {report['processes']} processes" if report["processes"] > 1 else ""
     lines = [
-        f"{report['name']}: {report['parameters']:,} parameters, {report['steps']:,} steps",
+        f"{report['name']}: {report['parameters']:,} parameters, {report['steps']:,} steps{many}",
         f"loss: {', '.join(losses)}",
     ]
-    if "bleu" in report:
+    if "bleu" in report or "perplexity" in report:
         lines.append(_score_text(report))
     return "\n".join([*lines, report["path"], report["content_digest"]])

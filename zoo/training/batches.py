@@ -10,16 +10,17 @@ import numpy as np
 
 
 class Row(NamedTuple):
-    """One example as ids: of the source if there is one, and of the target, without its begin and
-    end."""
+    """One example as ids: of the source if there is one, and of the target, with its begin and its
+    end. Each of the target is predicted from those before it, but for the first. A piece of a
+    longer text begins with the last token of the piece before."""
 
     source: Sequence[int] | None
     target: Sequence[int]
 
     @property
     def length(self) -> int:
-        """Tokens of the longer side. A target is one longer, by its end."""
-        return max(len(self.target) + 1, len(self.source or ()))
+        """Tokens of the longer side, as the model sees them."""
+        return max(len(self.target) - 1, len(self.source or ()))
 
 
 def batches(rows: Sequence[Row], *, tokens: int, seed: int, epoch: int) -> list[list[int]]:

@@ -54,6 +54,18 @@ def read_data(
     return Splits(train=rest, valid=valid or valid_taken, test=test or test_taken)
 
 
+def read_lines(path: Path) -> list[Example]:
+    """Each line of a text that is not empty. Raises as `read_data`."""
+    return _examples((_Line(None, line.text.strip(), line) for line in _lines(path)), path)
+
+
+def read_whole(path: Path) -> str:
+    """A text as it stands. Raises as `read_data`."""
+    for _ in _lines(path):
+        pass  # what is not UTF-8 is told with its place
+    return path.read_bytes().decode("utf-8-sig")
+
+
 Read = Callable[[Any], list[Example]]
 
 
@@ -69,11 +81,7 @@ def _(data: Tsv, folder: Path) -> Read:
 
 @_reader.register
 def _(data: Text, folder: Path) -> Read:
-    def read(name: str) -> list[Example]:
-        lines = (_Line(None, line.text.strip(), line) for line in _lines(folder / name))
-        return _examples(lines, folder / name)
-
-    return read
+    return lambda name: read_lines(folder / name)
 
 
 @_reader.register

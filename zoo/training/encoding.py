@@ -11,16 +11,18 @@ from zoo.training.tokens import Tokens
 
 def encode(examples: Sequence[Example], tokens: Tokens, *, max_length: int) -> list[Row]:
     """The ids of examples. Pairs with a side that is longer than `max_length`, begin or end
-    included, are left out; text is cut into pieces."""
-    targets = tokens.encode_targets([example.target for example in examples])
+    included, are left out; text is cut into pieces, of which the last has the end."""
+    found = tokens.encode_targets([example.target for example in examples])
+    targets = [[tokens.bos, *ids, tokens.eos] for ids in found]
     sources = [example.source for example in examples if example.source is not None]
     if not sources:
-        return [Row(None, piece) for ids in targets for piece in _pieces(ids, max_length - 1)]
+        return [Row(None, piece) for ids in targets for piece in _pieces(ids, max_length)]
     pairs = zip(tokens.encode_sources(sources), targets, strict=True)
     rows = (Row(source, target) for source, target in pairs)
     return [row for row in rows if row.length <= max_length]
 
 
 def _pieces(ids: Sequence[int], length: int) -> Iterator[Sequence[int]]:
-    for start in range(0, len(ids), max(1, length)):
-        yield ids[start : start + length]
+    """Stretches with `length` tokens that are predicted from the one before, each token once."""
+    for start in range(0, len(ids) - 1, length):
+        yield ids[start : start + length + 1]

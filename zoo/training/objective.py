@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from zoo.auxiliary import has_auxiliary_loss
 from zoo.training.batches import Row
 from zoo.training.tokens import Tokens
 
@@ -23,11 +24,13 @@ class Batch(NamedTuple):
     Args:
         source: ids (batch, source length), and which of them are no padding; None for text.
         inputs: ids (batch, target length): the begin, then the target.
+        target_mask: which of the inputs are no padding; None where there is no padding.
         labels: ids (batch, target length): the target, then the end; `IGNORED` at padding.
     """
 
     source: tuple[torch.Tensor, torch.Tensor] | None
     inputs: torch.Tensor
+    target_mask: torch.Tensor | None
     labels: torch.Tensor
 
 
@@ -39,9 +42,10 @@ def collate(rows: Sequence[Row], tokens: Tokens, device: torch.device) -> Batch:
         ids = _padded(sources, tokens.source_pad)
         real = _padded([[1] * len(row) for row in sources], 0).bool()
         source = ids.to(device), real.to(device)
-    inputs = _padded([[tokens.bos, *row.target] for row in rows], tokens.pad)
-    labels = _padded([[*row.target, tokens.eos] for row in rows], IGNORED)
-    return Batch(source, inputs.to(device), labels.to(device))
+    inputs = _padded([row.target[:-1] for row in rows], tokens.pad)
+    labels = _padded([row.target[1:] for row in rows], IGNORED)
+    mask = None if bool((labels != IGNORED).all()) else (labels != IGNORED).to(device)
+    return Batch(source, inputs.to(device), mask, labels.to(device))
 
 
 def without_labels(batch: Batch) -> Batch:
@@ -51,17 +55,20 @@ def without_labels(batch: Batch) -> Batch:
 
 def n_labels(rows: Sequence[Row]) -> int:
     """How many tokens of these rows are learned: the targets and their ends."""
-    return sum(len(row.target) + 1 for row in rows)
+    return sum(len(row.target) - 1 for row in rows)
 
 
 def summed_loss(model: nn.Module, batch: Batch, *, label_smoothing: float) -> torch.Tensor:
     """The cross-entropy in nats, summed over the tokens of a batch; a scalar, in float32 at
     least."""
+    # Padding is at the end, where no token sees it. A mask slows attention down, so the model is
+    # given one only where it counts tokens.
+    target_mask = batch.target_mask if has_auxiliary_loss(model) else None
     if batch.source is None:
-        logits: Any = model(batch.inputs)
+        logits: Any = model(batch.inputs, target_mask=target_mask)
     else:
         ids, mask = batch.source
-        logits = model(ids, batch.inputs, source_mask=mask)
+        logits = model(ids, batch.inputs, source_mask=mask, target_mask=target_mask)
     return F.cross_entropy(
         logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32)),
         batch.labels.flatten(),

@@ -10,7 +10,8 @@ from zoo.training.extras import imported
 
 
 def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -> None:
-    """Draw the loss of each log point, and those on the held-out data, into an SVG file.
+    """Draw the loss of each log point, those on the held-out data, and the learning rate, into an
+    SVG file.
 
     Raises:
         TrainingError: matplotlib is not installed.
@@ -26,6 +27,11 @@ def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -
     axes.set(title=name, xlabel="step", ylabel="cross-entropy of a token, nats")
     axes.grid(alpha=0.3)
     axes.legend()
+    rates = [(record["step"], record["learning_rate"]) for record in history]
+    beside = axes.twinx()
+    beside.plot(*zip(*rates, strict=True), color="0.6", linestyle=":")
+    beside.set_ylim(bottom=0)
+    beside.set_ylabel("learning rate (dotted)", color="0.4")
     # Text stays text, and the same history gives the same file.
     style = {"svg.fonttype": "none", "svg.hashsalt": name}
     with imported("matplotlib").rc_context(style), new_file(path) as file:

@@ -6,10 +6,10 @@ the kind picks it. Problems have their places, all of a file in one pass, as tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -33,14 +33,16 @@ from zoo.training.tables import (
 )
 from zoo.value_errors import nearest_literal, value_message
 
-_KINDS: Mapping[str, Mapping[str, type[Table]]] = {
+KINDS: Mapping[str, Mapping[str, type[Table]]] = {
     "data": DATA,
     "tokenizer": TOKENIZERS,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
 }
-_TABLES: Mapping[str, type[Table]] = {"training": Training, "evaluation": Evaluation}
-OF_RECIPES = ("model", *_KINDS, *_TABLES)
+"""The tables whose key `kind` picks their class."""
+TABLES: Mapping[str, type[Table]] = {"training": Training, "evaluation": Evaluation}
+"""The tables of one class."""
+OF_RECIPES = ("model", *KINDS, *TABLES)
 """Keys that recipes have and specs do not."""
 
 
@@ -81,8 +83,8 @@ def recipe_of(document: Document) -> Recipe:
             raise SpecError(Problem(message, document.place((key,)), hint))
     reader = _Reader(document)
     tables = {
-        **{name: reader.of_kind(name, kinds) for name, kinds in _KINDS.items()},
-        **{name: reader.table(name, cls) for name, cls in _TABLES.items()},
+        **{name: reader.of_kind(name, kinds) for name, kinds in KINDS.items()},
+        **{name: reader.table(name, cls) for name, cls in TABLES.items()},
     }
     rest = {key: value for key, value in document.data.items() if key not in tables}
     head = reader.make(Head, rest, (), known=(*Head.model_fields, *tables))
@@ -162,6 +164,10 @@ class _Reader:
             keys = [key for key in details.get("ctx", {}).get("keys", ()) if key in value]
             place = self.document.place((*path, *keys[:1]), value=bool(keys))
             self.findings.add(Problem(value_message(details), place))
+        elif details["type"] == "missing" and isinstance(details["loc"][-1], int):
+            place = self.document.place(where, value=True)
+            message = f"`{details['loc'][0]}` must have more items than {details['loc'][-1]}"
+            self.findings.add(Problem(message, place))
         elif details["type"] == "missing":
             name, place = details["loc"][-1], self.document.place(where)
             self.findings.add(Problem(f"the key `{name}` is missing", place, f"add `{name} = ...`"))
@@ -180,8 +186,10 @@ def _walk(value: Any, location: Sequence[str | int]) -> KeyPath:
     union, or a key that is missing."""
     path: list[str | int] = []
     for part in location:
-        inside = part in value if isinstance(value, dict) else isinstance(part, int)
-        if inside and isinstance(value, dict | list):
-            value = cast("Any", value)[part]
+        keys: Container[object] = ()
+        if isinstance(value, dict | list):
+            keys = value if isinstance(value, dict) else range(len(value))
+        if part in keys:
+            value = value[part]
             path.append(part)
     return tuple(path)

@@ -12,10 +12,12 @@ import torch
 
 from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
+from zoo.document import dotted
 from zoo.errors import Problem, TrainingError
 from zoo.model_files import RECIPE
 from zoo.saving import save
 from zoo.training.batches import Row
+from zoo.training.changes import changes, deciding
 from zoo.training.checkpoints import (
     checkpoints,
     read_checkpoint,
@@ -31,7 +33,7 @@ from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses
 from zoo.training.progress import Silent, progress_of
 from zoo.training.recipe import Recipe
-from zoo.training.scores import score_translations
+from zoo.training.scores import score_lines, score_translations
 from zoo.training.split import Splits
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
@@ -99,11 +101,14 @@ class Run:
             return 0
         state = read_state(found[-1])
         if state["run"] != self.identity:
+            changed = changes(self.folder / RECIPE, self.recipe.document)
+            what = "another recipe" if changed else "another model or other data"
             raise TrainingError(
                 Problem(
-                    f"the checkpoint {str(found[-1])!r} is of another recipe, model or data",
+                    f"the checkpoint {str(found[-1])!r} is of {what}",
                     help="only `steps` and `[evaluation]` may change; begin anew with another `-o` "
                     "or train a finished model further, with its folder as the `model`",
+                    related=changed,
                 )
             )
         read_checkpoint(found[-1], self.learner)
@@ -113,10 +118,8 @@ class Run:
     @cached_property
     def identity(self) -> str:
         """A digest of all that decides the weights of a step, the machine apart."""
-        document = self.recipe.document.data
-        training = {k: v for k, v in document.get("training", {}).items() if k != "steps"}
-        tables = {k: v for k, v in document.items() if k != "evaluation"}
-        told = json.dumps({**tables, "training": training}, sort_keys=True)
+        stated = deciding(self.recipe.document)
+        told = json.dumps({dotted(path): value for path, value in stated.items()}, sort_keys=True)
         digest = hashlib.sha256(f"{told}\0{self.learner.spec.digest}".encode())
         for row in self.train:
             digest.update(json.dumps(row).encode())
@@ -132,9 +135,10 @@ class Run:
             return None
         model = self.result(weights)
         metrics["content_digest"] = save(model, self.folder)
-        if self.test and self.test[0].source is not None:
+        if self.test:
+            measure = score_lines if self.test[0].source is None else score_translations
             on_device = model.float().to(self.learner.accelerator.device)
-            metrics |= score_translations(on_device, self.tokens, self.splits.test, self.recipe)
+            metrics |= measure(on_device, self.tokens, self.splits.test, self.recipe)
         plot_losses(self.loop.history, self.recipe.head.name, self.folder / PLOT)
         history = {"history": self.loop.history}
         write_text(self.folder / METRICS, json.dumps(metrics | history, indent=1) + "\n")
@@ -147,6 +151,7 @@ class Run:
             "path": str(self.folder / FILE_NAME),
             "parameters": self.learner.spec.n_parameters,
             "steps": self.recipe.training.steps,
+            "processes": self.learner.accelerator.num_processes,
             "examples": {"train": len(self.train), **{k: len(v) for k, v in parts.items()}},
             "loss": self.loop.history[-1]["loss"],
             **{f"{name}_loss": self.loop.mean_loss(rows) for name, rows in parts.items() if rows},

@@ -1,4 +1,4 @@
-"""How good a model's translations are."""
+"""How good a trained model is: its translations, or how well it predicts text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from typing import Any
 
 import torch
 
-from zoo.errors import Place, Problem, TrainingError
+from zoo.errors import InputError, Place, Problem, TrainingError
+from zoo.found_weights import find_weights
 from zoo.generation import Beam, generate
+from zoo.generation.evaluating import evaluating
 from zoo.loading import load
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
+from zoo.running.perplexity import perplexity, told_of
+from zoo.running.text_model import TextModel
 from zoo.training.batches import Row, batches
+from zoo.training.data import read_lines, read_whole
+from zoo.training.encoding import encode
 from zoo.training.extras import imported
+from zoo.training.objective import collate, n_labels, summed_loss
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.split import Example
 from zoo.training.start import find_data
@@ -23,40 +30,94 @@ from zoo.transformer import Transformer
 
 
 def score(
-    folder: str | Path,
+    model: str | Path,
     *,
     data: str | Path | None = None,
+    window: int | None = None,
+    stride: int | None = None,
     device: str | torch.device = "cpu",
     registry: Registry | None = None,
 ) -> dict[str, Any]:
-    """Measure a trained model again, on the test data of its recipe.
+    """Measure a model: its translations, or how well it predicts a text.
+
+    A model that was trained by a recipe is measured on the test data of the recipe: a translator by
+    BLEU, a language model by its perplexity. With a file of text as `data`, any decoder with a
+    tokenizer is measured: on each line, if its recipe has learned from lines, and else on the text
+    as a whole.
 
     Args:
-        folder: what `zoo.train` has left: the weights, the tokenizer and the recipe.
-        data: what the names of data files are relative to; the folder unless given.
+        model: a folder, or the name of a registered model.
+        data: what the names of the recipe's data files are relative to, the model's folder unless
+            given; or a file of text.
+        window, stride: of a text as a whole, as `zoo.running.perplexity.perplexity`.
         device: where it computes; in float32.
         registry: where names are looked up; the layers around the working directory unless given.
 
     Returns:
-        As `score_translations`.
+        As `score_translations`, `score_lines` or `zoo.running.perplexity.perplexity`.
 
     Raises:
         SpecError, WeightsError: the recipe or the weights are damaged.
-        TrainingError: the data or the tokenizer is; or there are no pairs to measure on.
+        TrainingError: the data or the tokenizer is; or there is nothing to measure on.
+        InputError: the model does not predict text.
     """
-    folder = Path(folder)
     registry = load_registry() if registry is None else registry
-    if not (folder / RECIPE).is_file():
-        hint = "name a folder that `zoo train` has made: its recipe tells the test data"
+    folder = Path(model)
+    if not folder.is_dir():
+        folder = find_weights(model, registry).path.parent
+    options: dict[str, Any] = {"device": device, "dtype": torch.float32, "registry": registry}
+    if (folder / RECIPE).is_file():
+        if window is not None or stride is not None:
+            raise InputError("a window is of a text as a whole, and this recipe's text are lines")
+        return _by_recipe(folder, load(model, **options), data)
+    if data is None or Path(data).is_dir():
+        hint = (
+            "name a folder that `zoo train` has made: its recipe tells the test data; or, for a "
+            "decoder, a file of text: `--data FILE`"
+        )
         raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(folder)), hint))
+    text = read_whole(Path(data))
+    return perplexity(TextModel.load(model, **options), text, window=window, stride=stride)
+
+
+def _by_recipe(folder: Path, model: Transformer, data: str | Path | None) -> dict[str, Any]:
+    """The scores of a model that was trained by the recipe in its folder."""
     recipe = read_recipe(folder / RECIPE)
-    model = load(folder, device=device, dtype=torch.float32, registry=registry)
     sides = model.spec.model.generation
-    test = find_data(recipe, folder if data is None else Path(data)).test
-    if sides is None or not test or test[0].source is None:
-        place = recipe.document.place(("data", "test"), value=True)
-        raise TrainingError(Problem("the recipe has no test data of pairs", place))
-    return score_translations(model, read_tokens(folder, recipe.tokenizer, sides), test, recipe)
+    if sides is None:
+        raise InputError(f"{model.spec.name} is not the model that this recipe has trained")
+    where = folder if data is None else Path(data)
+    if where.is_dir():
+        test = find_data(recipe, where).test
+        if not test:
+            place = recipe.document.place(("data", "test"), value=True)
+            raise TrainingError(Problem("the recipe has no test data", place))
+    elif sides.has_source:
+        hint = "name the folder of the data files: a translator is measured on pairs"
+        raise TrainingError(Problem("this is no folder", Place(str(where)), hint))
+    else:
+        test = read_lines(where)
+    tokens = read_tokens(folder, recipe.tokenizer, sides)
+    if sides.has_source:
+        return score_translations(model, tokens, test, recipe)
+    return score_lines(model, tokens, test, recipe)
+
+
+def score_lines(
+    model: Transformer, tokens: Tokens, test: Sequence[Example], recipe: Recipe
+) -> dict[str, Any]:
+    """The perplexity of lines as `zoo.running.perplexity.told_of` tells it: each by itself, with
+    its end, which is a token and a byte; those longer than `max_length` in pieces, as they are
+    learned from."""
+    rows = encode(test, tokens, max_length=recipe.training.max_length)
+    device = next(model.parameters()).device
+    nats = 0.0
+    with torch.inference_mode(), evaluating(model):
+        for places in batches(rows, tokens=recipe.evaluation.batch_tokens, seed=0, epoch=0):
+            batch = collate([rows[place] for place in places], tokens, device)
+            nats += float(summed_loss(model, batch, label_smoothing=0.0))
+    n_bytes = sum(len(f"{example.target}\n".encode()) for example in test)
+    return told_of(nats, n_labels(rows), n_bytes)
 
 
 def score_translations(

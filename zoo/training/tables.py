@@ -30,7 +30,8 @@ class Head(Table):
     format: Literal[1]
     """The version of this format."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-    """What the trained model is called."""
+    """What the run is called, and its folder unless `-o` names another. The model keeps the name
+    in its spec."""
     model: str
     """What is trained: a spec file in the recipe's folder, a named model, or a saved model, whose
     weights then are the start."""
@@ -52,9 +53,10 @@ class Tsv(Table):
     header: bool = False
     """Whether the first line names the columns."""
     valid: HeldOut = 0
-    """What the loss is measured on while training."""
+    """What the loss is measured on while training: so many source sentences of the training data,
+    which then are not learned from, or a file of its own."""
     test: HeldOut = 0
-    """What the result is measured on."""
+    """What the result is measured on, likewise."""
 
     @model_validator(mode="after")
     def _check(self) -> Tsv:
@@ -64,10 +66,12 @@ class Tsv(Table):
 
 
 class Files(Table):
-    """Two files of a name, line by line."""
+    """Two files; the same line of both is a pair."""
 
     source: str
+    """The file with the sources."""
     target: str
+    """The file with the targets."""
 
 
 class Parallel(Table):
@@ -76,9 +80,10 @@ class Parallel(Table):
     train: Files
     """The two files with the training data."""
     valid: Count | Files = 0
-    """What the loss is measured on while training."""
+    """What the loss is measured on while training: so many source sentences of the training data,
+    which then are not learned from, or two files of its own."""
     test: Count | Files = 0
-    """What the result is measured on."""
+    """What the result is measured on, likewise."""
 
 
 class Text(Table):
@@ -87,9 +92,10 @@ class Text(Table):
     train: str
     """The file with the training data."""
     valid: HeldOut = 0
-    """What the loss is measured on while training."""
+    """What the loss is measured on while training: so many lines of the training data, which then
+    are not learned from, or a file of its own."""
     test: HeldOut = 0
-    """What the result is measured on."""
+    """What the result is measured on, likewise."""
 
 
 class Datasets(Table):
@@ -106,7 +112,8 @@ class Datasets(Table):
     target: str
     """The field of the target, or of the text."""
     valid: HeldOut = 0
-    """What the loss is measured on while training: a number of examples, or a split."""
+    """What the loss is measured on while training: so many source sentences of the training data,
+    which then are not learned from, or a split."""
     test: HeldOut = 0
     """What the result is measured on, likewise."""
 
@@ -126,9 +133,9 @@ class Specials(Table):
     pad: str = "<pad>"
     """Fills short sequences."""
     bos: str = "<s>"
-    """Begins each target."""
+    """Begins each target, or text."""
     eos: str = "</s>"
-    """Ends each target."""
+    """Ends each target, or text."""
 
     @model_validator(mode="after")
     def _check(self) -> Specials:
@@ -149,7 +156,8 @@ class TokenizerFiles(Specials):
     """Tokenizers that exist, as `tokenizers` saves them."""
 
     source: str
-    """The file for sources; of text models, for the text."""
+    """The file for sources; of text models, for the text, and its own template puts `bos` before
+    one: that is what `zoo run` continues."""
     target: str | None = None
     """The file for targets, if it is another one."""
 
@@ -168,8 +176,11 @@ class Adam(Table):
     lr: PositiveFloat
     """The learning rate at the schedule's peak."""
     betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.98)
+    """How much of the running means of the gradient and of its square stays in each step."""
     eps: PositiveFloat = 1e-9
+    """Added to the root of the mean square that a step is divided by."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """This times the weights is added to their gradients (L2 regularisation)."""
 
 
 class AdamW(Adam):
@@ -177,6 +188,7 @@ class AdamW(Adam):
     the weights of norms do not decay."""
 
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """The share of the weights, times the learning rate, that is taken off them in each step."""
 
 
 class Sgd(Table):
@@ -185,7 +197,9 @@ class Sgd(Table):
     lr: PositiveFloat
     """The learning rate at the schedule's peak."""
     momentum: Probability = 0.0
+    """The share of the last step that the next one keeps."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """This times the weights is added to their gradients (L2 regularisation)."""
 
 
 Optimizer = AdamW | Adam | Sgd
@@ -205,9 +219,10 @@ class Constant(Warmup):
 
 class InverseSqrt(Warmup):
     """As the inverse square root of the step: the paper's schedule (Vaswani et al. 2017, section
-    5.3), whose peak is d_model**-0.5 * warmup**-0.5."""
+    5.3), whose peak is `d_model**-0.5 * warmup**-0.5`."""
 
     warmup: Size
+    """Over how many steps the learning rate grows from 0 to its peak."""
 
 
 class Linear(Warmup):
@@ -243,8 +258,8 @@ class Training(Table):
     accumulate: Size = 1
     """Into how many parts a batch is cut to need less memory. The update stays the same."""
     max_length: Annotated[int, Field(ge=2)] = 256
-    """Tokens of a sequence. Longer pairs are left out of training; longer text is cut, and so are
-    translations and what is to be translated."""
+    """Tokens of a sequence. Longer pairs are left out of training; longer text is cut into pieces;
+    translations and what is to be translated are cut off."""
     label_smoothing: Probability = 0.0
     """The share of a target's probability that goes to all tokens evenly (Szegedy et al. 2015,
     arXiv:1512.00567)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,6 +52,7 @@ class ResidualBlock(nn.Module):
         reads_scheme: bool,
         takes_global_tokens: bool,
         incremental: bool,
+        ffn_takes_mask: bool,
         dropout: float,
         parallel: bool,
         shared_norm: bool,
@@ -68,6 +70,7 @@ class ResidualBlock(nn.Module):
         self.reads_scheme = reads_scheme
         self.takes_global_tokens = takes_global_tokens
         self.incremental = incremental
+        self.ffn_takes_mask = ffn_takes_mask
         self.dropout = nn.Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
@@ -115,7 +118,7 @@ class ResidualBlock(nn.Module):
         `maps`."""
         f = getattr(self, name)
         if name == "ffn":
-            x = at_places(f, x, context.places)
+            x = self._fed(x, context)
         elif name == "cross_attn":
             x, weights = self._crossed(x, context)
         else:
@@ -141,6 +144,14 @@ class ResidualBlock(nn.Module):
             maps[name] = weights
         x, scale = self.dropout(f.post_norm(x)), self.residual_scales[name]
         return x if scale == 1.0 else x * scale
+
+    def _fed(self, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
+        """What `ffn` makes of x, (batch, length, d_model)."""
+        if not self.ffn_takes_mask:
+            return at_places(self.ffn, x, context.places)
+        # Where padding is left out, none is to hide.
+        mask = context.tokens if context.places is None else None
+        return at_places(partial(self.ffn, mask=mask), x, context.places)
 
     def _crossed(
         self, x: torch.Tensor, context: LayerContext

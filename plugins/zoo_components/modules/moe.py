@@ -51,13 +51,15 @@ class MixtureOfExperts(nn.Module):
         self.auxiliary_loss_coefficient = auxiliary_loss
         self.auxiliary_loss = None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., d_model) to (..., d_model)."""
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """(..., d_model) to (..., d_model). What `mask`, boolean and broadcast to (...), says to be
+        padding is mapped like the rest, and has no part in the auxiliary loss."""
         tokens = x.reshape(-1, x.shape[-1])
         weights, chosen, scores = self.router(tokens)
         self.auxiliary_loss = None
         if self.training and self.auxiliary_loss_coefficient > 0:
-            balance = load_balancing_loss(scores, chosen)
+            real = None if mask is None else mask.expand(x.shape[:-1]).flatten()
+            balance = load_balancing_loss(scores, chosen, real)
             self.auxiliary_loss = self.auxiliary_loss_coefficient * balance
         y = self._mixed(tokens, weights, chosen).view_as(x)
         if self.shared is None:
@@ -89,16 +91,22 @@ class MixtureOfExperts(nn.Module):
         return {**self.__dict__, "auxiliary_loss": None}
 
 
-def load_balancing_loss(scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+def load_balancing_loss(
+    scores: torch.Tensor, chosen: torch.Tensor, mask: torch.Tensor | None = None
+) -> torch.Tensor:
     """The load-balancing loss of Fedus et al. (2021, arXiv:2101.03961, equations 4 to 6), for any
     number of choices: n_experts * sum over experts of (its share of the choices) * (its mean share
-    of a token's scores). It is 1 where all experts are used alike, and n_experts at most.
+    of a token's scores). It is 1 where all experts are used alike, n_experts at most, and 0 where
+    there are no tokens.
 
     Args:
         scores: of all experts, (tokens, n_experts), not negative.
         chosen: the numbers of the chosen experts, (tokens, top_k).
+        mask: which tokens count, boolean, (tokens,); None for all.
     """
-    n_experts = scores.shape[-1]
-    taken = torch.zeros_like(scores).scatter(-1, chosen, 1.0)
+    n_tokens, n_experts = scores.shape
+    counted = scores.new_ones(n_tokens) if mask is None else mask.to(scores.dtype)
+    part = (counted / counted.sum().clamp(min=1))[:, None]
+    taken = torch.zeros_like(scores).scatter(-1, chosen, 1.0) / chosen.shape[-1]
     shares = scores / scores.sum(-1, keepdim=True)
-    return n_experts * (taken.mean(0) / chosen.shape[-1] * shares.mean(0)).sum()
+    return n_experts * ((part * taken).sum(0) * (part * shares).sum(0)).sum()

@@ -149,6 +149,7 @@ class Stack(nn.Module):
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
             mask=attended,
+            tokens=self.token_mask(inputs, mask),
             places=None if return_weights else places_of_tokens(x, attended),
             causal=self.causal,
             positions=positions,

@@ -1,0 +1,253 @@
+"""The perplexity of a text: every token predicted once, from the tokens that the definition says,
+against transformers and against each prediction by itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from toy_training import MODEL, PAIRS, RECIPE, write_toy
+from transformers import GPT2Config, GPT2LMHeadModel
+from trials import Refused
+
+import zoo
+from zoo.cli import run
+from zoo.errors import InputError
+from zoo.running.perplexity import perplexity, windows
+
+TEXT = "".join(f"{a}: {b}.\n" for a, b in PAIRS[:12]) + "größer, ünïcödé \N{SNOWMAN}\n"
+VOCAB = 290
+
+
+def tokenizer(template: str | None = None) -> Tokenizer:
+    found = Tokenizer(models.BPE())
+    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    found.train_from_iterator([TEXT], trainer)
+    if template is not None:
+        specials = [("<s>", 0), ("</s>", 1)]
+        found.post_processor = processors.TemplateProcessing(
+            single=template, special_tokens=specials
+        )
+    return found
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A model of transformers in float64, and its folder after `zoo import`."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    config = GPT2Config(vocab_size=VOCAB, n_positions=24, n_embd=16, n_layer=2, n_head=2)
+    torch.manual_seed(0)
+    theirs = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    theirs.save_pretrained(folder / "published")
+    tokenizer().save(str(folder / "published" / "tokenizer.json"))
+    assert run(["import", str(folder / "published"), "-o", str(folder / "gpt2")]) == 0
+    return theirs.double(), folder / "gpt2"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("window", "stride"), [(24, 12), (24, 24), (24, 7), (5, 1), (1, 1), (None, None)]
+)
+def test_each_token_is_predicted_once_from_its_window(
+    gpt2: tuple[Any, Path], tmp_path: Path, window: int | None, stride: int | None
+) -> None:
+    theirs, folder = gpt2
+    ids = tokenizer().encode(TEXT).ids
+    size, step = window or 24, stride or 12
+    nats = 0.0
+    for place in range(1, len(ids)):
+        start = max(0, math.ceil((place - size) / step)) * step
+        logits = theirs(torch.tensor([ids[start:place]])).logits[0, -1]
+        nats -= float(logits.log_softmax(-1)[ids[place]])
+    model = zoo.TextModel.load(folder, dtype=torch.float64)
+    found = perplexity(model, TEXT, window=window, stride=stride)
+    n_bytes = len(TEXT.encode()) - len(tokenizer().decode(ids[:1]))
+    assert (found["tokens"], found["bytes"]) == (len(ids) - 1, n_bytes)
+    assert (found["window"], found["stride"]) == (size, step)
+    assert found["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-10)
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / n_bytes, rel=1e-10)
+    (tmp_path / "a.txt").write_text(TEXT, "utf-8")
+    again = zoo.score(folder, data=tmp_path / "a.txt", window=window, stride=stride)
+    assert again == pytest.approx(found, rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("template", ["<s> $A", "<s> $A </s>", "$A </s>"])
+def test_a_begin_is_read_and_an_end_is_left_out(
+    project: Path, capsys: pytest.CaptureFixture[str], template: str
+) -> None:
+    spec = (
+        f'format = 1\nname = "m"\nbuilder = "decoder"\nvocab = {VOCAB}\nn_layers = 1\n'
+        'd_model = 8\nn_heads = 2\nd_ff = 8\nposition = "rotary"\n'
+    )
+    zoo.save(zoo.build(spec), project / "m")
+    tokenizer(template).save(str(project / "m" / "tokenizer.json"))
+    (project / "a.txt").write_text(TEXT, "utf-8")
+    assert run(["score", "m", "--data", "a.txt", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    begin = [0] if template.startswith("<s>") else []
+    own = tokenizer().encode(TEXT).ids
+    ids = torch.tensor([*begin, *own])
+    scores = zoo.load("m").double()(ids[None, :-1])[0].log_softmax(-1)
+    nats = -scores.gather(-1, ids[1:, None]).sum().item()
+    assert found["tokens"] == len(ids) - 1
+    if begin:
+        assert found["bytes"] == len(TEXT.encode())
+    assert found["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-5)
+    assert run(["score", "m", "--data", "a.txt"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"perplexity: {found['perplexity']:.4g} on {len(ids) - 1:,} tokens, ")
+    assert told.endswith("(window 1,024, stride 512)\n")
+
+
+@given(st.integers(2, 60), st.integers(1, 20), st.data())
+def test_windows_predict_each_token_once(length: int, window: int, data: Any) -> None:
+    stride = data.draw(st.integers(1, window))
+    begin = data.draw(st.integers(1, length - 1))
+    predicted: list[int] = []
+    for one in windows(length, begin, window, stride):
+        assert 0 <= one.begin < one.end < length
+        assert one.end - one.begin <= window
+        for place in range(one.end + 1 - one.n_scored, one.end + 1):
+            predicted.append(place)
+            assert one.begin == 0 or place - one.begin >= window - stride + 1
+            assert place > one.begin
+    assert predicted == list(range(begin, length))
+
+
+LINES = """\
+format = 1
+name = "toy"
+builder = "decoder"
+vocab = 290
+n_layers = 1
+d_model = 16
+n_heads = 2
+d_ff = 32
+position = "rotary"
+"""
+
+
+@pytest.fixture(scope="module")
+def of_lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """What the training of a language model reports, and where it and its data are."""
+    folder = tmp_path_factory.mktemp("lines")
+    recipe = RECIPE.replace('kind = "tsv"', 'kind = "text"').replace("toy.tsv", "toy.txt")
+    recipe = recipe.replace("valid = 4", 'test = "test.txt"').replace("steps = 12", "steps = 4")
+    path = write_toy(folder, recipe, LINES)
+    (folder / "toy.txt").write_text("".join(f"{a}\n" for a, _ in PAIRS), "utf-8")
+    (folder / "test.txt").write_text(TEXT, "utf-8")
+    report = zoo.train(path, output=folder / "out")
+    assert report is not None
+    return report, folder
+
+
+@torch.no_grad()
+def test_a_model_of_lines_is_measured_on_lines(of_lines: tuple[dict[str, Any], Path]) -> None:
+    report, folder = of_lines
+    model = zoo.load(folder / "out").double()
+    made = Tokenizer.from_file(str(folder / "out" / "tokenizer.json"))
+    end = made.token_to_id("</s>")
+    nats, n_tokens = 0.0, 0
+    for line in TEXT.splitlines():
+        ids = torch.tensor([*made.encode(line).ids, end])
+        scores = model(ids[None, :-1])[0].log_softmax(-1)
+        nats -= scores.gather(-1, ids[1:, None]).sum().item()
+        n_tokens += len(ids) - 1
+    found = zoo.score(folder / "out", data=folder)
+    assert (found["tokens"], found["bytes"]) == (n_tokens, len(TEXT.encode()))
+    assert found["perplexity"] == pytest.approx(math.exp(nats / n_tokens), rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(
+        nats / math.log(2) / len(TEXT.encode()), rel=1e-5
+    )
+    assert {key: report[key] for key in found} == found
+    assert math.exp(report["test_loss"]) == pytest.approx(found["perplexity"], rel=1e-5)
+    assert zoo.score(folder / "out", data=folder / "test.txt") == found
+    with pytest.raises(InputError, match="this recipe's text are lines"):
+        zoo.score(folder / "out", data=folder / "test.txt", window=8)
+
+
+HEAD = (
+    f'format = 1\nname = "m"\nvocab = {VOCAB}\nn_layers = 1\nd_model = 8\nn_heads = 2\nd_ff = 8\n'
+)
+REFUSALS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "an encoder": (
+        f'{HEAD}builder = "encoder"\nhead = "mlm"\n',
+        (),
+        "m predicts no next token: perplexity is of decoders",
+    ),
+    "a translator": (MODEL, (), "toy predicts a target, given a source"),
+    "a decoder of a memory": (
+        f'{HEAD}builder = "decoder"\nmemory_width = 8\n',
+        (),
+        "given a source",
+    ),
+    "one that sees all": (
+        f'{HEAD}builder = "decoder"\n[decoder]\ncausal = false\n',
+        (),
+        "m sees the tokens that it has to predict: `causal = false`",
+    ),
+    "too large a window": (
+        f'{HEAD}builder = "decoder"\nposition = {{ kind = "learned", max_length = 9 }}\n',
+        ("--window", "10"),
+        "a window of 10 does not fit m: it is at least 1 and at most 9, its positions",
+    ),
+    "a stride over the window": (
+        f'{HEAD}builder = "decoder"\n',
+        ("--window", "8", "--stride", "9"),
+        "a stride of 9 is not from 1 to the window's 8",
+    ),
+    "a small vocabulary": (
+        f'{HEAD.replace(str(VOCAB), "40")}builder = "decoder"\n',
+        (),
+        "outside the vocabulary",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "options", "told"), REFUSALS.values(), ids=REFUSALS)
+def test_what_predicts_no_text_is_refused(
+    project: Path, refused: Refused, spec: str, options: tuple[str, ...], told: str
+) -> None:
+    zoo.save(zoo.build(spec), project / "m")
+    tokenizer().save(str(project / "m" / "tokenizer.json"))
+    (project / "a.txt").write_text(TEXT, "utf-8")
+    assert told in refused("score", "m", "--data", "a.txt", *options)
+
+
+def test_texts_that_cannot_be_measured_on_are_refused(project: Path, refused: Refused) -> None:
+    zoo.save(zoo.build(f'{HEAD}builder = "decoder"\n'), project / "m")
+    (project / "a.txt").write_text(TEXT, "utf-8")
+    assert "m has no tokenizer" in refused("score", "m", "--data", "a.txt")
+    tokenizer().save(str(project / "m" / "tokenizer.json"))
+    (project / "one.txt").write_text("e")
+    assert "the text is too short" in refused("score", "m", "--data", "one.txt")
+    (project / "bad.txt").write_bytes(b"a\nna\xefve\n")
+    assert "bad.txt:2:3: error: not UTF-8" in refused("score", "m", "--data", "bad.txt")
+    assert "'none.txt' cannot be read" in refused("score", "m", "--data", "none.txt")
+    assert "a file of text: `--data FILE`" in refused("score", "m")
+    assert "no weights file and no model `nowhere`" in refused("score", "nowhere")
+
+
+def test_a_translator_is_measured_on_pairs(project: Path, refused: Refused) -> None:
+    zoo.train(write_toy(project, RECIPE.replace("steps = 12", "steps = 1")), output="out")
+    assert "this is no folder" in refused("score", "out", "--data", "toy.tsv")
+    assert "recipe.toml:5:2: error: the recipe has no test data" in refused(
+        "score", "out", "--data", "."
+    )

@@ -1,0 +1,129 @@
+"""The JSON Schema of recipes: it takes what the zoo takes, marks what it refuses, and tells what
+each key means."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from toy_training import RECIPE, write_toy
+
+from zoo.cli import run
+from zoo.errors import SpecError
+from zoo.training.recipe import KINDS, TABLES, read_recipe
+from zoo.training.schema import recipe_schema
+from zoo.training.tables import Files, Head
+
+ROOT = Path(__file__).parent.parent
+RECIPES = sorted(ROOT.glob("recipes/*/recipe.toml"))
+CLASSES = [
+    Head,
+    Files,
+    *TABLES.values(),
+    *(cls for kinds in KINDS.values() for cls in kinds.values()),
+]
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.protocols.Validator:
+    schema = recipe_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.parent.name)
+def test_shipped_recipes_are_valid(path: Path, validator: jsonschema.protocols.Validator) -> None:
+    assert not list(validator.iter_errors(tomllib.loads(path.read_text())))
+
+
+CHANGES = {
+    "nothing": ("", "", None),
+    "an unknown key": ("steps = 12", "steps = 12\nstep = 12", "$.training"),
+    "an unknown table": ("[training]", "[train]\n[training]", "$"),
+    "a missing key": ("steps = 12", "", "$.training"),
+    "a missing table": ('[tokenizer]\nkind = "bpe"', "", "$"),
+    "no table for training": (RECIPE[RECIPE.index("[training]") :], "", "$"),
+    "a missing kind": ('kind = "bpe"', "", "$.tokenizer"),
+    "an unknown kind": ('"adamw"', '"adamv"', "$.optimizer.kind"),
+    "a key of another kind": ("lr = 1e-2", "lr = 1e-2\nmomentum = 0.9", "$.optimizer"),
+    "a table for a word": ('[tokenizer]\nkind = "bpe"', '[tokenizer.bpe]\na = "b"', "$.tokenizer"),
+    "a wrong type": ("steps = 12", 'steps = "12"', "$.training.steps"),
+    "out of range": ("smoothing = 0.1", "smoothing = 1.0", "$.training.label_smoothing"),
+    "one beta": ("lr = 1e-2", "lr = 1e-2\nbetas = [0.9]", "$.optimizer.betas"),
+    "a wrong beta": ("lr = 1e-2", 'lr = 1e-2\nbetas = [0.9, "x"]', "$.optimizer.betas[1]"),
+    "held out, a file": ("valid = 4", 'valid = "toy.tsv"', None),
+    "two files": (
+        'kind = "tsv"\ntrain = "toy.tsv"',
+        'kind = "parallel"\ntrain = { source = "a", target = "b" }',
+        None,
+    ),
+    "one file of two": (
+        'kind = "tsv"\ntrain = "toy.tsv"',
+        'kind = "parallel"\ntrain = { source = "a" }',
+        "$.data.train",
+    ),
+    "evaluation": ("[training]", "[evaluation]\nbeam = 2\n[training]", None),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong", "at"), CHANGES.values(), ids=CHANGES)
+def test_it_refuses_what_the_zoo_refuses(
+    right: str,
+    wrong: str,
+    at: str | None,
+    tmp_path: Path,
+    validator: jsonschema.protocols.Validator,
+) -> None:
+    assert right in RECIPE
+    path = write_toy(tmp_path, RECIPE.replace(right, wrong))
+    found = {error.json_path for error in validator.iter_errors(tomllib.loads(path.read_text()))}
+    if at is None:
+        read_recipe(path)
+        assert not found
+    else:
+        with pytest.raises(SpecError):
+            read_recipe(path)
+        assert found == {at}
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_key_has_a_meaning(cls: Any) -> None:
+    schema = recipe_schema()
+    table = schema["$defs"].get(cls.__name__, schema)
+    for name in cls.model_fields:
+        assert len(table["properties"][name]["description"]) > 10
+
+
+def test_nothing_may_be_null_which_toml_has_not() -> None:
+    assert "null" not in json.dumps(recipe_schema())
+
+
+def test_editors_find_every_kind_and_key_in_any_of() -> None:
+    """taplo looks for completions in `anyOf`, and not behind `then` and `else`."""
+    schema = recipe_schema()
+    for name, kinds in KINDS.items():
+        assert {"$ref": f"#/$defs/any-{name}"} in schema["properties"][name]["anyOf"]
+        table = schema["$defs"][f"any-{name}"]["properties"]
+        assert table["kind"]["enum"] == list(kinds)
+        assert {key for cls in kinds.values() for key in cls.model_fields} < set(table)
+
+
+def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", "recipe"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(recipe_schema()))
+    assert run(["schema", "recipes"]) == 2
+    assert "'recipes' is not one of" in capsys.readouterr().err
+
+
+def test_it_needs_no_torch() -> None:
+    code = (
+        "import sys; from zoo.training.schema import recipe_schema\n"
+        "recipe_schema(); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,145 @@
+"""How well a language model predicts a text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from zoo.errors import InputError, Problem
+from zoo.generation.evaluating import evaluating
+from zoo.generation.prompts import read_ids
+from zoo.purpose import Generation
+from zoo.running.text import Tokenized
+from zoo.running.text_model import TextModel
+from zoo.spec import ModelSpec
+
+WINDOW = 1024
+"""The tokens that a model reads at once, unless said otherwise or its positions end before."""
+
+
+class Window(NamedTuple):
+    """The tokens from `begin` to `end` are read, and the last `n_scored` predictions count; the
+    prediction of the last token read is that of the token at `end`."""
+
+    begin: int
+    end: int
+    n_scored: int
+
+
+def perplexity(
+    model: TextModel, text: str, *, window: int | None = None, stride: int | None = None
+) -> dict[str, Any]:
+    """Measure how well a decoder predicts a text, each token from those before it.
+
+    The text is one sequence of tokens. A begin that the tokenizer adds is read and not predicted;
+    without one, the first token is neither predicted nor counted. An end that it adds is left out.
+    Where the text is longer than the window, the window moves on by `stride` tokens, and each token
+    is predicted once: from at least `window - stride + 1` tokens before it.
+
+    Args:
+        model: a decoder with its tokenizer.
+        text: what is predicted.
+        window: how many tokens the model reads at once: `WINDOW`, or as many as it has positions,
+            unless given.
+        stride: by how many tokens the window moves on, half of it unless given.
+
+    Returns:
+        As `told_of`, and the `window` and `stride`.
+
+    Raises:
+        InputError: the model is not one that predicts the next token of a text, it has no
+            tokenizer, or the numbers do not fit it.
+    """
+    spec = model.transformer.spec
+    how = predicting(spec)
+    if not isinstance(model.text, Tokenized):
+        raise InputError(f"{spec.name} has no tokenizer, which makes tokens of a text")
+    window, stride = _sizes(spec, how, window, stride)
+    ids, begin, n_bytes = _read(model.text, text)
+    rows = read_ids([ids], None, what="text", vocab=how.target_vocab, pad_id=None, pad="right")
+    values = rows.values.to(next(model.transformer.parameters()).device)
+    transformer: Any = model.transformer
+    nats = 0.0
+    with torch.inference_mode(), evaluating(transformer):
+        for one in windows(len(ids), begin, window, stride):
+            states = transformer.decode(values[:, one.begin : one.end])
+            logits = transformer.head(states[0, -one.n_scored :])
+            labels = values[0, one.end + 1 - one.n_scored : one.end + 1]
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            nats += float(F.cross_entropy(logits, labels, reduction="sum"))
+    return {**told_of(nats, len(ids) - begin, n_bytes), "window": window, "stride": stride}
+
+
+def told_of(nats: float, n_tokens: int, n_bytes: int) -> dict[str, Any]:
+    """`perplexity`: e to the mean cross-entropy of a token, in nats. `bits_per_byte`: the whole
+    cross-entropy in bits, over the bytes of the text in UTF-8, which compares models of different
+    tokenizers. And how many `tokens` and `bytes` were predicted."""
+    return {
+        "perplexity": math.exp(min(nats / n_tokens, 700.0)),
+        "bits_per_byte": nats / math.log(2) / n_bytes,
+        "tokens": n_tokens,
+        "bytes": n_bytes,
+    }
+
+
+def windows(length: int, begin: int, window: int, stride: int) -> Iterator[Window]:
+    """The windows over a sequence of `length` tokens, of which those from `begin` on are predicted,
+    each in one window."""
+    scored = begin
+    for start in range(0, length, stride):
+        end = min(start + window, length - 1)
+        if end >= scored:
+            yield Window(start, end, end + 1 - scored)
+            scored = end + 1
+        if scored == length:
+            return
+
+
+def predicting(spec: ModelSpec) -> Generation:
+    """How the model predicts the next token of a text. Raises InputError if it does not."""
+    how = spec.model.generation
+    if how is None:
+        reason = "predicts no next token: perplexity is of decoders"
+    elif how.has_source or how.needs_memory:
+        reason = "predicts a target, given a source: perplexity of a text is of decoders alone"
+    elif how.looks_ahead:
+        reason = f"sees the tokens that it has to predict: {', '.join(how.looks_ahead)}"
+    else:
+        return how
+    raise InputError(f"{spec.name} {reason}")
+
+
+def _sizes(
+    spec: ModelSpec, how: Generation, window: int | None, stride: int | None
+) -> tuple[int, int]:
+    longest = how.longest
+    if window is None:
+        window = WINDOW if longest is None else min(WINDOW, longest)
+    elif window < 1 or (longest is not None and window > longest):
+        most = "" if longest is None else f" and at most {longest:,}, its positions"
+        raise InputError(f"a window of {window:,} does not fit {spec.name}: it is at least 1{most}")
+    stride = max(1, window // 2) if stride is None else stride
+    if not 1 <= stride <= window:
+        raise InputError(f"a stride of {stride:,} is not from 1 to the window's {window:,}")
+    return window, stride
+
+
+def _read(text: Tokenized, written: str) -> tuple[list[int], int, int]:
+    """The ids of a text, with the begin that the tokenizer adds and without an end; the place of
+    the first that is predicted; and how many bytes those have that are."""
+    try:
+        encoding: Any = text.source.encode(written)
+    except UnicodeError:
+        raise InputError("the text cannot be written in UTF-8: it holds half a character") from None
+    own = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
+    begin = max(own[0], 1) if own else 0
+    if not own or begin > own[-1]:
+        raise InputError(
+            Problem("the text is too short", help="one token at least is predicted from another")
+        )
+    skipped = encoding.offsets[0][1] if own[0] == 0 else 0
+    return encoding.ids[: own[-1] + 1], begin, len(written[skipped:].encode())
