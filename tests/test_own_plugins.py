@@ -157,7 +157,7 @@ def test_a_project_with_a_component_of_its_own(
     capsys.readouterr()
     for source in ("spec.toml", str(tmp_path / "out")):
         assert run(["show", source]) == 0
-        assert re.search(r"ffn +bilinear, d_ff 12 +304\n", capsys.readouterr().out)  # 3 x 96 + 16
+        assert re.search(r"ffn +304 +bilinear, d_ff 12\n", capsys.readouterr().out)  # 3 x 96 + 16
         assert run(["show", source, "--tensors", "--json"]) == 0
         shapes = {row["name"]: row["shape"] for row in json.loads(capsys.readouterr().out)}
         assert shapes["decoder.layers.1.ffn.right_proj.weight"] == [12, 8]

@@ -77,7 +77,7 @@ class Latent(Attention):
         }
         return Layout(
             {name: part for name, part in parts.items() if isinstance(part, Tensor) or part.parts},
-            f"latent, {self.n_heads} heads from {self.kv_lora_rank}",
+            f"latent, {self.n_heads} heads, kv_lora_rank {self.kv_lora_rank}",
             cache=0 if self.key_width else kept,
             memory_cache=kept if self.key_width else 0,
         )
