@@ -420,7 +420,7 @@ def unchanged(walked: Walked, registry: Registry) -> list[Any]:
 
 def shown(spec: ModelSpec) -> list[str]:
     """The lines of `zoo show`, without that of the digest, which tells everything apart."""
-    lines = summary_text(spec, summary_data(spec)).splitlines()
+    lines = summary_text(summary_data(spec)).splitlines()
     return [line for line in lines if spec.digest not in line]
 
 

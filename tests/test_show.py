@@ -154,7 +154,7 @@ def test_lines_are_broken_between_values() -> None:
     factors = [1.0] * 4
     long = {"kind": "rotary_longrope", "factor": 2.0, "original_length": 64}
     found = spec(position={**long, "short_factors": factors, "long_factors": factors, "base": 2.5})
-    lines = summary_text(found, summary_data(found)).splitlines()
+    lines = summary_text(summary_data(found)).splitlines()
     first = next(n for n, line in enumerate(lines) if "rotary_longrope" in line)
     assert max(map(len, lines)) <= 100
     column = lines[first].index("rotary")
@@ -168,7 +168,7 @@ def test_lines_are_broken_between_values() -> None:
 
 def test_the_page_prints_what_is_shown() -> None:
     found = zoo.read_spec("mistral-7b")
-    assert summary_text(found, summary_data(found)) in PAGE.read_text()
+    assert summary_text(summary_data(found)) in PAGE.read_text()
 
 
 PLUGINS = """
@@ -254,14 +254,14 @@ def test_the_cache_grows_no_further_than_told(limit: dict[str, Any]) -> None:
 )
 def test_the_cache_in_words(attention: dict[str, Any], end: str) -> None:
     found = spec(decoder={"self_attn": attention})
-    text = summary_text(found, summary_data(found))
+    text = summary_text(summary_data(found))
     assert f"  kv cache    1.0 kB float32, 512 B bfloat16 per token{end}\n  options" in text
 
 
 def test_the_cache_in_words_where_layers_differ() -> None:
     rules = [{"at": [0, 1], "self_attn": {"window": 8}}, {"at": [2], "self_attn": {"chunk": 4}}]
     found = spec(decoder={"layers": rules})
-    text = [line.strip() for line in summary_text(found, summary_data(found)).splitlines()]
+    text = [line.strip() for line in summary_text(summary_data(found)).splitlines()]
     first = next(n for n, line in enumerate(text) if line.startswith("kv cache"))
     assert text[first : first + 3] == [
         "kv cache    1.0 kB float32, 512 B bfloat16 per token",

@@ -148,7 +148,7 @@ def test_rules_for_layers_that_share_weights() -> None:
     rows = summary_data(model.spec)["parts"][0]["parts"]
     of_layers = [row for row in rows if row["layers"] is not None]
     assert [(row["layers"], row["runs"]) for row in of_layers] == [([0], 2), ([1], 1), ([2], 2)]
-    assert "layers 2 x 1, run 2 times" in summary_text(model.spec, summary_data(model.spec))
+    assert "layers 2 x 1, run 2 times" in summary_text(summary_data(model.spec))
 
 
 def test_rules_for_single_layers() -> None:

@@ -45,7 +45,9 @@ def distinctive_values(component: Component) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, mark in fields_of(type(component)).items():
         value = known[name] = getattr(component, name)
-        if name == "kind" or mark is GIVEN or isinstance(mark, Part):
+        is_elsewhere = mark is GIVEN or isinstance(mark, Part)
+        # What nobody has set is the default.
+        if is_elsewhere or name == "kind" or name not in component.model_fields_set:
             continue
         field = type(component).model_fields[name]
         own = field.get_default(call_default_factory=True, validated_data=known)

@@ -31,14 +31,6 @@ class Row(NamedTuple):
     runs: int = 1
 
     @property
-    def title(self) -> str:
-        """The name, with how many layers, and which when there are several kinds."""
-        if self.layers is None:
-            return self.name
-        again = f", run {self.runs} times" if self.runs != len(self.layers) else ""
-        return f"{self.name} x {len(self.layers)}{again}"
-
-    @property
     def kind(self) -> str | None:
         """The kind of a plugin; None for what is none."""
         return self.component.kind if isinstance(self.component, Plugin) else None

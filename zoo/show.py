@@ -62,11 +62,11 @@ def _tree_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def summary_text(spec: ModelSpec, data: Mapping[str, Any]) -> str:
+def summary_text(data: Mapping[str, Any]) -> str:
     """The summary for people: a head of sizes, then the tree."""
     sizes = data["parameters"]
     lines = [
-        f"{spec.name}  ({spec.model.kind})",
+        f"{data['name']}  ({data['builder']})",
         f"  spec        {data['digest']}",
         f"  parameters  {sizes['unique']:,}"
         + (f", and {sizes['shared']:,} more that are shared" if sizes["shared"] else ""),
@@ -77,7 +77,7 @@ def summary_text(spec: ModelSpec, data: Mapping[str, Any]) -> str:
     lines += _cache_lines(data)
     if values := values_text(data["values"]):
         lines.append(f"  options     {values}")
-    return "\n".join([*lines, "", *_tree_lines(spec)])
+    return "\n".join([*lines, "", *_tree_lines(data)])
 
 
 def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
@@ -97,10 +97,11 @@ def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"              {_by_dtype(per_source_token)} per source token"
 
 
-def _tree_lines(spec: ModelSpec) -> Iterator[str]:
+def _tree_lines(data: Mapping[str, Any]) -> Iterator[str]:
     """A line for each part: its name, its parameters, what it is. What it is goes on below when it
     is long."""
-    lines = list(_lines_of(rows_of(spec.layout), spec.ties, "", ""))
+    ties = {alias.rpartition(".")[0]: target for alias, target in data["tied"].items()}
+    lines = list(_lines_of(data["parts"], ties, "", ""))
     names = max((len(line.name) for line in lines), default=0)
     sizes = max((len(line.size) for line in lines), default=0)
     for line in lines:
@@ -128,20 +129,27 @@ class _Line(NamedTuple):
 
 
 def _lines_of(
-    rows: Sequence[Row], ties: Mapping[str, str], prefix: str, indent: str
+    parts: Sequence[Mapping[str, Any]], ties: Mapping[str, str], prefix: str, indent: str
 ) -> Iterator[_Line]:
-    for row in rows:
-        last = row is rows[-1]
-        full, deeper = f"{prefix}{row.name}.", indent + ("   " if last else "│  ")
-        tied = [ties[f"{full}{leaf}"] for leaf in row.layout.parts if f"{full}{leaf}" in ties]
-        count = row.layout.n_parameters
+    for part in parts:
+        path, last = f"{prefix}{part['name']}", part is parts[-1]
+        deeper = indent + ("   " if last else "│  ")
+        count = part["parameters_each"]
         yield _Line(
-            f"{indent}{'└─ ' if last else '├─ '}{row.title}",
-            (f"{count:,}" if count else "") + ("     " if row.layers is None else " each"),
-            f"= {tied[0].removesuffix('.weight')}" if tied else row.told,
-            deeper + ("│" if row.inner else ""),
+            f"{indent}{'└─ ' if last else '├─ '}{_title(part)}",
+            (f"{count:,}" if count else "") + ("     " if part["layers"] is None else " each"),
+            f"= {ties[path].removesuffix('.weight')}" if path in ties else part["label"],
+            deeper + ("│" if part["parts"] else ""),
         )
-        yield from _lines_of(row.inner, ties, full, deeper)
+        yield from _lines_of(part["parts"], ties, f"{path}.", deeper)
+
+
+def _title(part: Mapping[str, Any]) -> str:
+    """The name, with how many layers it stands for."""
+    name, layers, runs = part["name"], part["layers"], part["runs"]
+    if layers is None:
+        return str(name)
+    return f"{name} x {len(layers)}" + (f", run {runs} times" if runs != len(layers) else "")
 
 
 def _by_dtype(sizes: Mapping[str, int]) -> str:

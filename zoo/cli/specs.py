@@ -235,9 +235,7 @@ def show(
 
         print_report(as_json, flops_data(found, flops), flops_text)
     elif svg is None or as_json:
-        print_report(
-            as_json, views.summary_data(found), lambda data: views.summary_text(found, data)
-        )
+        print_report(as_json, views.summary_data(found), views.summary_text)
 
 
 @click.command()
