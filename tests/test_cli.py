@@ -426,19 +426,91 @@ def test_list(command: Zoo) -> None:
         (["vaswani-b[ai]*"], {"models": ["vaswani-base", "vaswani-big"]}),
         (["mlp"], {"ffn": ["mlp"]}),
         (["components", "emb*"], {"embedding": ["tokens", "vectors", "conv_frontend"]}),
-        (["components", "gpt2"], {}),
-        (["models", "mlp"], {}),
     ],
 )
 def test_list_takes_a_pattern(arguments: list[str], names: dict[str, Any], command: Zoo) -> None:
     status, out, _ = command("list", *arguments)
     assert status == 0
-    if not names:
-        assert out == "nothing matches\n"
-        return
     assert {slot: set(found) for slot, found in listed(out).items()} == {
         slot: set(found) for slot, found in names.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["modles"], "no model or component matches `modles`", "did you mean `models`?"),
+        (["rotery"], "no model or component matches", "did you mean `rotary`?"),
+        (["components", "norn"], "no component matches", "did you mean `norm`?"),
+        (["models", "lama-3-8*"], "no model matches", "did you mean `llama-3-8b`?"),
+        (["components", "gpt2"], "no component matches", "`zoo list models gpt2` finds some"),
+        (["models", "mlp"], "no model matches", "`zoo list components mlp` finds some"),
+        (["models", "zzz"], "no model matches", "`zoo list models` lists all"),
+    ],
+)
+def test_list_of_what_nothing_matches(
+    arguments: list[str], message: str, hint: str, command: Zoo
+) -> None:
+    for as_json in ([], ["--json"]):
+        status, out, err = command("list", *arguments, *as_json)
+        assert (status, out) == (2, "")
+        assert err.startswith(f"error: {message}")
+        assert err.endswith(f"help: {hint}\n")
+
+
+def test_list_tells_what_components_are(command: Zoo) -> None:
+    out = command("list", "components")[1]
+    assert re.search(r"^  alibi +Scores fall in proportion to the distance", out, re.MULTILINE)
+    rows = json.loads(command("list", "components", "--json")[1])["components"]
+    assert all(row["summary"] for row in rows)
+    assert {row["target"] for row in rows}.isdisjoint(out.split())
+
+
+COMMENTED = '''
+raise SystemExit("a list imports nothing")
+
+class Plain(Norm):
+    eps: float = 1.0
+
+    def layout(self):
+        """Of a method."""
+
+class Told(
+    Norm, Other
+):  # noqa
+    r"""Centres vectors (Nobody 2020): x - mean. And more."""
+class Told2(Norm):
+    """Of another class."""
+'''
+
+
+def test_what_a_component_is_comes_from_the_source_and_imports_nothing(command: Zoo) -> None:
+    Path("mine.py").write_text(COMMENTED)
+    package = Path("mine_too/inner")
+    package.mkdir(parents=True)
+    Path("mine_too/__init__.py").write_text("raise SystemExit")
+    (package / "__init__.py").write_text(COMMENTED)
+    lines = [
+        f'{name} = "{target}"\n'
+        for name, target in {
+            "own_told": "mine.py:Told",
+            "own_plain": "mine.py:Plain",
+            "own_absent": "mine.py:Absent",
+            "own_gone": "nowhere.inside:Told",
+            "own_package": "mine_too.inner:Told",
+        }.items()
+    ]
+    Path("registry.toml").write_text("format = 1\n[norm]\n" + "".join(lines))
+    run_in = {"env": {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path.cwd())])}}
+    done = process("list", "own_*", **run_in)
+    assert done.stdout.splitlines() == [
+        "norm",
+        "  own_absent   mine.py:Absent",
+        "  own_gone     nowhere.inside:Told",
+        "  own_package  Centres vectors",
+        "  own_plain    mine.py:Plain",
+        "  own_told     Centres vectors",
+    ]
 
 
 def test_list_json(command: Zoo) -> None:

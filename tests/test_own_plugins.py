@@ -162,7 +162,7 @@ def test_a_project_with_a_component_of_its_own(
         shapes = {row["name"]: row["shape"] for row in json.loads(capsys.readouterr().out)}
         assert shapes["decoder.layers.1.ffn.right_proj.weight"] == [12, 8]
     assert run(["list", "components", "bilinear"]) == 0
-    assert "plugins/bilinear.py:Bilinear" in capsys.readouterr().out
+    assert "bilinear  The bilinear gated linear unit\n" in capsys.readouterr().out
 
     model = zoo.load(tmp_path / "out")
     assert model.spec.digest == zoo.read_spec("spec.toml").digest

@@ -128,7 +128,7 @@ class TokenEmbedding(Embedding):
 
 
 class Vectors(Embedding):
-    """No vocabulary: the model is called with vectors. dropout(x + positions)."""
+    """No table of tokens, vectors as they come: dropout(x + positions)."""
 
     takes_ids: ClassVar[bool] = False
     dropout: Shared[Probability] = 0.0
