@@ -23,9 +23,9 @@ def listing_data(registry: Registry, what: str | None, pattern: str | None) -> d
     Raises:
         RegistryError: there is a pattern, and nothing matches it.
     """
-    data = {
-        group: rows for group, rows in _rows(registry, pattern).items() if what in (None, group)
-    }
+    groups = GROUPS if what is None else (what,)
+    found = _rows(registry, pattern)
+    data = {group: found[group] for group in groups}
     if pattern is not None and not any(data.values()):
         raise RegistryError(_nothing(registry, what, pattern))
     return {
