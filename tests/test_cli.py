@@ -22,8 +22,9 @@ from safetensors.torch import load_file
 from trials import on_terminal
 
 import zoo
-from zoo.byte_counts import human_bytes
+from zoo.byte_counts import human_bytes, parse_bytes
 from zoo.cli import cli, run
+from zoo.errors import counted
 
 SPEC = """\
 format = 1
@@ -389,6 +390,48 @@ def test_show_of_what_is_not_there(command: Zoo) -> None:
 )
 def test_human_bytes(count: int, text: str) -> None:
     assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1", 1),
+        ("5000", 5000),
+        ("5e9", 5_000_000_000),
+        ("500MB", 500_000_000),
+        ("500 mb", 500_000_000),
+        ("1.5GB", 1_500_000_000),
+        ("2GiB", 2 << 30),
+        ("7B", 7),
+        ("1TB", 10**12),
+    ],
+)
+def test_numbers_of_bytes_are_read(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "1XB", "GB", "1.5", "0.1kiB", "1e999", "1 2"])
+def test_what_is_no_number_of_bytes_is_told_with_examples(text: str, command: Zoo) -> None:
+    with pytest.raises(ValueError, match="is no number of bytes: write 500000000, 500MB or 2GiB"):
+        parse_bytes(text)
+    status, out, err = command("build", "tiny.toml", f"--max-shard-bytes={text}")
+    assert (status, out) == (2, "")
+    assert f"'--max-shard-bytes': {text!r} is no number of bytes" in err
+
+
+def test_shards_of_a_size_with_a_unit(command: Zoo, project: Path) -> None:
+    for option, folder in (("1kB", "one"), ("1000", "two"), ("1e3", "three")):
+        assert command("build", "tiny.toml", "-o", folder, "--max-shard-bytes", option)[0] == 0
+    names = files(project / "one")
+    assert len(names) > 2
+    assert names == files(project / "two") == files(project / "three")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1000, "1,000 files")]
+)
+def test_one_thing_is_no_plural(number: int, text: str) -> None:
+    assert counted(number, "file") == text
 
 
 # --- list -----------------------------------------------------------------------------------------

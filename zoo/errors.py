@@ -88,7 +88,7 @@ class ZooError(Exception):
         self.problems: tuple[Problem, ...] = tuple(problems)
         shown = [problem.render() for problem in self.problems[:MAX_SHOWN]]
         if left := len(self.problems) - len(shown):
-            shown.append(f"and {left:,} more errors")
+            shown.append(f"and {counted(left, 'more error')}")
         super().__init__("\n".join(shown))
 
 
@@ -223,3 +223,8 @@ def quoted(name: object, most: int = 80) -> str:
     """`name` for a message, cut when it is longer than `most`."""
     text = printable(str(name)[: most + 1])
     return f"`{text if len(text) <= most else text[: most - 3] + '...'}`"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, as in `1 file` and `2,000 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

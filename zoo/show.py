@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from zoo.byte_counts import human_bytes
 from zoo.children import distinctive_values
 from zoo.component import Component, fields_of
+from zoo.errors import counted
 from zoo.layout import Tensor
 from zoo.parts import Row, ranges, rows_of, values_text
 from zoo.slots import Attention
@@ -88,11 +89,12 @@ def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
     if any(per_token.values()):
         line = f"  kv cache    {_by_dtype(per_token)} per token"
         if len(recent) == 1 and recent[0][0] == per_token:
-            yield f"{line}, only up to {recent[0][1]:,} tokens"
+            yield f"{line}, only up to {counted(recent[0][1], 'token')}"
         else:
             yield line
             for part, n_tokens in recent:
-                yield f"              {_by_dtype(part)} of it only up to {n_tokens:,} tokens"
+                up_to = counted(n_tokens, "token")
+                yield f"              {_by_dtype(part)} of it only up to {up_to}"
     if any(per_source_token.values()):
         yield f"              {_by_dtype(per_source_token)} per source token"
 

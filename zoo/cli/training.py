@@ -10,6 +10,7 @@ import click
 
 from zoo.cli.options import Layers, json_option
 from zoo.cli.output import print_report
+from zoo.errors import counted
 
 
 @click.command()
@@ -80,7 +81,9 @@ def score(layers: Layers, folder: Path, data: Path | None, as_json: bool) -> Non
 
 
 def _score_text(report: dict[str, Any]) -> str:
-    return f"BLEU: {report['bleu']:.2f} on {report['pairs']:,} pairs ({report['signature']})"
+    return (
+        f"BLEU: {report['bleu']:.2f} on {counted(report['pairs'], 'pair')} ({report['signature']})"
+    )
 
 
 def _text(report: dict[str, Any]) -> str:
@@ -90,7 +93,8 @@ def _text(report: dict[str, Any]) -> str:
         if key in report
     ]
     lines = [
-        f"{report['name']}: {report['parameters']:,} parameters, {report['steps']:,} steps",
+        f"{report['name']}: {report['parameters']:,} parameters, "
+        f"{counted(report['steps'], 'step')}",
         f"loss: {', '.join(losses)}",
     ]
     if "bleu" in report:
