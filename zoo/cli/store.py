@@ -86,7 +86,15 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
         raise StoreError(Problem(f"{str(weights)!r} is no model's folder", help=hint))
     store = Store.default()
     shown = partial(_written, address)
-    pushed = push(weights.parent, address, registry, store, license, writing=shown)
+    pushed = push(
+        weights.parent,
+        address,
+        registry,
+        store,
+        license,
+        card_folder=None if output is None else output.parent,
+        writing=shown,
+    )
     if pushed.left_out:
         click.echo(f"left out: {', '.join(pushed.left_out)}", err=True)
     if output is None:
