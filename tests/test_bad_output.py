@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from toy_training import write_toy
 from trials import Refused, contents, spec
 
 import zoo
@@ -96,6 +98,40 @@ def test_a_name_of_another_format(
     with pytest.raises(WeightsError, match=f"'{name}' would not be a"):
         zoo.save(model, name)
     assert not Path(name).exists()
+
+
+FOLDERS = {
+    "import": ("import", "checkpoint", "-o"),
+    "export": ("export", "imported", "--to", "hf", "-o"),
+    "bundle": ("bundle", "make", "imported"),
+    "train": ("train", "recipe.toml", "-o"),
+}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What each command with a folder as its output starts from."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = tmp_path_factory.mktemp("sources")
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    GPT2LMHeadModel(GPT2Config(vocab_size=19, **sizes)).save_pretrained(folder / "checkpoint")
+    assert run(["import", str(folder / "checkpoint"), "-o", str(folder / "imported")]) == 0
+    write_toy(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["x.pt", "out/x.bin", "x.safetensors"])
+@pytest.mark.parametrize("command", FOLDERS)
+def test_a_folder_named_as_a_file(
+    command: str, name: str, sources: Path, project: Path, refused: Refused
+) -> None:
+    shutil.copytree(sources, project, dirs_exist_ok=True)
+    told = refused(*FOLDERS[command], name)
+    suffix = Path(name).suffix
+    what = "a folder: " if suffix == ".safetensors" else f"no {suffix} file: "
+    assert f"'{name}' would be {what}" in told
+    assert f"help: write '{Path(name).with_suffix('')}'" in told
 
 
 def test_a_folder_may_be_named_with_a_dot(project: Path) -> None:

@@ -78,6 +78,8 @@ def test_the_option_raises_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_text(spec(n_layers=10_001))
     assert run(["validate", str(path)]) == 2
     assert run(["--budget", "layers=10001", "validate", str(path)]) == 0
+    for n_bytes, status in (("1kB", 2), ("1GB", 0)):
+        assert run(["--budget", f"bytes={n_bytes}", "validate", "gpt2"]) == status
     capsys.readouterr()
 
 

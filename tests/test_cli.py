@@ -22,8 +22,9 @@ from safetensors.torch import load_file
 from trials import on_terminal
 
 import zoo
-from zoo.byte_counts import human_bytes
+from zoo.byte_counts import human_bytes, parse_bytes
 from zoo.cli import cli, run
+from zoo.errors import counted
 
 SPEC = """\
 format = 1
@@ -325,18 +326,9 @@ def test_show_prints_a_tree_with_sizes(command: Zoo) -> None:
     assert "size 252.2 MB float32, 126.1 MB bfloat16" in lines
     assert "kv cache 24.6 kB float32, 12.3 kB bfloat16 per token" in lines
     assert "24.6 kB float32, 12.3 kB bfloat16 per source token" in lines
-    assert "├─ encoder 37,846,016" in lines
-    assert "│ ├─ self_attn multi_head, 8 heads of 64 1,049,600" in lines
-    assert "└─ out = decoder.embed.tokens 18,944,000" in lines
-
-
-def test_show_tells_layers_with_a_window_from_others(command: Zoo) -> None:
-    rule = "[[decoder.layers]]\nat = [1]\nself_attn = { window = 16 }\n"
-    Path("window.toml").write_text('extends = "tiny"\nname = "window"\n' + rule)
-    lines = [" ".join(line.split()) for line in command("show", "window.toml")[1].splitlines()]
-    of_decoder = lines[next(n for n, line in enumerate(lines) if "─ decoder" in line) :]
-    found = [line.rsplit(" ", 1)[0] for line in of_decoder if "self_attn" in line]
-    assert [line.endswith(", window 16") for line in found] == [False, True]
+    assert "├─ encoder 37,846,016 d_model 512, norm_placement post" in lines
+    assert "│ ├─ self_attn 1,049,600 multi_head, 8 heads of 64, bias [], dropout 0.1" in lines
+    assert "│ └─ out 18,944,000 = decoder.embed.tokens" in lines
 
 
 def test_show_tensors_is_what_is_built(command: Zoo) -> None:
@@ -402,6 +394,48 @@ def test_human_bytes(count: int, text: str) -> None:
     assert human_bytes(count) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1", 1),
+        ("5000", 5000),
+        ("5e9", 5_000_000_000),
+        ("500MB", 500_000_000),
+        ("500 mb", 500_000_000),
+        ("1.5GB", 1_500_000_000),
+        ("2GiB", 2 << 30),
+        ("7B", 7),
+        ("1TB", 10**12),
+    ],
+)
+def test_numbers_of_bytes_are_read(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "1XB", "GB", "1.5", "0.1kiB", "1e999", "1 2"])
+def test_what_is_no_number_of_bytes_is_told_with_examples(text: str, command: Zoo) -> None:
+    with pytest.raises(ValueError, match="is no number of bytes: write 500000000, 500MB or 2GiB"):
+        parse_bytes(text)
+    status, out, err = command("build", "tiny.toml", f"--max-shard-bytes={text}")
+    assert (status, out) == (2, "")
+    assert f"'--max-shard-bytes': {text!r} is no number of bytes" in err
+
+
+def test_shards_of_a_size_with_a_unit(command: Zoo, project: Path) -> None:
+    for option, folder in (("1kB", "one"), ("1000", "two"), ("1e3", "three")):
+        assert command("build", "tiny.toml", "-o", folder, "--max-shard-bytes", option)[0] == 0
+    names = files(project / "one")
+    assert len(names) > 2
+    assert names == files(project / "two") == files(project / "three")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1000, "1,000 files")]
+)
+def test_one_thing_is_no_plural(number: int, text: str) -> None:
+    assert counted(number, "file") == text
+
+
 # --- list -----------------------------------------------------------------------------------------
 
 
@@ -437,19 +471,91 @@ def test_list(command: Zoo) -> None:
         (["vaswani-b[ai]*"], {"models": ["vaswani-base", "vaswani-big"]}),
         (["mlp"], {"ffn": ["mlp"]}),
         (["components", "emb*"], {"embedding": ["tokens", "vectors", "conv_frontend"]}),
-        (["components", "gpt2"], {}),
-        (["models", "mlp"], {}),
     ],
 )
 def test_list_takes_a_pattern(arguments: list[str], names: dict[str, Any], command: Zoo) -> None:
     status, out, _ = command("list", *arguments)
     assert status == 0
-    if not names:
-        assert out == "nothing matches\n"
-        return
     assert {slot: set(found) for slot, found in listed(out).items()} == {
         slot: set(found) for slot, found in names.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["modles"], "no model or component matches `modles`", "did you mean `models`?"),
+        (["rotery"], "no model or component matches", "did you mean `rotary`?"),
+        (["components", "norn"], "no component matches", "did you mean `norm`?"),
+        (["models", "lama-3-8*"], "no model matches", "did you mean `llama-3-8b`?"),
+        (["components", "gpt2"], "no component matches", "`zoo list models gpt2` finds some"),
+        (["models", "mlp"], "no model matches", "`zoo list components mlp` finds some"),
+        (["models", "zzz"], "no model matches", "`zoo list models` lists all"),
+    ],
+)
+def test_list_of_what_nothing_matches(
+    arguments: list[str], message: str, hint: str, command: Zoo
+) -> None:
+    for as_json in ([], ["--json"]):
+        status, out, err = command("list", *arguments, *as_json)
+        assert (status, out) == (2, "")
+        assert err.startswith(f"error: {message}")
+        assert err.endswith(f"help: {hint}\n")
+
+
+def test_list_tells_what_components_are(command: Zoo) -> None:
+    out = command("list", "components")[1]
+    assert re.search(r"^  alibi +Scores fall in proportion to the distance", out, re.MULTILINE)
+    rows = json.loads(command("list", "components", "--json")[1])["components"]
+    assert all(row["summary"] for row in rows)
+    assert {row["target"] for row in rows}.isdisjoint(out.split())
+
+
+COMMENTED = '''
+raise SystemExit("a list imports nothing")
+
+class Plain(Norm):
+    eps: float = 1.0
+
+    def layout(self):
+        """Of a method."""
+
+class Told(
+    Norm, Other
+):  # noqa
+    r"""Centres vectors (Nobody 2020): x - mean. And more."""
+class Told2(Norm):
+    """Of another class."""
+'''
+
+
+def test_what_a_component_is_comes_from_the_source_and_imports_nothing(command: Zoo) -> None:
+    Path("mine.py").write_text(COMMENTED)
+    package = Path("mine_too/inner")
+    package.mkdir(parents=True)
+    Path("mine_too/__init__.py").write_text("raise SystemExit")
+    (package / "__init__.py").write_text(COMMENTED)
+    lines = [
+        f'{name} = "{target}"\n'
+        for name, target in {
+            "own_told": "mine.py:Told",
+            "own_plain": "mine.py:Plain",
+            "own_absent": "mine.py:Absent",
+            "own_gone": "nowhere.inside:Told",
+            "own_package": "mine_too.inner:Told",
+        }.items()
+    ]
+    Path("registry.toml").write_text("format = 1\n[norm]\n" + "".join(lines))
+    run_in = {"env": {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path.cwd())])}}
+    done = process("list", "own_*", **run_in)
+    assert done.stdout.splitlines() == [
+        "norm",
+        "  own_absent   mine.py:Absent",
+        "  own_gone     nowhere.inside:Told",
+        "  own_package  Centres vectors",
+        "  own_plain    mine.py:Plain",
+        "  own_told     Centres vectors",
+    ]
 
 
 def test_list_json(command: Zoo) -> None:

@@ -190,7 +190,7 @@ def test_the_docs_show_what_is_printed(folder: Path, capsys: pytest.CaptureFixtu
     (folder / "tiny.toml").write_text(tiny)
     (folder / "wide.toml").write_text(wide)
     assert run(["diff", "tiny.toml", "wide.toml"]) == 1
-    (shown,) = re.findall(r"```text\n(.*?)\.\.\.\n```", page, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(---.*?)\.\.\.\n```", page, re.DOTALL)
     assert capsys.readouterr().out.startswith(shown)
 
 

@@ -24,6 +24,7 @@ from zoo.component import GIVEN, Component, LayerRules, Part, Slot, fields_of
 from zoo.only_with import OnlyWith
 from zoo.plugin_kit.hosts import SIZES, complete, with_hosts
 from zoo.registry import Registry, read_layers, shipped_registry
+from zoo.show import summary_data, summary_text
 from zoo.spec import ModelSpec
 
 Data = dict[str, Any]
@@ -384,14 +385,14 @@ def differ(one: Any, other: Any) -> bool:
     )
 
 
-def unchanged(walked: Walked, registry: Registry) -> list[Any]:
-    """The field's other values that change nothing.
+def pairs(walked: Walked, registry: Registry) -> Iterator[tuple[Any, ModelSpec, ModelSpec]]:
+    """The field's other values that are allowed, each with the spec without and with it.
 
-    Raises AssertionError if no other value is allowed, so that nothing was compared."""
+    Raises AssertionError if there is none, so that nothing would be compared."""
     case, path = case_of(walked), (*place_of(walked), walked.name)
     data = start(walked, registry)
     before = complete(data, registry)
-    compared, found, refused = 0, [], []
+    compared, refused = 0, []
     for value in case.instead or other_values(walked, value_at(before, path), registry):
         try:
             other = merged(data, _at(place_of(walked), case.also))
@@ -400,11 +401,27 @@ def unchanged(walked: Walked, registry: Registry) -> list[Any]:
             refused.append(f"{value!r}: {error}")
             continue
         compared += 1
-        pairs = zip(observations(before, case.dtype), observations(after, case.dtype), strict=False)
-        if not any(differ(*pair) for pair in pairs):
-            found.append(value)
+        yield value, before, after
     assert compared, "\n".join([f"no other value of {walked} is allowed:", *refused])
-    return found
+
+
+def unchanged(walked: Walked, registry: Registry) -> list[Any]:
+    """The field's other values that change nothing."""
+    dtype = case_of(walked).dtype
+    return [
+        value
+        for value, before, after in pairs(walked, registry)
+        if not any(
+            differ(*pair)
+            for pair in zip(observations(before, dtype), observations(after, dtype), strict=False)
+        )
+    ]
+
+
+def shown(spec: ModelSpec) -> list[str]:
+    """The lines of `zoo show`, without that of the digest, which tells everything apart."""
+    lines = summary_text(summary_data(spec)).splitlines()
+    return [line for line in lines if spec.digest not in line]
 
 
 # --- the tests ----------------------------------------------------------------------------------
@@ -426,6 +443,15 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("walked", ALL, ids=str)
 def test_every_field_changes_something(walked: Walked) -> None:
     assert unchanged(walked, HOSTED) == []
+
+
+@pytest.mark.parametrize("walked", ALL, ids=str)
+def test_every_field_is_shown(walked: Walked) -> None:
+    """`zoo show` tells two models apart that differ in one value."""
+    alike = [
+        value for value, before, after in pairs(walked, HOSTED) if shown(before) == shown(after)
+    ]
+    assert alike == []
 
 
 def test_no_entry_is_about_a_field_that_is_gone() -> None:

@@ -71,6 +71,23 @@ def test_a_pattern_that_matches_nothing_is_an_error(tiny: Path) -> None:
     assert "did you mean `encoder.norm.weight`" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("encodr.*", "did you mean `encoder.*`?"),
+        ("encoder.layer.*", "did you mean `encoder.layers.*`?"),
+        ("x*", "for example `decoder.*`, `encoder.*`, `head.*`"),
+    ],
+)
+def test_the_nearest_start_of_names_is_told(pattern: str, hint: str, tiny: Path) -> None:
+    with pytest.raises(zoo.WeightsError) as caught:
+        zoo.load(tiny, only=pattern)
+    (problem,) = caught.value.problems
+    assert problem.help == hint
+    n_names = len(zoo.load(tiny).state_dict())
+    assert problem.message == f"no tensor has a name like `{pattern}`; there are {n_names} names"
+
+
 def test_what_is_left_out_is_not_read_and_what_is_loaded_is_checked(tiny: Path) -> None:
     raw = bytearray(tiny.read_bytes())
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])

@@ -168,12 +168,12 @@ def test_a_project_with_a_component_of_its_own(
     capsys.readouterr()
     for source in ("spec.toml", str(tmp_path / "out")):
         assert run(["show", source]) == 0
-        assert re.search(r"ffn +bilinear, d_ff 12 +304\n", capsys.readouterr().out)  # 3 x 96 + 16
+        assert re.search(r"ffn +304 +bilinear, d_ff 12\n", capsys.readouterr().out)  # 3 x 96 + 16
         assert run(["show", source, "--tensors", "--json"]) == 0
         shapes = {row["name"]: row["shape"] for row in json.loads(capsys.readouterr().out)}
         assert shapes["decoder.layers.1.ffn.right_proj.weight"] == [12, 8]
     assert run(["list", "components", "bilinear"]) == 0
-    assert "plugins/bilinear.py:Bilinear" in capsys.readouterr().out
+    assert "bilinear  The bilinear gated linear unit\n" in capsys.readouterr().out
 
     model = zoo.load(tmp_path / "out")
     assert model.spec.digest == zoo.read_spec("spec.toml").digest

@@ -248,9 +248,20 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
     assert stdout.stdout.startswith(b"init.normal: ok (imports")
 
 
-@pytest.mark.parametrize("name", ["ffn.mpl", "ffn", "mlp", "fnn.mlp"])
-def test_check_of_an_unknown_name(name: str, tmp_path: Path) -> None:
-    assert f"unknown plugin `{name}`" in refused("plugin", "check", name, cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ffn.mpl", "`ffn.mlp`"),
+        ("ffn", ""),
+        ("mlp", "`ffn.mlp`"),
+        ("rms_norm", "`norm.rms_norm`"),
+        ("fnn.mlp", "`ffn.mlp`"),
+    ],
+)
+def test_check_of_an_unknown_name(name: str, meant: str, tmp_path: Path) -> None:
+    told = refused("plugin", "check", name, cwd=tmp_path)
+    assert f"unknown plugin `{name}`" in told
+    assert f"did you mean {meant}" in told
 
 
 def test_other_commands_do_not_load_the_kit(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_folder_is_shared_in_one_command(
         MADE[kind](project / "model")
     capsys.readouterr()
     targets = {"memory": "memory://bucket/m", "file": f"file://{project}/there"}
-    snapshot = shared(targets.get(address, "there/m"), elsewhere)
+    snapshot = shared(targets.get(address, str(project / "there" / "m")), elsewhere)
     output = capsys.readouterr()
     left_out = "left out: checkpoints/, loss.svg, metrics.json\n" if kind == "trained" else ""
     assert output.err == left_out
@@ -117,6 +117,38 @@ def test_a_folder_is_shared_in_one_command(
     own = find_files(project / "model", SELECTED)
     assert contents(snapshot) == {name: (project / "model" / name).read_bytes() for name in own}
     assert zoo.load("mine.v1").spec == zoo.load(project / "model").spec
+
+
+def test_a_model_and_its_file_are_moved_together(
+    project: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is pushed to a relative path names nothing of this machine; an absolute path stays."""
+    Path("linked").symlink_to("disk/models", target_is_directory=True)
+    Path("disk/models").mkdir(parents=True)
+    built(project / "model")
+    push = ("push", "model", "--license", "CC0-1.0", "-o")
+    assert run([*push, "linked/mine.v1.toml", "disk/weights/mine"]) == 0
+    card = Path("disk/models/mine.v1.toml")
+    assert str(project) not in card.read_text()
+    assert 'path = "../weights/mine"' in card.read_text()
+    assert run([*push, "other.toml", str(project / "disk/weights/other")]) == 0
+    assert f'path = "{project}/disk/weights/other"' in Path("other.toml").read_text()
+    moved = tmp_path / "moved"
+    shutil.move("disk", moved)
+    (moved / "registry.toml").write_text('format = 1\ncatalog = "models"\n')
+    monkeypatch.chdir(moved)
+    assert run(["pull", "mine.v1"]) == 0
+    assert zoo.load("mine.v1").spec == zoo.load(project / "model").spec
+
+
+def test_what_is_printed_says_where_the_model_is_from_everywhere(
+    project: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody knows where the printed file is going to be."""
+    built(project / "model")
+    capsys.readouterr()
+    assert run(["push", "model", "weights/mine", "--license", "CC0-1.0"]) == 0
+    assert f'path = "{project}/weights/mine"' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("folder", PRETRAINED, ids=lambda folder: folder.name)
@@ -129,7 +161,7 @@ def test_a_model_of_ours_does_from_a_bundle_what_it_does_here(
 ) -> None:
     assert run(["bundle", "make", str(folder), "model"]) == 0
     assert (project / "model" / "README.md").read_bytes() == (folder / "README.md").read_bytes()
-    shared("there", elsewhere)
+    shared(str(project / "there"), elsewhere)
     capsys.readouterr()
     assert run(["run", str(folder), "Ich möchte ein Bier."]) == 0
     here = capsys.readouterr().out
@@ -149,7 +181,7 @@ def test_an_imported_model_keeps_all_that_came_along(
     assert run(["import", str(sentence_folder), "-o", "imported"]) == 0
     assert run(["bundle", "make", "imported", "model"]) == 0
     assert run(["bundle", "verify", "model"]) == 0
-    shared("there", elsewhere)
+    shared(str(project / "there"), elsewhere)
     assert run(["export", "mine.v1", "--to", "hf", "-o", "exported"]) == 0
     after = contents(Path("exported"))
     assert after.keys() == before.keys()

@@ -6,7 +6,6 @@ python tools/component_pages.py
 from __future__ import annotations
 
 import json
-import re
 from inspect import getfile
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from zoo.field_docs import class_doc, field_docs
 from zoo.only_with import OnlyWith
 from zoo.schema_values import plain_value
 from zoo.slots import Plugin
+from zoo.summaries import summary
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "components"
@@ -44,8 +44,7 @@ def pages() -> dict[str, str]:
             cls = registry.plugin(slot, kind)
             name = f"{slot}.{kind}.md"
             found[name] = page(slot, kind, cls)
-            first = re.split(r"(?<!/) \(|: |\. |\.$", " ".join(class_doc(cls).split()))[0]
-            index.append(f"- [`{kind}`]({name}): {first}")
+            index.append(f"- [`{kind}`]({name}): {summary(class_doc(cls))}")
     found["README.md"] = "\n".join(index) + "\n"
     return found
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from zoo.byte_counts import parse_bytes
 from zoo.errors import Place, Problem, SpecError, ZooError, allowed, quoted
 
 if TYPE_CHECKING:
     from zoo.spec import ModelSpec
 
 MAX_KEY_DEPTH = 100  # what the parser's own recursion allows
+_OF_BYTES = ("bytes", "file_size")
 
 
 class Budget(NamedTuple):
@@ -29,7 +31,8 @@ class Budget(NamedTuple):
         """The budget with some limits replaced, each written `name=number`.
 
         Raises:
-            ZooError: there is no such limit, or the number is not a positive integer (`2e12` is).
+            ZooError: there is no such limit, or the number is not a positive integer (`2e12` is,
+                and of bytes `2TB`).
         """
         limits: dict[str, int] = {}
         for option in options:
@@ -38,7 +41,7 @@ class Budget(NamedTuple):
                 message = f"there is no budget {quoted(name)}"
                 raise ZooError(Problem(message, help=allowed(cls._fields)))
             try:
-                number = float(text)
+                number = parse_bytes(text) if name in _OF_BYTES else float(text)
             except ValueError:
                 number = 0.0
             if not 1 <= number < 1e300 or number != int(number):

@@ -1,6 +1,11 @@
-"""Numbers of bytes, as people read them."""
+"""Numbers of bytes, as people read and write them."""
 
 from __future__ import annotations
+
+import re
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e\d{1,2})?) ?(?:([kmgt]?)(i?)b)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def human_bytes(count: int) -> str:
@@ -13,3 +18,19 @@ def human_bytes(count: int) -> str:
         if size < 999.95:  # what is more would be shown as 1000.0
             return f"{size:.1f} {unit}"
     return f"{size / 1000:,.1f} TB"
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes: plain (`5000000`, `5e6`), or with a decimal (`5MB`) or a binary unit
+    (`2GiB`).
+
+    Raises:
+        ValueError: it is none, or not a whole number of at least 1.
+    """
+    found = _NUMBER.fullmatch(text.strip())
+    if found is not None:
+        number, unit, binary = found.groups()
+        count = float(number) * (1024 if binary else 1000) ** _POWERS[(unit or "").lower()]
+        if count >= 1 and count == int(count):
+            return int(count)
+    raise ValueError(f"{text!r} is no number of bytes: write 500000000, 500MB or 2GiB")

@@ -11,8 +11,9 @@ A field's value is written in the component's own table. Three marks add to that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
@@ -161,10 +162,12 @@ class Component(BaseModel):
             )
         if "build" in vars(cls):
             cls.build = returns_module(cls.build)  # type: ignore[method-assign]
+        if "layout" in vars(cls):
+            cls.layout = _names_itself(cls.layout)  # type: ignore[method-assign]
 
     def layout(self) -> Layout:
         """The tensors of the module that `build` returns, without building it."""
-        return Layout()
+        return Layout(component=self)
 
     def build(self) -> nn.Module:
         """The module, on torch's current default device. Its tensors are filled afterwards."""
@@ -182,6 +185,19 @@ class Component(BaseModel):
             if marks is not GIVEN and value is not None:
                 data[name] = _plain(value)
         return data
+
+
+def _names_itself(layout: Callable[..., Any]) -> Callable[..., Any]:
+    """The `layout` of a description, noting in what it returns whose it is: wherever a parent puts
+    it, `zoo show` can tell what is there."""
+
+    @wraps(layout)
+    def named(component: Component) -> Any:
+        made = layout(component)
+        # Whatever else it returned is refused by who asked.
+        return replace(made, component=component) if isinstance(made, Layout) else made
+
+    return named
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from zoo.errors import counted
 from zoo.full_form import origin_of
 from zoo.node import Node
 from zoo.reading import read_source
@@ -146,7 +147,7 @@ def diff_text(data: Mapping[str, Any]) -> str:
 
 def _how_equal(tensors: Mapping[str, Any]) -> str:
     how = "byte for byte" if "sha256" in tensors["compared"] else "by name and shape"
-    return f"{tensors['equal']:,} tensors {how}"
+    return f"{counted(tensors['equal'], 'tensor')} {how}"
 
 
 def _spec_text(differences: list[dict[str, Any]]) -> list[str]:
@@ -172,7 +173,7 @@ def _value_text(found: Mapping[str, Any] | None) -> str:
         return ""
     value, origin = found["value"], found["origin"]
     if n_values := _n_values(value):
-        return f"a table with {n_values} values"
+        return f"a table with {counted(n_values, 'value')}"
     import tomlkit
 
     text = tomlkit.item(value).as_string()

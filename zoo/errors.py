@@ -88,7 +88,7 @@ class ZooError(Exception):
         self.problems: tuple[Problem, ...] = tuple(problems)
         shown = [problem.render() for problem in self.problems[:MAX_SHOWN]]
         if left := len(self.problems) - len(shown):
-            shown.append(f"and {left:,} more errors")
+            shown.append(f"and {counted(left, 'more error')}")
         super().__init__("\n".join(shown))
 
     def __reduce__(self) -> tuple[type[ZooError], tuple[tuple[Problem, ...]]]:
@@ -232,3 +232,8 @@ def quoted(name: object, most: int = 80) -> str:
 def dotted(path: Iterable[str | int]) -> str:
     """The path of a key as TOML writes it: `encoder.block.ffn`."""
     return ".".join(map(str, path))
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, as in `1 file` and `2,000 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

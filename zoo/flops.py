@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from zoo.backends import attention_backend
 from zoo.building import build_on_meta
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError, Problem, counted
 from zoo.spec import ModelSpec
 
 
@@ -102,7 +102,7 @@ def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[dict[str, Any]]:
 def flops_text(data: Mapping[str, Any]) -> str:
     """The same for people: the head, then the tree with each part's share."""
     lines = [
-        f"{data['name']}  {data['length']:,} tokens",
+        f"{data['name']}  {counted(data['length'], 'token')}",
         f"  forward    {human_flops(data['forward'])}",
         f"  per token  {human_flops(data['per_token'])}",
         "",

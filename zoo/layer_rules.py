@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from zoo.errors import counted
+
 SELECTORS = ("every", "first", "last", "at")
 START = "start"
 
@@ -45,7 +47,7 @@ def selected(rule: dict[str, Any], n_layers: int) -> list[int]:
         found = list(range(start, n_layers, value))
     else:
         if value > n_layers:
-            raise RuleError(f"there are only {n_layers} layers", key)
+            raise RuleError(f"the stack has {counted(n_layers, 'layer')}", key)
         found = list(range(value) if key == "first" else range(n_layers - value, n_layers))
     if not found:
         raise RuleError(f"none of the {n_layers} layers is meant", key)

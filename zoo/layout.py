@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from zoo.component import Component
 
 Role = Literal["weight", "residual", "embedding", "bias", "constant"]
 _ROLES: tuple[Role, ...] = get_args(Role)
@@ -139,12 +142,16 @@ class Layout(_Counted):
 
     Args:
         parts: what is inside, by the attribute names of the module that is built.
-        label: what `zoo show` writes beside the name.
+        label: what `zoo show` says of it beside its kind; values of the component that do not stand
+            in it follow.
         cache: elements that generation keeps per token of the sequence itself (k and v).
         memory_cache: elements that generation keeps per token of the attended memory.
+        cache_window: of how many tokens of the sequence, the last ones, `cache` is kept; None: of
+            all.
         generates: whether generation extends what is inside; an encoder keeps no cache.
         computed: elements of tables that are computed when the model is built and not stored.
         cut: how the tensors directly inside can be cut; None: every process has all of them.
+        component: the description whose `layout` returned it, which notes itself.
     """
 
     parts: Mapping[str, Tensor | Layout | LayerList] = field(
@@ -153,9 +160,11 @@ class Layout(_Counted):
     label: str = ""
     cache: int = 0
     memory_cache: int = 0
+    cache_window: int | None = None
     generates: bool = True
     computed: int = 0
     cut: Cut | None = None
+    component: Component | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, part in self.parts.items():
@@ -167,6 +176,14 @@ class Layout(_Counted):
         """Elements that a key-value cache keeps for each token of the sequence itself."""
         inside = sum(part.cache_per_token for part in self._containers())
         return self.cache + inside if self.generates else 0
+
+    @cached_property
+    def cache_per_recent_token(self) -> Mapping[int, int]:
+        """The part of `cache_per_token` that is kept of the last tokens only, by their number."""
+        found = Counter({self.cache_window: self.cache} if self.cache_window else {})
+        for part in self._containers():
+            found.update(part.cache_per_recent_token)
+        return +found if self.generates else {}
 
     @cached_property
     def cache_per_memory_token(self) -> int:
@@ -248,6 +265,15 @@ class LayerList(_Counted):
     def cache_per_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the sequence itself."""
         return sum(self.runs(at) * layer.cache_per_token for at, layer in self.groups)
+
+    @cached_property
+    def cache_per_recent_token(self) -> Mapping[int, int]:
+        """The part of `cache_per_token` that is kept of the last tokens only, by their number."""
+        found: Counter[int] = Counter()
+        for at, layer in self.groups:
+            for window, elements in layer.cache_per_recent_token.items():
+                found[window] += self.runs(at) * elements
+        return found
 
     @cached_property
     def cache_per_memory_token(self) -> int:

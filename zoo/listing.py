@@ -8,43 +8,82 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from zoo.errors import Problem, RegistryError, did_you_mean, quoted
 from zoo.registry import Registry
 from zoo.registry_file import Entry
+from zoo.summaries import summary_of
+
+GROUPS = ("models", "components")
 
 
 def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:
-    """Registered names with where they come from, those that match `pattern`, or whose slot does;
-    `what` is `models`, `components`, or None for both."""
+    """Registered names with where they come from, and what each component is: those that match
+    `pattern`, or whose slot does. `what` is `models`, `components`, or None for both.
 
+    Raises:
+        RegistryError: there is a pattern, and nothing matches it.
+    """
+    groups = GROUPS if what is None else (what,)
+    found = _rows(registry, pattern)
+    data = {group: found[group] for group in groups}
+    if pattern is not None and not any(data.values()):
+        raise RegistryError(_nothing(registry, what, pattern))
+    return {
+        group: [{**row, "summary": summary_of(entry)} if entry else row for row, entry in rows]
+        for group, rows in data.items()
+    }
+
+
+_Row = tuple[dict[str, str], Entry | None]
+
+
+def _rows(registry: Registry, pattern: str | None) -> dict[str, list[_Row]]:
+    """What matches the pattern, by group; components with their entries."""
     is_like = re.compile(fnmatch.translate(pattern or "*")).match
+    models = [_row(entry) for name, entry in registry.models.items() if is_like(name)]
+    models += [
+        {"name": name, "target": f"{name}.toml", "registry": str(folder)}
+        for name, folder in registry.catalog.names().items()
+        if is_like(name)
+    ]
+    return {
+        "models": [(row, None) for row in sorted(models, key=lambda row: row["name"])],
+        "components": [
+            (_row(entry, slot=slot), entry)
+            for slot, plugins in registry.plugins.items()
+            for name, entry in sorted(plugins.items())
+            if is_like(name) or is_like(slot)
+        ],
+    }
 
-    def matching(entries: Mapping[str, Entry], **more: str) -> list[dict[str, str]]:
-        return [
-            {"name": name, **more, "target": entry.target, "registry": entry.document.name}
-            for name, entry in sorted(entries.items())
-            if any(map(is_like, (name, *more.values())))
-        ]
 
-    data: dict[str, Any] = {}
-    if what in (None, "models"):
-        published = [
-            {"name": name, "target": f"{name}.toml", "registry": str(folder)}
-            for name, folder in registry.catalog.names().items()
-            if is_like(name)
-        ]
-        data["models"] = sorted(
-            [*matching(registry.models), *published], key=lambda row: row["name"]
-        )
-    if what in (None, "components"):
-        slots = registry.plugins.items()
-        data["components"] = [
-            row for slot, plugins in slots for row in matching(plugins, slot=slot)
-        ]
-    return data
+def _row(entry: Entry, **more: str) -> dict[str, str]:
+    return {
+        "name": entry.name,
+        **more,
+        "target": entry.target,
+        "registry": entry.document.name,
+    }
+
+
+def _nothing(registry: Registry, what: str | None, pattern: str) -> Problem:
+    """The problem that nothing matches, with what may have been meant."""
+    groups = GROUPS if what is None else (what,)
+    everything = _rows(registry, None)
+    elsewhere = [group for group, rows in _rows(registry, pattern).items() if rows]
+    if elsewhere:
+        hint = f"`zoo list {elsewhere[0]} {pattern}` finds some"
+    else:
+        rows = [row for group in groups for row, _ in everything[group]]
+        known = {row[key] for row in rows for key in ("name", "slot") if key in row}
+        known |= set(GROUPS) if what is None else set()
+        hint = did_you_mean(pattern, known, f"`zoo list{f' {what}' if what else ''}` lists all")
+    sought = " or ".join(group.removesuffix("s") for group in groups)
+    return Problem(f"no {sought} matches {quoted(pattern)}", help=hint)
 
 
 def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
-    """One line a name, under a heading a slot."""
+    """One line a name, under a heading a slot: what a component is, or where a model is."""
     lines: list[str] = []
     heading = None
     for group, rows in data.items():
@@ -52,5 +91,6 @@ def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
         for row in rows:
             if heading != (heading := row.get("slot", group)):
                 lines += ["", heading] if lines else [heading]
-            lines.append(f"  {row['name']:<{width}}  {row['target']}")
-    return "\n".join(lines) if lines else "nothing matches"
+            told = row.get("summary") or row["target"]
+            lines.append(f"  {row['name']:<{width}}  {told}")
+    return "\n".join(lines) if lines else "nothing is registered"

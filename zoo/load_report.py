@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
+from zoo.errors import counted
+
 
 class TensorReport(NamedTuple):
     """One stored tensor.
@@ -74,7 +76,7 @@ class LoadReport:
         checked = f"{counts['checked']:,} of {counts['loaded']:,} digests checked"
         return "\n".join(
             (
-                f"{self.name}: {len(self.tensors):,} tensors: {told}; {checked}",
+                f"{self.name}: {counted(len(self.tensors), 'tensor')}: {told}; {checked}",
                 f"{self.path} ({self.read})",
                 self.content_digest,
             )

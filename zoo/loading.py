@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,11 +13,12 @@ import torch
 from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.document import from_weights
-from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
+from zoo.errors import Place, Problem, WeightsError, quoted
 from zoo.found_weights import find_weights
 from zoo.layout import Tensor
 from zoo.load_report import LoadReport, TensorReport
 from zoo.lock import Lock, check_locked
+from zoo.matching import matching
 from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, TORCH_DTYPES
@@ -109,7 +109,7 @@ def load(
             as_a_whole = verify and mapped and patterns is None and bool(found.blake3)
             with weights.held_against(found.blake3) if as_a_whole else nullcontext():
                 spec = _checked_spec(weights, lock, registry, locked=locked)
-                names = _matching(header, patterns, where)
+                names = matching(header, patterns, where)
                 same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
                 model = build_on_meta(spec, dtype or _dtype_of(header))
                 if mesh is None:
@@ -196,24 +196,6 @@ def _mismatch(described: Tensor, record: Record) -> str:
         return f"is {list(record.shape)}; the spec says {list(described.shape)}"
     allowed = sorted(_FLOATS) if described.dtype == "float" else ["I64"]
     return "" if record.dtype in allowed else f"is {record.dtype}, not {' or '.join(allowed)}"
-
-
-def _matching(header: Header, patterns: Sequence[str] | None, where: Place) -> set[str]:
-    """The stored names of the tensors of which some name matches a pattern."""
-    if patterns is None:
-        return set(header.records)
-    stored_as = {**{name: name for name in header.records}, **header.ties}
-    found: set[str] = set()
-    problems: list[Problem] = []
-    for pattern in patterns:
-        matching = {first for name, first in stored_as.items() if fnmatchcase(name, pattern)}
-        if not matching:
-            message = f"no tensor has a name like {quoted(pattern)}"
-            problems.append(Problem(message, where, did_you_mean(pattern, stored_as)))
-        found |= matching
-    if problems:
-        raise WeightsError(problems)
-    return found
 
 
 def _is_mapped(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from zoo.byte_counts import human_bytes
+from zoo.children import distinctive_values
 from zoo.component import Component, fields_of
-from zoo.layout import LayerList, Layout, Tensor
+from zoo.errors import counted
+from zoo.layout import Tensor
+from zoo.parts import Row, ranges, rows_of, values_text
 from zoo.slots import Attention
 from zoo.spec import ModelSpec
 
 BYTES = {"float32": 4, "bfloat16": 2}
+WIDTH, NARROWEST = 100, 40
+"""The columns of a line of the tree, and those that are left for what a part is at least."""
 
 
 def summary_data(spec: ModelSpec) -> dict[str, Any]:
@@ -21,80 +28,46 @@ def summary_data(spec: ModelSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         "builder": spec.model.kind,
+        "values": distinctive_values(spec.model),
         "digest": spec.digest,
         "parameters": {"unique": spec.n_parameters, "active": spec.n_active, "shared": shared},
-        "bytes": {dtype: spec.n_parameters * size for dtype, size in BYTES.items()},
-        "kv_cache_bytes_per_token": {
-            dtype: layout.cache_per_token * size for dtype, size in BYTES.items()
-        },
-        "kv_cache_bytes_per_source_token": {
-            dtype: layout.cache_per_memory_token * size for dtype, size in BYTES.items()
-        },
+        "bytes": _bytes(spec.n_parameters),
+        "kv_cache_bytes_per_token": _bytes(layout.cache_per_token),
+        "kv_cache_of_last_tokens": [
+            {"tokens": tokens, "bytes_per_token": _bytes(elements)}
+            for tokens, elements in sorted(layout.cache_per_recent_token.items())
+        ],
+        "kv_cache_bytes_per_source_token": _bytes(layout.cache_per_memory_token),
         "tied": dict(spec.ties),
-        "parts": _tree_data(layout),
+        "parts": _tree_data(rows_of(layout)),
     }
 
 
-def _tree_data(layout: Layout) -> list[dict[str, Any]]:
+def _bytes(elements: int) -> dict[str, int]:
+    return {dtype: elements * size for dtype, size in BYTES.items()}
+
+
+def _tree_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [
         {
             "name": row.name,
             "layers": None if row.layers is None else list(row.layers),
             "runs": row.runs,
-            "label": row.layout.label,
+            "kind": row.kind,
+            "label": row.told,
+            "values": row.values,
             "parameters_each": row.layout.n_parameters,
-            "parts": _tree_data(row.layout),
+            "parts": _tree_data(row.inner),
         }
-        for row in _parts(layout)
+        for row in rows
     ]
 
 
-class _Part(NamedTuple):
-    """One row of the tree; `layers` are the numbers of the layers that it stands for, and `runs`
-    how often these run, all together."""
-
-    name: str
-    layout: Layout
-    layers: Sequence[int] | None = None
-    runs: int = 1
-
-    @property
-    def title(self) -> str:
-        """The name, with how many layers, and which when there are several kinds."""
-        if self.layers is None:
-            return self.name
-        again = f", run {self.runs} times" if self.runs != len(self.layers) else ""
-        return f"{self.name} x {len(self.layers)}{again}"
-
-
-def _parts(layout: Layout) -> Iterator[_Part]:
-    for name, part in layout.parts.items():
-        if isinstance(part, Layout) and part.size:
-            yield _Part(name, part)
-        elif isinstance(part, LayerList):
-            several = len(part.groups) > 1
-            for at, layer in part.groups:
-                shown = f"{name} {ranges(at)}" if several else name
-                yield _Part(shown, layer, at, part.runs(at))
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """0-4,6-10 for a sorted list of numbers; cut when it is long."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    shown = ["-".join(map(str, run)) for run in runs[:4]]
-    return ",".join(shown) + (",..." if len(runs) > 4 else "")
-
-
-def summary_text(spec: ModelSpec, data: Mapping[str, Any]) -> str:
+def summary_text(data: Mapping[str, Any]) -> str:
     """The summary for people: a head of sizes, then the tree."""
     sizes = data["parameters"]
     lines = [
-        f"{spec.name}  ({spec.model.kind})",
+        f"{data['name']}  ({data['builder']})",
         f"  spec        {data['digest']}",
         f"  parameters  {sizes['unique']:,}"
         + (f", and {sizes['shared']:,} more that are shared" if sizes["shared"] else ""),
@@ -102,34 +75,83 @@ def summary_text(spec: ModelSpec, data: Mapping[str, Any]) -> str:
     if sizes["active"] != sizes["unique"]:
         lines.append(f"  active      {sizes['active']:,} for each token")
     lines.append(f"  size        {_by_dtype(data['bytes'])}")
-    if any(data["kv_cache_bytes_per_token"].values()):
-        lines.append(f"  kv cache    {_by_dtype(data['kv_cache_bytes_per_token'])} per token")
-    if any(data["kv_cache_bytes_per_source_token"].values()):
-        per_source = _by_dtype(data["kv_cache_bytes_per_source_token"])
-        lines.append(f"              {per_source} per source token")
-    lines.append("")
-    rows = list(_rows(spec.layout, spec.ties, "", ""))
-    name_width = max((len(name) for name, _, _ in rows), default=0)
-    label_width = max((len(label) for _, label, _ in rows), default=0)
-    lines += [
-        f"{name:<{name_width}}  {label:<{label_width}}  {size:>15}".rstrip()
-        for name, label, size in rows
-    ]
-    return "\n".join(lines)
+    lines += _cache_lines(data)
+    if values := values_text(data["values"]):
+        lines.append(f"  options     {values}")
+    return "\n".join([*lines, "", *_tree_lines(data)])
 
 
-def _rows(
-    layout: Layout, ties: Mapping[str, str], prefix: str, indent: str
-) -> Iterator[tuple[str, str, str]]:
-    rows = list(_parts(layout))
-    for row in rows:
-        last = row is rows[-1]
-        full = f"{prefix}{row.name}."
-        tied = [ties[f"{full}{leaf}"] for leaf in row.layout.parts if f"{full}{leaf}" in ties]
-        size = f"{row.layout.n_parameters:,}" + (" each" if row.layers is not None else "")
-        label = f"= {tied[0].removesuffix('.weight')}" if tied else row.layout.label
-        yield f"{indent}{'└─ ' if last else '├─ '}{row.title}", label, size
-        yield from _rows(row.layout, ties, full, indent + ("   " if last else "│  "))
+def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    per_token, per_source_token = (
+        data[f"kv_cache_bytes_per_{token}"] for token in ("token", "source_token")
+    )
+    recent = [(part["bytes_per_token"], part["tokens"]) for part in data["kv_cache_of_last_tokens"]]
+    if any(per_token.values()):
+        line = f"  kv cache    {_by_dtype(per_token)} per token"
+        if len(recent) == 1 and recent[0][0] == per_token:
+            yield f"{line}, only up to {counted(recent[0][1], 'token')}"
+        else:
+            yield line
+            for part, n_tokens in recent:
+                up_to = counted(n_tokens, "token")
+                yield f"              {_by_dtype(part)} of it only up to {up_to}"
+    if any(per_source_token.values()):
+        yield f"              {_by_dtype(per_source_token)} per source token"
+
+
+def _tree_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each part: its name, its parameters, what it is. What it is goes on below when it
+    is long."""
+    ties = {alias.rpartition(".")[0]: target for alias, target in data["tied"].items()}
+    lines = list(_lines_of(data["parts"], ties, "", ""))
+    names = max((len(line.name) for line in lines), default=0)
+    sizes = max((len(line.size) for line in lines), default=0)
+    for line in lines:
+        before = f"{line.name:<{names}}  {line.size:>{sizes}}  "
+        first, *more = _wrapped(line.told, max(WIDTH - len(before), NARROWEST)) or [""]
+        yield f"{before}{first}".rstrip()
+        yield from (f"{line.below:<{len(before)}}{piece}" for piece in more)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A text in lines, broken after commas, but not inside of lists."""
+    pieces = re.split(r", (?![^\[]*\])", text)
+    whole = ", ".join(piece.replace(" ", "\N{NO-BREAK SPACE}") for piece in pieces)
+    lines = wrap(whole, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+class _Line(NamedTuple):
+    """A part as text; `below` is what stands in place of the name in lines that follow."""
+
+    name: str
+    size: str
+    told: str
+    below: str
+
+
+def _lines_of(
+    parts: Sequence[Mapping[str, Any]], ties: Mapping[str, str], prefix: str, indent: str
+) -> Iterator[_Line]:
+    for part in parts:
+        path, last = f"{prefix}{part['name']}", part is parts[-1]
+        deeper = indent + ("   " if last else "│  ")
+        count = part["parameters_each"]
+        yield _Line(
+            f"{indent}{'└─ ' if last else '├─ '}{_title(part)}",
+            (f"{count:,}" if count else "") + ("     " if part["layers"] is None else " each"),
+            f"= {ties[path].removesuffix('.weight')}" if path in ties else part["label"],
+            deeper + ("│" if part["parts"] else ""),
+        )
+        yield from _lines_of(part["parts"], ties, f"{path}.", deeper)
+
+
+def _title(part: Mapping[str, Any]) -> str:
+    """The name, with how many layers it stands for."""
+    name, layers, runs = part["name"], part["layers"], part["runs"]
+    if layers is None:
+        return str(name)
+    return f"{name} x {len(layers)}" + (f", run {runs} times" if runs != len(layers) else "")
 
 
 def _by_dtype(sizes: Mapping[str, int]) -> str:

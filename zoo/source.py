@@ -89,6 +89,11 @@ class Source(BaseModel):
         """The source that `zoo push` writes to for an address; None if it is not of this kind."""
         return None
 
+    def seen_from(self, folder: Path) -> Self:
+        """This source as a model's file in that folder names it, if the two are to be moved
+        together."""
+        return self
+
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
         """Publish files of a folder where there are none yet; the source that they can be read
         from, pinned."""

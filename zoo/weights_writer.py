@@ -10,18 +10,9 @@ from typing import BinaryIO
 
 from zoo.atomic import new_file, remove_file
 from zoo.errors import Problem, WeightsError
+from zoo.output_names import refuse_other_format
 from zoo.shards import index_bytes, plan_shards, shard_names, shards_in
 from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, saved_path
-
-OTHER_FORMATS = frozenset(
-    (
-        *(".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy", ".npz", ".msgpack"),
-        *(".h5", ".hdf5", ".keras", ".pb", ".tflite", ".onnx", ".gguf", ".ggml", ".mlmodel"),
-        *(".safetensor", ".st"),
-    )
-)
-"""What the names of weights files end with elsewhere. Any other ending is part of a folder's name,
-as in `bert-base.uncased`."""
 
 Content = Callable[[str], Iterable[memoryview]]
 """Gives the bytes of a tensor, by its name."""
@@ -45,7 +36,7 @@ def destination(
         WeightsError: the name is that of a file in another format.
         ZooError: the place cannot be written to, or holds an index that is not the zoo's.
     """
-    _refuse_other_format(path, one_file=max_shard_bytes is None)
+    refuse_other_format(path, one_file=max_shard_bytes is None)
     if max_shard_bytes is not None:
         with _shards(path, max_shard_bytes, on_bytes) as write:
             yield write
@@ -63,18 +54,6 @@ def destination(
     if stale:
         remove_file(target.with_name(INDEX_NAME))
         _drop(target.with_name(name) for name in stale)
-
-
-def _refuse_other_format(path: Path, *, one_file: bool) -> None:
-    if path.suffix.lower() not in OTHER_FORMATS or path.is_dir():
-        return
-    file = f"{str(path.with_suffix('.safetensors'))!r}, or " if one_file else ""
-    raise WeightsError(
-        Problem(
-            f"{str(path)!r} would not be a {path.suffix} file: weights are written as safetensors",
-            help=f"write {file}{str(path.with_suffix(''))!r}, a folder",
-        )
-    )
 
 
 @contextmanager

@@ -237,6 +237,15 @@ class MultiHead(Attention):
             return self.q_temperature == "none"  # it is not told the positions of its queries
         return not self.global_tokens  # a later token may see all before it, and they see it
 
+    @property
+    def past(self) -> int | None:
+        """How many tokens, itself included, a token sees at most where it sees no later one; None
+        for all before it."""
+        window = number(self.window)
+        if window is None:
+            return number(self.chunk)
+        return window + 1 if self.window_sides == "both" else window
+
     def _norms(self) -> dict[str, Norm]:
         """The norms inside, each for vectors of its width."""
         q, k = (self.n_heads, self.n_kv_heads) if self.qk_norm_scope == "full" else (1, 1)
@@ -335,6 +344,7 @@ class MultiHead(Attention):
             f"multi_head, {self.n_heads}{groups} {noun} of {self.head_dim}{sees}",
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
+            cache_window=self.past,
             cut=self._by_heads(Cut({"sinks": 0, "gate_bias": 0}, self.n_heads, by_itself=True)),
         )
 
@@ -385,9 +395,14 @@ class MultiHead(Attention):
     def _reach(self) -> "Reach | None":
         from zoo_components.modules.masks import Reach
 
-        if self.window == self.chunk == "none":
+        if self.past is None:
             return None
-        return Reach(window=number(self.window), sides=self.window_sides, chunk=number(self.chunk))
+        return Reach(
+            past=self.past,
+            window=number(self.window),
+            sides=self.window_sides,
+            chunk=number(self.chunk),
+        )
 
     def _scoring(self) -> "Scoring":
         from zoo_components.modules.scores import Scoring

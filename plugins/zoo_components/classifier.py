@@ -49,7 +49,7 @@ class TokenClassifier(Head):
         if (norm := self.norm.layout()).parts:
             parts["norm"] = norm
         parts["out"] = linear(self.d_model, self.n_classes, bias=self.bias)
-        return Layout(parts, f"{self.kind}, {self.n_classes} classes")
+        return Layout(parts, f"{self.kind}, n_classes {self.n_classes}")
 
     def build(self) -> "nn.Module":
         return self._build(pooling=None)

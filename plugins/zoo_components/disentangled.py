@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
+from zoo.errors import counted
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Attention
@@ -85,7 +86,7 @@ class Disentangled(Attention):
         biases = {f"{p}_proj": p in self.bias for p in "qkv"} | self.position_biases
         parts = {name: linear(self.d_model, width, bias=bias) for name, bias in biases.items()}
         parts["o_proj"] = linear(width, self.d_model, bias="o" in self.bias, residual=True)
-        label = f"disentangled, {self.n_heads} heads of {self.head_dim}"
+        label = f"disentangled, {counted(self.n_heads, 'head')} of {self.head_dim}"
         return Layout(parts, label, cache=2 * width)
 
     def build(self) -> "nn.Module":

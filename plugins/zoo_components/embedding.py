@@ -101,7 +101,7 @@ class TokenEmbedding(Embedding):
             parts["norm"] = norm
         if self.projection != "none":
             parts["proj"] = linear(self.d_embed, self.d_model, bias=bool(self.projection_bias))
-        return Layout(parts, f"{self.vocab} tokens")
+        return Layout(parts, f"vocab {self.vocab}")
 
     def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
         from zoo.linear import Linear
@@ -128,7 +128,7 @@ class TokenEmbedding(Embedding):
 
 
 class Vectors(Embedding):
-    """No vocabulary: the model is called with vectors. dropout(x + positions)."""
+    """No table of tokens, vectors as they come: dropout(x + positions)."""
 
     takes_ids: ClassVar[bool] = False
     dropout: Shared[Probability] = 0.0

@@ -69,7 +69,7 @@ class ConvFrontend(Embedding):
             fans = {"fan_in": n_in * kernel, "fan_out": n_out * kernel}
             weight, bias = Tensor((n_out, n_in, kernel), **fans), Tensor((n_out,), "bias", **fans)
             parts[str(number)] = Layout({"weight": weight, "bias": bias})
-        return Layout(parts, f"{self.n_features} features")
+        return Layout(parts, f"n_features {self.n_features}")
 
     def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
         from zoo_components.modules.frontend import ConvFrontend as Module

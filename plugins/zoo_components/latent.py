@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
+from zoo.errors import counted
 from zoo.layout import Layout, Tensor, column_wise, linear, row_wise
 from zoo.slots import Attention, Norm
 from zoo_components.norm import RmsNorm
@@ -77,7 +78,7 @@ class Latent(Attention):
         }
         return Layout(
             {name: part for name, part in parts.items() if isinstance(part, Tensor) or part.parts},
-            f"latent, {self.n_heads} heads from {self.kv_lora_rank}",
+            f"latent, {counted(self.n_heads, 'head')}, kv_lora_rank {self.kv_lora_rank}",
             cache=0 if self.key_width else kept,
             memory_cache=kept if self.key_width else 0,
         )

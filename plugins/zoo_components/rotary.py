@@ -150,9 +150,9 @@ class DynamicRotary(Rotary):
 
 
 class YarnRotary(Rotary):
-    """YaRN (Peng et al. 2023, arXiv:2309.00071): pairs that turn often in the original length stay,
-    pairs that do not turn once are slowed by `factor`, those between by a share of it; queries and
-    keys are scaled besides."""
+    """Rotary positions by YaRN (Peng et al. 2023, arXiv:2309.00071): pairs that turn often in the
+    original length stay, pairs that do not turn once are slowed by `factor`, those between by a
+    share of it; queries and keys are scaled besides."""
 
     factor: PositiveFloat
     """How many times longer sequences become."""
@@ -202,9 +202,9 @@ Factors = Annotated[tuple[PositiveFloat, ...], Field(strict=False)]
 
 
 class LongRotary(Rotary):
-    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): each pair is slowed by a factor of its own,
-    which was found by search; sequences past the original length have other factors. Queries and
-    keys are scaled besides."""
+    """Rotary positions by LongRoPE (Ding et al. 2024, arXiv:2402.13753): each pair is slowed by a
+    factor of its own, which was found by search; sequences past the original length have other
+    factors. Queries and keys are scaled besides."""
 
     example: ClassVar[Mapping[str, Any]] = {
         "factor": 2.0,
@@ -262,8 +262,9 @@ class LongRotary(Rotary):
 
 
 class Llama3Rotary(Rotary):
-    """The scaling of Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783): pairs of a short
-    wavelength stay, those of a long one are slowed by `factor`, those between by a share of it."""
+    """Rotary positions scaled as in Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783): pairs of
+    a short wavelength stay, those of a long one are slowed by `factor`, those between by a share of
+    it."""
 
     factor: PositiveFloat
     """How many times longer sequences become."""

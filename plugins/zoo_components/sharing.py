@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from zoo.component import contradiction
+from zoo.errors import counted
 
 if TYPE_CHECKING:
     from zoo.slots import Block, Position
@@ -22,7 +23,8 @@ def _checked(value: bool | tuple[int, ...], info: ValidationInfo) -> bool | tupl
     if isinstance(value, bool) or n_layers is None:  # it has a problem of its own
         return value
     if len(value) != n_layers:
-        raise ValueError(f"has {len(value)} numbers for {n_layers} layers; each layer needs one")
+        given, needed = counted(len(value), "number"), counted(n_layers, "layer")
+        raise ValueError(f"has {given} for {needed}; each needs one")
     used = set(value)
     if max(used) >= len(used):
         missing = next(number for number in range(n_layers) if number not in used)

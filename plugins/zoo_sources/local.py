@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +49,11 @@ class Local(Source):
     @classmethod
     def at(cls, address: str) -> Self | None:
         return None if "://" in address else cls(kind="local", path=str(Path(address).absolute()))
+
+    def seen_from(self, folder: Path) -> Self:
+        # Without links, behind which `..` would lead elsewhere.
+        path = os.path.relpath(Path(self.path).resolve(), folder.resolve())
+        return self.model_copy(update={"path": Path(path).as_posix()})
 
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
         """All at once: a folder is made beside, and gets its name when it is on disk."""

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zoo.cli.options import Layers, complete_models, dtype_choice, json_option
+from zoo.cli.options import (
+    Layers,
+    complete_models,
+    dtype_choice,
+    json_option,
+    max_shard_bytes_option,
+)
 from zoo.cli.output import print_report
+from zoo.errors import counted
 
 if TYPE_CHECKING:
     from zoo.bundle import Bundle
@@ -145,7 +152,7 @@ def bundle() -> None:
     metavar="NAME@REVISION",
     help="Where the weights were first published; it is written down and never followed.",
 )
-@click.option("--max-shard-bytes", metavar="BYTES", type=click.IntRange(min=1), help="Make shards.")
+@max_shard_bytes_option
 @json_option
 @click.pass_obj
 def make(
@@ -242,5 +249,5 @@ def _print_bundle(bundle: Bundle, as_json: bool, signature: str | None = None) -
         "files": {name: {"sha256": f.sha256, "size": f.size} for name, f in lock.files.items()},
         "signature": signature,
     }
-    told = f"{lock.name}: {len(lock.files)} files, signature: {signature}"
+    told = f"{lock.name}: {counted(len(lock.files), 'file')}, signature: {signature}"
     print_report(as_json, data, lambda _: f"{told}\n{bundle.path}\n{lock.content}")

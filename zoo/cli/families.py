@@ -10,6 +10,7 @@ import click
 
 from zoo.cli.options import Layers, complete_models, json_option
 from zoo.cli.output import print_report
+from zoo.errors import counted
 
 
 @click.command("import")
@@ -121,7 +122,8 @@ def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: b
         except ZooError as error:
             problems += error.problems
     lines = [
-        f"{one['family']}: {one['rules']} rules hold for {one['forms']} forms of checkpoints"
+        f"{one['family']}: {one['rules']} rules hold for "
+        f"{counted(one['forms'], 'form')} of checkpoints"
         for one in report
     ]
     if as_json or lines:

@@ -19,6 +19,24 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Machine-read
 dtype_choice = click.Choice(["float32", "float64", "float16", "bfloat16"])
 
 
+def _bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """The number of bytes that an option says, if it is given. Raises BadParameter."""
+    from zoo.byte_counts import parse_bytes
+
+    try:
+        return None if text is None else parse_bytes(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+max_shard_bytes_option = click.option(
+    "--max-shard-bytes",
+    metavar="BYTES",
+    callback=_bytes,
+    help="Write shards of at most so many bytes of tensors (5e9, 500MB, 2GiB), with their index.",
+)
+
+
 def complete_models(
     context: click.Context, parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:

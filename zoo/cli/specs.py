@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zoo
-from zoo.cli.options import Layers, complete_models, dtype_choice, json_option
+from zoo.cli.options import (
+    Layers,
+    complete_models,
+    dtype_choice,
+    json_option,
+    max_shard_bytes_option,
+)
 from zoo.cli.output import print_report
 from zoo.errors import Place, Problem, ZooError
 
@@ -50,12 +56,7 @@ spec_argument = click.argument("spec", shell_complete=complete_models)
     show_default=True,
     help="Where it is built; `meta` checks the build and writes nothing.",
 )
-@click.option(
-    "--max-shard-bytes",
-    metavar="BYTES",
-    type=click.IntRange(min=1),
-    help="Write shards of at most so many bytes of tensors, with their index.",
-)
+@max_shard_bytes_option
 @click.option("--locked", is_flag=True, help="Refuse what differs from the zoo.lock beside SPEC.")
 @json_option
 @click.pass_obj
@@ -235,9 +236,7 @@ def show(
 
         print_report(as_json, flops_data(found, flops), flops_text)
     elif svg is None or as_json:
-        print_report(
-            as_json, views.summary_data(found), lambda data: views.summary_text(found, data)
-        )
+        print_report(as_json, views.summary_data(found), views.summary_text)
 
 
 @click.command()

@@ -15,6 +15,7 @@ from zoo.byte_counts import human_bytes
 from zoo.cli.options import Layers, complete_models, json_option
 from zoo.cli.output import print_report
 from zoo.cli.progress import bytes_bar
+from zoo.errors import counted
 
 if TYPE_CHECKING:
     from zoo.errors import Problem
@@ -86,7 +87,15 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
         raise StoreError(Problem(f"{str(weights)!r} is no model's folder", help=hint))
     store = Store.default()
     shown = partial(_written, address)
-    pushed = push(weights.parent, address, registry, store, license, writing=shown)
+    pushed = push(
+        weights.parent,
+        address,
+        registry,
+        store,
+        license,
+        card_folder=None if output is None else output.parent,
+        writing=shown,
+    )
     if pushed.left_out:
         click.echo(f"left out: {', '.join(pushed.left_out)}", err=True)
     if output is None:
@@ -146,7 +155,8 @@ def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
     ref = verdict.ref
     if verdict.damaged:
         return f"{ref.name}@{ref.version}: damaged: {', '.join(verdict.damaged)}"
-    told = f"{ref.name}@{ref.version}: {len(ref.files)} files, {human_bytes(ref.n_bytes)}: right"
+    size = f"{counted(len(ref.files), 'file')}, {human_bytes(ref.n_bytes)}"
+    told = f"{ref.name}@{ref.version}: {size}: right"
     if verdict.difference is not None:
         return f"{told}; outputs within {verdict.difference:.1e} (allowed: {verdict.tolerance:.1e})"
     return f"{told}; no fingerprint is known" if fingerprint else told
@@ -201,7 +211,7 @@ def gc(folders: tuple[Path, ...], everything: bool) -> None:
     grace = 0.0 if everything else GRACE
     freed = [collect(Store.default(), grace=grace), *(sweep(f, grace=grace) for f in folders)]
     n_files, n_bytes = (sum(getattr(f, key) for f in freed) for key in ("files", "n_bytes"))
-    click.echo(f"{n_files} files removed, {human_bytes(n_bytes)} freed")
+    click.echo(f"{counted(n_files, 'file')} removed, {human_bytes(n_bytes)} freed")
 
 
 @click.command()
@@ -226,8 +236,7 @@ def _listing(root: Path, there: list[Ref]) -> str:
         for name, ref in zip(names, there, strict=True)
     ]
     once = {file.sha256: file.size for ref in there for file in ref.files.values()}
-    models = "1 model" if len(there) == 1 else f"{len(there)} models"
-    total = f"{models}, {human_bytes(sum(once.values()))}"
+    total = f"{counted(len(there), 'model')}, {human_bytes(sum(once.values()))}"
     return "\n".join([str(root), *lines, total])
 
 

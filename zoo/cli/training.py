@@ -10,6 +10,7 @@ import click
 
 from zoo.cli.options import Layers, complete_models, json_option
 from zoo.cli.output import print_report
+from zoo.errors import counted
 
 
 @click.command()
@@ -102,13 +103,14 @@ def score(
 def _score_text(report: dict[str, Any]) -> str:
     if "perplexity" in report:
         text = (
-            f"perplexity: {report['perplexity']:.4g} on {report['tokens']:,} tokens, "
-            f"{report['bits_per_byte']:.4f} bits for each of {report['bytes']:,} bytes"
+            f"perplexity: {report['perplexity']:.4g} on {counted(report['tokens'], 'token')}, "
+            f"{report['bits_per_byte']:.4f} bits for each of {counted(report['bytes'], 'byte')}"
         )
         if "window" in report:
             text += f" (window {report['window']:,}, stride {report['stride']:,})"
         return text
-    return f"BLEU: {report['bleu']:.2f} on {report['pairs']:,} pairs ({report['signature']})"
+    pairs = counted(report["pairs"], "pair")
+    return f"BLEU: {report['bleu']:.2f} on {pairs} ({report['signature']})"
 
 
 def _text(report: dict[str, Any]) -> str:
@@ -119,7 +121,8 @@ def _text(report: dict[str, Any]) -> str:
     ]
     many = f", {report['processes']} processes" if report["processes"] > 1 else ""
     lines = [
-        f"{report['name']}: {report['parameters']:,} parameters, {report['steps']:,} steps{many}",
+        f"{report['name']}: {report['parameters']:,} parameters, "
+        f"{counted(report['steps'], 'step')}{many}",
         f"loss: {', '.join(losses)}",
     ]
     if "bleu" in report or "perplexity" in report:

@@ -24,5 +24,5 @@ def to_html(spec: ModelSpec) -> str:
     """What a notebook shows of a model: the picture, and the sizes that `zoo show` prints."""
     from zoo.show import summary_data, summary_text
 
-    summary = escape(summary_text(spec, summary_data(spec)))
+    summary = escape(summary_text(summary_data(spec)))
     return f"<div>{to_svg(spec)}<pre>{summary}</pre></div>"

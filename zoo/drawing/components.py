@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
 
+from zoo.children import Child, children, distinctive_values, is_absent, untold
 from zoo.component import GIVEN, Component, Part, fields_of
 from zoo.drawing.figure import Box
 from zoo.layout import LayerList, Layout, Tensor
-from zoo.only_with import OnlyWith
 from zoo.slots import Embedding, Init, Plugin, slot_of
-
-
-class Child(NamedTuple):
-    """A component inside another: the field that holds it, its mark, and its place in the spec."""
-
-    name: str
-    mark: Part
-    component: Component
-    path: str
-
-
-def children(component: Component, path: str) -> Iterator[Child]:
-    """The components directly inside one, in the order of its fields; of a list, each."""
-    for name, mark in fields_of(type(component)).items():
-        value = getattr(component, name) if isinstance(mark, Part) else None
-        inside = f"{path}.{name}" if path else name
-        if isinstance(value, Component) and isinstance(mark, Part):
-            yield Child(name, mark, value, inside)
-        elif isinstance(value, tuple) and isinstance(mark, Part):
-            for index, item in enumerate(value):
-                yield Child(name, mark, item, f"{inside}.{index}")
-
-
-def is_absent(component: Component) -> bool:
-    """Whether a component stands for there being none."""
-    return isinstance(component, Plugin) and component.absent
-
 
 Keys = Mapping[str, Sequence[str]]
 """Keys of components, by their places, whose values a drawing shows."""
@@ -81,17 +52,12 @@ def _inner(child: Child, without: tuple[str, ...], keys: Keys) -> Iterator[Box]:
 def _said(child: Child, keys: Keys) -> str:
     """What the layout of a component says beside its kind, and the values of the keys to show."""
     said = child.component.layout().label.removeprefix(kind_of(child.component)).strip(" ,")
-    values = ((key, getattr(child.component, key)) for key in keys.get(child.path, ()))
+    values = {key: getattr(child.component, key) for key in keys.get(child.path, ())}
     more = [
         f"{key} {value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in values
-        if not _is_told(value, said)
+        for key, value in untold(values, said).items()
     ]
     return ", ".join(filter(None, [said, *more]))
-
-
-def _is_told(value: object, text: str) -> bool:
-    return not isinstance(value, bool) and str(value) in re.findall(r"[\w.]+", text)
 
 
 def varied(layers: Sequence[Sequence[Child]]) -> Keys:
@@ -136,16 +102,12 @@ def role_of(component: Component) -> str:
 
 def _hint(child: Child) -> str:
     """The place of a component, and those of its values that are not the defaults."""
-    component, lines = child.component, [child.path]
-    known: dict[str, Any] = {}
-    for name, mark in fields_of(type(component)).items():
-        value = known[name] = getattr(component, name)
-        field = type(component).model_fields[name]
-        own = field.get_default(call_default_factory=True, validated_data=known)
-        default = next((m.default for m in field.metadata if isinstance(m, OnlyWith)), own)
-        if not isinstance(mark, Part) and mark is not GIVEN and value not in (default, None):
-            lines.append(f"{name} = {json.dumps(value)}")
-    return "\n".join(lines)
+    component = child.component
+    kind = {"kind": component.kind} if isinstance(component, Plugin) else {}
+    values = {**kind, **distinctive_values(component)}
+    return "\n".join(
+        [child.path, *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+    )
 
 
 # --- where a component's tensors are ------------------------------------------------------------

@@ -9,16 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from zoo.children import Child, children, is_absent
 from zoo.component import LayerRules, Part
-from zoo.drawing.components import (
-    Child,
-    box_of,
-    children,
-    is_absent,
-    kind_of,
-    layout_names,
-    short_number,
-)
+from zoo.drawing.components import box_of, kind_of, layout_names, short_number
 from zoo.drawing.figure import OUTSIDE, Box, Branch, Column, Figure, runs_of
 from zoo.drawing.layers import is_embedded, layers_of
 from zoo.drawing.ties import ties_of

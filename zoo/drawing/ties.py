@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from zoo.children import children
 from zoo.component import Component
-from zoo.drawing.components import children, layout_names
+from zoo.drawing.components import layout_names
 from zoo.drawing.figure import Tie
 from zoo.layout import LayerList, Layout, Tensor
 from zoo.spec import ModelSpec

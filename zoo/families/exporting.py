@@ -24,6 +24,7 @@ from zoo.families.spec import family_spec
 from zoo.found_weights import find_weights
 from zoo.held_tensors import stored
 from zoo.loading import load
+from zoo.output_names import refuse_file_name
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
 from zoo.transformer import Transformer
@@ -42,10 +43,11 @@ def export_folder(source: str | Path, output: Path, *, registry: Registry | None
 
     Raises:
         WeightsError: the model cannot be loaded, or it was not imported, or what it says of its
-            origin is damaged or of another model.
+            origin is damaged or of another model; or `output` is named as a file.
         SpecError: so is what it says of its configuration.
         ZooError: `output` is there already, or cannot be written.
     """
+    refuse_file_name(output)
     registry = load_registry() if registry is None else registry
     path = find_weights(source, registry).path
     origin = _origin(read_header(path), Place(str(path)))

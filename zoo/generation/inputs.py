@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError, Problem, counted
 from zoo.generation.decoding import Decoding, Memory, describe, encode
 from zoo.generation.prompts import (
     Ids,
@@ -132,7 +132,9 @@ def _memory(
         raise InputError("the model attends to no memory that is given")
     rows = read_vectors(memory, None, what="memory")
     if rows.values.shape[0] != batch:
-        raise InputError(f"memory: {rows.values.shape[0]} rows for {batch} prompts")
+        raise InputError(
+            f"memory: {counted(rows.values.shape[0], 'row')} for {counted(batch, 'prompt')}"
+        )
     if mask is not None:
         mask = check_token_mask(mask, memory.shape[:2], "memory")[:, None, None, :].to(device)
     return Memory(rows.values.to(device), mask)

@@ -76,7 +76,9 @@ def _entry(name: str, registry: Registry) -> Entry:
     slot, _, kind = name.partition(".")
     entry = registry.plugins.get(slot, {}).get(kind)
     if entry is None:
-        help = did_you_mean(name, every_plugin(registry))
+        every = every_plugin(registry)
+        of_that_name = [one for one in every if one.partition(".")[2] == name]
+        help = did_you_mean(name, of_that_name or every)
         raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=help))
     return entry
 

@@ -41,6 +41,7 @@ def push(
     store: Store,
     license: str,
     *,
+    card_folder: Path | None = None,
     writing: Callable[[int], AbstractContextManager[OnBytes]] = lambda n: nullcontext(_unseen),
 ) -> Pushed:
     """Publish the model in a folder: its own files (`zoo.model_files.SELECTED`) and no others.
@@ -53,6 +54,8 @@ def push(
         registry: which names the sources.
         store: where temporary files may lie.
         license: of the weights, an SPDX identifier.
+        card_folder: where the model's file is going to be. An address that is a relative path is
+            then told from there, so that the file and the model can be moved together.
         writing: called with the bytes to write, unless the source shows itself how far it is. What
             it yields is called with the number of bytes that were written since the last call.
 
@@ -86,6 +89,8 @@ def push(
         with shown as on_bytes, plugin_code(f"writing to {address}"):
             access = Access(Path.cwd(), work, on_bytes=on_bytes)
             source = source.write(folder, list(files), access)
+            if card_folder is not None and not Path(address).is_absolute():
+                source = source.seen_from(card_folder)
     return Pushed(card_text(card, source), left_out)
 
 

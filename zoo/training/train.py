@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.output_names import refuse_file_name
 from zoo.registry import Registry, load_registry
 from zoo.training.checkpoints import checkpoints
 from zoo.training.files import CHECKPOINTS
@@ -49,11 +50,12 @@ def train(
     Raises:
         SpecError: the recipe or the model's spec is wrong.
         TrainingError: the data, the tokenizer or the run is.
-        ZooError: the folder holds another run, or cannot be written.
+        ZooError: the folder holds another run, is named as a file, or cannot be written.
     """
     registry = load_registry() if registry is None else registry
     found = recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
     folder = Path(found.head.name if output is None else output)
+    refuse_file_name(folder)
     start = find_start(found, registry)
     splits = find_data(found, found.folder if data is None else Path(data))
     check_sides(found, start, splits)

@@ -11,22 +11,16 @@ class Reach(NamedTuple):
     """How far a query sees.
 
     Args:
+        past: how many tokens, itself included, it sees at most where it sees no later one.
         window: w; a query at i sees a key at j if i - j < w, or, on both sides, |i - j| <= w.
         sides: where the window ends.
         chunk: the length of the pieces that the sequence is cut into, which do not see each other.
     """
 
+    past: int
     window: int | None = None
     sides: Literal["past", "both"] = "past"
     chunk: int | None = None
-
-    @property
-    def past(self) -> int:
-        """How many tokens, itself included, a token sees at most where it sees no later one."""
-        if self.chunk is not None:
-            return self.chunk
-        assert self.window is not None
-        return self.window + 1 if self.sides == "both" else self.window
 
     def mask(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Positions (..., query) and (..., key) to (..., 1, query, key) for all heads; without a

@@ -1,0 +1,275 @@
+"""What `zoo show` says of a model's parts and of the cache that it keeps. That every field of every
+component is told is in test_fields.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import zoo
+from zoo.cache import Cache
+from zoo.children import untold
+from zoo.registry import Registry, read_layers, shipped_registry
+from zoo.show import summary_data, summary_text
+
+PAGE = Path(__file__).parent.parent / "docs/inspect.md"
+N_LAYERS, N_HEADS, HEAD_DIM = 4, 4, 8
+
+
+def spec(registry: Registry | None = None, **values: Any) -> zoo.ModelSpec:
+    sizes = {"n_layers": N_LAYERS, "d_model": N_HEADS * HEAD_DIM, "n_heads": N_HEADS, "d_ff": 48}
+    data = {"format": 1, "name": "tiny", "builder": "decoder", "vocab": 23, **sizes, **values}
+    return zoo.read_spec(data, registry=registry)
+
+
+def told(found: zoo.ModelSpec) -> dict[str, str]:
+    """What the tree says of each part, by its path."""
+    return {path: row["label"] for path, row in rows(found).items()}
+
+
+def rows(found: zoo.ModelSpec) -> dict[str, dict[str, Any]]:
+    data = json.loads(json.dumps(summary_data(found)))
+    return dict(_rows(data["parts"], ""))
+
+
+def _rows(parts: list[dict[str, Any]], prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for row in parts:
+        yield f"{prefix}{row['name']}", row
+        yield from _rows(row["parts"], f"{prefix}{row['name']}.")
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def test_each_norm_is_named() -> None:
+    found = told(
+        spec(
+            norm="layer_norm",
+            norm_placement="sandwich",
+            decoder={
+                "self_attn": {"qk_norm": "scale_norm"},
+                "block": {"norm": {"kind": "rms_norm", "eps": 1e-5}},
+            },
+        )
+    )
+    layer = "decoder.layers"
+    for place in ("self_attn", "ffn"):
+        assert found[f"{layer}.{place}.pre_norm"] == "rms_norm, eps 1e-05"
+        assert found[f"{layer}.{place}.post_norm"] == "rms_norm, eps 1e-05"
+    assert found[f"{layer}.self_attn.q_norm"] == found[f"{layer}.self_attn.k_norm"] == "scale_norm"
+    assert found["decoder.norm"] == "layer_norm"
+
+
+def test_norms_without_weights_are_there_too() -> None:
+    bare = {"kind": "rms_norm", "weight": False}
+    found = told(spec(norm=bare, decoder={"self_attn": {"qk_norm": bare}}))
+    paths = ("layers.self_attn.pre_norm", "layers.self_attn.qk_norm", "layers.ffn.pre_norm", "norm")
+    assert [found[f"decoder.{path}"] for path in paths] == ["rms_norm, weight false"] * 4
+
+
+@pytest.mark.parametrize(
+    ("position", "path", "text"),
+    [
+        ({"kind": "rotary", "base": 5e5}, "position", "rotary, base 500000.0"),
+        ("alibi", "position", "alibi"),
+        ({"kind": "t5_buckets", "n_buckets": 8}, "rel_bias", "t5_buckets, n_buckets 8"),
+        ({"kind": "learned", "max_length": 9}, "embed.positions", "learned, max_length 9"),
+        ("sinusoidal", "embed.positions", "sinusoidal, 5000 x 32, computed"),
+    ],
+)
+def test_positions_are_named_where_they_are(position: Any, path: str, text: str) -> None:
+    found = told(spec(position=position))
+    assert found[f"decoder.{path}"] == text
+    assert [one for one in found.values() if one.split(",")[0] == text.split(",")[0]] == [text]
+
+
+def test_no_positions_are_no_part() -> None:
+    assert "decoder.position" not in told(spec(position="none"))
+
+
+def test_layers_that_a_rule_names_say_what_differs() -> None:
+    found = told(
+        spec(
+            position="rotary",
+            decoder={
+                "layers": [
+                    {"at": [1], "position": {"kind": "rotary", "base": 1e6}},
+                    {"at": [2], "position": "none", "self_attn": {"window": 16}},
+                    {"at": [3], "ffn": "glu"},
+                ]
+            },
+        )
+    )
+    assert found["decoder.position"] == "rotary"
+    own = {path: text for path, text in found.items() if path.endswith(".position")}
+    assert own == {
+        "decoder.position": "rotary",
+        "decoder.layers 1.position": "rotary, base 1000000.0",
+        "decoder.layers 2.position": "none",
+    }
+    attention = [found[f"decoder.layers {n}.self_attn"] for n in range(N_LAYERS)]
+    assert [", window 16" in text for text in attention] == [False, False, True, False]
+    assert found["decoder.layers 3.ffn"].startswith("glu, silu")
+
+
+def test_what_rules_replace_in_all_layers_is_not_told() -> None:
+    rule = {"at": list(range(N_LAYERS)), "position": "alibi"}
+    found = told(spec(position="rotary", decoder={"layers": [rule]}))
+    assert found["decoder.layers.position"] == "alibi"
+    assert "rotary" not in found.values()
+
+
+def test_json_has_kinds_and_values() -> None:
+    found = rows(spec(decoder={"self_attn": {"softcap": 50.0, "n_kv_heads": 2}}))
+    row = found["decoder.layers.self_attn"]
+    assert row["kind"] == "multi_head"
+    assert row["values"] == {"n_heads": N_HEADS, "n_kv_heads": 2, "softcap": 50.0}
+    assert row["label"] == "multi_head, 4 over 2 heads of 8, softcap 50.0"
+    assert found["decoder.layers.self_attn.q_proj"]["kind"] is None
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "left"),
+    [
+        ({"n_heads": 64, "v_head_dim": 64}, "64 heads of 128", ["v_head_dim"]),
+        ({"n_heads": 64, "v_head_dim": 64}, "64 heads of 64", []),
+        ({"q_rank": 512, "kv_rank": 512}, "8 heads, kv_rank 512", ["q_rank"]),
+        ({"bias": True}, "True", ["bias"]),
+        ({"scale": 5.0}, "15.0 or 5", ["scale"]),
+        ({"activation": "gelu"}, "gelu_tanh", ["activation"]),
+    ],
+)
+def test_a_word_of_a_label_tells_one_value(
+    values: dict[str, Any], text: str, left: list[str]
+) -> None:
+    assert list(untold(values, text)) == left
+
+
+def test_lines_are_broken_between_values() -> None:
+    factors = [1.0] * 4
+    long = {"kind": "rotary_longrope", "factor": 2.0, "original_length": 64}
+    found = spec(position={**long, "short_factors": factors, "long_factors": factors, "base": 2.5})
+    lines = summary_text(summary_data(found)).splitlines()
+    first = next(n for n, line in enumerate(lines) if "rotary_longrope" in line)
+    assert max(map(len, lines)) <= 100
+    column = lines[first].index("rotary")
+    assert lines[first + 1][:column].split() == ["│", "│"]
+    assert lines[first].endswith(",")
+    assert (
+        " ".join(line[column:] for line in lines[first : first + 3])
+        == told(found)["decoder.position"]
+    )
+
+
+def test_the_page_prints_what_is_shown() -> None:
+    found = zoo.read_spec("mistral-7b")
+    assert summary_text(summary_data(found)) in PAGE.read_text()
+
+
+PLUGINS = """
+from zoo.component import PositiveFloat, Shared, Size
+from zoo.layout import Layout, vector
+from zoo.slots import FeedForward, Norm, Position
+
+
+class Shift(Norm):
+    by: PositiveFloat = 1.0
+
+    def layout(self):
+        return Layout({"weight": vector(self.width)})
+
+
+class Spiral(Position):
+    turns: Size
+    style: str = "tight"
+
+
+class Spread(FeedForward):
+    d_ff: Shared[Size]
+    inner: Size = 3
+
+    def layout(self):
+        return Layout({"weight": vector(self.d_ff)})
+"""
+
+
+def test_components_of_ones_own_are_told_without_a_word_of_theirs(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(PLUGINS)
+    path = tmp_path / "registry.toml"
+    slots = {"norm": "Shift", "position": "Spiral", "ffn": "Spread"}
+    entries = [f'[{slot}]\n{name.lower()} = "own.py:{name}"\n' for slot, name in slots.items()]
+    path.write_text("format = 1\n" + "".join(entries))
+    registry = read_layers([shipped_registry(), path])
+    norm = {"kind": "shift", "by": 2.0}
+    found = told(spec(registry, norm=norm, ffn="spread", position={"kind": "spiral", "turns": 7}))
+    assert found["decoder.norm"] == "shift, by 2.0"
+    assert found["decoder.layers.self_attn.pre_norm"] == "shift, by 2.0"
+    assert found["decoder.position"] == "spiral, turns 7"
+    assert found["decoder.layers.ffn"] == "spread, d_ff 48"
+
+
+# --- the cache ----------------------------------------------------------------------------------
+
+WINDOWS: list[dict[str, Any]] = [
+    {"window": 3},
+    {"window": 3, "window_sides": "both"},
+    {"chunk": 4},
+]
+
+
+@pytest.mark.parametrize("limit", WINDOWS)
+def test_the_cache_grows_no_further_than_told(limit: dict[str, Any]) -> None:
+    """Half of the layers are limited: the memory that a generation takes, measured."""
+    rule = {"at": [0, 2], "self_attn": limit}
+    found = spec(position="rotary", decoder={"layers": [rule]})
+    each = N_HEADS * 2 * HEAD_DIM * 4
+    data = summary_data(found)
+    assert data["kv_cache_bytes_per_token"]["float32"] == N_LAYERS * each
+    (part,) = data["kv_cache_of_last_tokens"]
+    assert part["bytes_per_token"] == {"float32": 2 * each, "bfloat16": each}
+    model = zoo.build(found).eval()
+    one = torch.ones(1, 1, dtype=torch.long)
+
+    def kept(n_tokens: int) -> int:
+        cache = Cache(n_tokens)
+        with torch.no_grad():
+            for _ in range(n_tokens):
+                model.decode(one, cache=cache)
+        return cache.n_bytes
+
+    up_to = part["tokens"]
+    assert kept(up_to) == up_to * N_LAYERS * each
+    # So that few tokens have to be moved, there is room for twice as many.
+    assert kept(5 * up_to) == 5 * up_to * 2 * each + 2 * up_to * 2 * each
+
+
+@pytest.mark.parametrize(
+    ("attention", "end"),
+    [({}, ""), ({"window": 4096}, ", only up to 4,096 tokens")],
+)
+def test_the_cache_in_words(attention: dict[str, Any], end: str) -> None:
+    found = spec(decoder={"self_attn": attention})
+    text = summary_text(summary_data(found))
+    assert f"  kv cache    1.0 kB float32, 512 B bfloat16 per token{end}\n  options" in text
+
+
+def test_the_cache_in_words_where_layers_differ() -> None:
+    rules = [{"at": [0, 1], "self_attn": {"window": 8}}, {"at": [2], "self_attn": {"chunk": 4}}]
+    found = spec(decoder={"layers": rules})
+    text = [line.strip() for line in summary_text(summary_data(found)).splitlines()]
+    first = next(n for n, line in enumerate(text) if line.startswith("kv cache"))
+    assert text[first : first + 3] == [
+        "kv cache    1.0 kB float32, 512 B bfloat16 per token",
+        "256 B float32, 128 B bfloat16 of it only up to 4 tokens",
+        "512 B float32, 256 B bfloat16 of it only up to 8 tokens",
+    ]
+
+
+def test_an_encoder_keeps_nothing() -> None:
+    found = spec(builder="encoder", encoder={"self_attn": {"window": 8}})
+    assert summary_data(found)["kv_cache_of_last_tokens"] == []

@@ -1,0 +1,74 @@
+"""What is inside a component, and which of its values tell it from others of its kind."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from zoo.component import GIVEN, Component, Part, fields_of
+from zoo.only_with import OnlyWith
+from zoo.slots import Plugin
+
+
+class Child(NamedTuple):
+    """A component inside another: the field that holds it, its mark, and its place in the spec."""
+
+    name: str
+    mark: Part
+    component: Component
+    path: str
+
+
+def children(component: Component, path: str = "") -> Iterator[Child]:
+    """The components directly inside one, in the order of its fields; of a list, each."""
+    for name, mark in fields_of(type(component)).items():
+        value = getattr(component, name) if isinstance(mark, Part) else None
+        inside = f"{path}.{name}" if path else name
+        if isinstance(value, Component) and isinstance(mark, Part):
+            yield Child(name, mark, value, inside)
+        elif isinstance(value, tuple) and isinstance(mark, Part):
+            for index, item in enumerate(value):
+                yield Child(name, mark, item, f"{inside}.{index}")
+
+
+def is_absent(component: Component) -> bool:
+    """Whether a component stands for there being none."""
+    return isinstance(component, Plugin) and component.absent
+
+
+def distinctive_values(component: Component) -> dict[str, Any]:
+    """The values of a component that its kind does not imply: those that have no default, and those
+    that differ from it."""
+    known: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    for name, mark in fields_of(type(component)).items():
+        value = known[name] = getattr(component, name)
+        is_elsewhere = mark is GIVEN or isinstance(mark, Part)
+        # What nobody has set is the default.
+        if is_elsewhere or name == "kind" or name not in component.model_fields_set:
+            continue
+        field = type(component).model_fields[name]
+        own = field.get_default(call_default_factory=True, validated_data=known)
+        default = next((m.default for m in field.metadata if isinstance(m, OnlyWith)), own)
+        if value not in (default, None):
+            found[name] = value
+    return found
+
+
+def untold(values: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """The values that do not stand in a text: neither with their names nor, but for booleans, as a
+    word. A word of the text tells one value."""
+    named = {name for name, value in values.items() if f"{name} {value}" in text}
+    words = Counter(re.findall(r"[\w.]+", text))
+    words.subtract(str(values[name]) for name in named)
+    left: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in named:
+            continue
+        if not isinstance(value, bool) and words[str(value)] > 0:
+            words[str(value)] -= 1
+        else:
+            left[name] = value
+    return left
