@@ -11,12 +11,13 @@ import pytest
 from broken_plugins import (
     BROKEN,
     CUT,
+    KEYS,
+    KNOWS_NO_CACHE,
     MADE,
     MIXED,
+    QUERIES,
     RETURN,
-    TURNED,
     UP,
-    WITH_CACHE,
     WITH_TORCH,
     Broken,
 )
@@ -28,6 +29,8 @@ from zoo.plugin_kit.report import Report
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.slots import SLOTS
 from zoo.testing import check_plugin
+
+ROOT = Path(__file__).parent.parent
 
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
 OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "compiles"}
@@ -150,9 +153,12 @@ def test_the_template_of_each_slot_keeps_all_promises(slot: str, tmp_path: Path)
 
 
 def test_the_templates_are_clean(tmp_path: Path) -> None:
+    """For ruff and for `mypy --strict`, with which a project may be checked."""
     registry = project(tmp_path)
-    for slot in SLOTS:
-        new_plugin(slot, f"my_{slot}", registry)
+    written = [file for slot in SLOTS for file in new_plugin(slot, f"my_{slot}", registry)]
+    mypy = [sys.executable, "-m", "mypy", "--strict", *map(str, written)]
+    done = subprocess.run(mypy, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stdout
     ruff = [sys.executable, "-m", "ruff"]
     options = ["--isolated", "--line-length", "100", "."]
     rules = ["--select", "E,F,W,I,B,UP,N,SIM,RUF,C4,PIE,RET", "--target-version", "py311"]
@@ -173,8 +179,8 @@ def check_changed(folder: Path, slot: str, change: dict[str, str]) -> None:
     check_plugin(slot, "changed", registry=registry)
 
 
-def test_an_attention_with_a_cache_keeps_all_promises(tmp_path: Path) -> None:
-    check_changed(tmp_path, "attention", WITH_CACHE)
+def test_an_attention_without_a_cache_keeps_all_promises(tmp_path: Path) -> None:
+    check_changed(tmp_path, "attention", KNOWS_NO_CACHE)
 
 
 def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
@@ -188,8 +194,11 @@ def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["rotation", "bias"])
 def test_an_attention_may_refuse_what_positions_give(option: str, tmp_path: Path) -> None:
     refusal = f"if {option} is not None:\n                raise ValueError('not with positions')"
-    (used,) = {"rotation": (TURNED,), "bias": ("scores = scores + bias",)}[option]
-    change = {MIXED: f"{refusal}\n            {MIXED}", used: "pass"}
+    unused = {
+        "rotation": {QUERIES: "pass", KEYS: "return k, v"},
+        "bias": {"scores = scores + bias": "pass"},
+    }
+    change = {MIXED: f"{refusal}\n            {MIXED}", **unused[option]}
     check_changed(tmp_path, "attention", change)
 
 
@@ -200,7 +209,7 @@ def test_what_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
         **WITH_TORCH,
         "import Layout, linear": "import Layout, linear, vector",
     }
-    gated = RETURN.replace("return ", "return self.gate * ")
+    gated = RETURN.replace("= ", "= self.gate * ")
     check_changed(tmp_path, "ffn", {**gate, RETURN: gated})
     rounded = gated.replace("(x).relu()", "(x).half().to(x.dtype).relu()")
     (tmp_path / "rounded").mkdir()

@@ -91,6 +91,8 @@ class Attention(Sublayer):
     and broadcasts to the weights; `rotation` and `bias` are what the position scheme returned.
     Cross-attention is called with `memory`, `mask` and `return_weights` alone.
 
+    With `causal`, the queries are the last of the keys, and each sees those up to its own.
+
     `forward` of an `incremental` attention also takes `cache`, a `zoo.cache.AttentionCache` or
     None. With one, x holds the next tokens only: `cache.extend(keys, values)` keeps theirs and
     returns those of all tokens so far, for which `mask` and `bias` are; if it keeps only the last
