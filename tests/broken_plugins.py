@@ -157,6 +157,18 @@ BROKEN: Mapping[str, Broken] = {
         ("schema",),
         "`norms` of OwnNorms goes over a field, which FeedForward states",
     ),
+    "bad_default": Broken(
+        "ffn",
+        {FIELD: FIELD + "    ratio: Size = 0\n"},
+        ("schema",),
+        "the default of `ratio` must be at least 1, not the integer `0`",
+    ),
+    "no_default": Broken(
+        "ffn",
+        {FIELD: FIELD + "    ratio: Size = None\n"},
+        ("schema",),
+        "the default of `ratio` must be an integer, not nothing",
+    ),
     "untold_type": Broken(
         "ffn",
         {FIELD: FIELD + "    inner: Callable[[int], int] = abs\n"},

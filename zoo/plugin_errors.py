@@ -6,14 +6,16 @@ import functools
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pydantic
 
-from zoo.errors import Place, PluginError, Problem, ZooError, printable
+from zoo.errors import Place, PluginError, Problem, ZooError, printable, quoted
 
+MEND = "mend the plugin; nothing that does not use it is affected"
+"""The help where no better one is known."""
 _ZOO = Path(__file__).parent
 _RUNNERS = {
     folder
@@ -52,7 +54,29 @@ def describe_failure(what: str, error: BaseException, place: Place | None = None
     if isinstance(error, SyntaxError):
         lines.append(f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}")
     message = "\n".join([f"{what} failed: {_headline(error)}", *lines[-8:]])
-    return Problem(message, place, help="mend the plugin; nothing that does not use it is affected")
+    return Problem(message, place, _missing(error, frames) or MEND)
+
+
+def reason(problem: Problem) -> str:
+    """A problem as a table of checks shows it, where all is about plugins."""
+    return problem.message + (f"\nhelp: {problem.help}" if problem.help not in (None, MEND) else "")
+
+
+def _missing(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> str | None:
+    """A help text: how a module that a plugin imports is to be found; None if none is missing."""
+    if not isinstance(error, ImportError) or not frames:
+        return None
+    line = frames[-1].line or ""
+    beside = Path(frames[-1].filename).parent
+    if line.startswith("from .") or any(
+        (beside / f"{word}.py").is_file() for word in (error.name or "").split(".")
+    ):
+        return (
+            "a file that a registry names is imported by itself: what several components share "
+            "stands in one file with them, or they are a package"
+        )
+    missing = isinstance(error, ModuleNotFoundError) and error.name
+    return f"install {quoted(missing)}, which the plugin needs" if missing else None
 
 
 def _headline(error: BaseException) -> str:

@@ -63,7 +63,7 @@ class Sublayer(Plugin):
     d_model: Given[int]
     norm_placement: Given[NormPlacement] = "pre"
     norms: tuple[NormSite, ...] = Field(
-        default_factory=lambda data: NORM_SITES[data["norm_placement"]], strict=False
+        default_factory=lambda data: NORM_SITES[data["norm_placement"]]
     )
     """Which norms are there: of the sublayer's input (`pre`), of its output before the residual sum
     (`post`), of the sum (`out`)."""

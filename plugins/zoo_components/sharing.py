@@ -35,9 +35,7 @@ def _checked(value: bool | tuple[int, ...], info: ValidationInfo) -> bool | tupl
     return True if used == {0} else value
 
 
-SharedLayers = Annotated[
-    bool | Annotated[tuple[Number, ...], Field(strict=False)], AfterValidator(_checked)
-]
+SharedLayers = Annotated[bool | tuple[Number, ...], AfterValidator(_checked)]
 """Whether all layers use the same weights, or for each layer the number of those that it uses. It
 goes beside a field `n_layers` that is declared before it."""
 

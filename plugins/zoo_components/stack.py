@@ -36,7 +36,7 @@ class LayerGroup(Component):
     causal: Given[bool]
     width: Given[int]
     count_positions: Given[CountPositions]
-    at: tuple[int, ...] = Field(strict=False)
+    at: tuple[int, ...]
     """The layers' numbers, from 0."""
     block: Annotated[Block, Slot("block")]
     """The layer at those places."""
