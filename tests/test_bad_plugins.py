@@ -452,3 +452,23 @@ def test_a_module_that_fails_shows_its_own_lines_and_not_those_of_torch(
     assert len(frames) == 1
     assert frames[0].startswith(f"  {project}")
     assert frames[0].endswith("in forward: return self.up_proj(x[..., :1])")
+
+
+def test_a_name_of_another_slot(refused: Refused, project: Path) -> None:
+    (project / "spec.toml").write_text(spec('ffn = "rms_norm"', without="d_ff"))
+    assert "= help: `rms_norm` is registered as norm, not as ffn\n" in refused(
+        "validate", "spec.toml"
+    )
+
+
+def test_a_project_that_one_is_not_in(
+    refused: Refused, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_plugin(project, GOOD)
+    assert run(["build", "spec.toml", "-o", "out"]) == 0
+    monkeypatch.chdir(project.parent)
+    help_ = f"= help: `{project}/registry.toml` registers it: work in its folder, or pass it as"
+    for command, source in (("validate", "spec.toml"), ("load", "out")):
+        assert help_ in refused(command, f"{project.name}/{source}")
+    (project / "registry.toml").write_text("broken")  # a hint is no place for a second error
+    assert "registers it" not in refused("validate", f"{project.name}/spec.toml")

@@ -249,6 +249,7 @@ def test_a_convolution_over_the_sequence_is_computed_anew() -> None:
     for _ in range(4):
         ids.append(int(alone(model, ids, 0).argmax()))
     assert list(found.ids) == ids[3:]
+    assert model.spec.layout.cache_per_token == 0
 
 
 def with_own(slot: str, project: Path, change: dict[str, str]) -> Transformer:

@@ -142,7 +142,8 @@ class Layout(_Counted):
         label: what `zoo show` writes beside the name.
         cache: elements that generation keeps per token of the sequence itself (k and v).
         memory_cache: elements that generation keeps per token of the attended memory.
-        generates: whether generation extends what is inside; an encoder keeps no cache.
+        generates: whether generation extends what is inside; an encoder keeps no cache, nor does a
+            stack that computes all tokens anew.
         computed: elements of tables that are computed when the model is built and not stored.
         cut: how the tensors directly inside can be cut; None: every process has all of them.
     """

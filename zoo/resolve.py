@@ -28,7 +28,7 @@ from zoo.errors import (
 from zoo.extends import SPEC_NAME, with_parents
 from zoo.layer_rules import SELECTORS, START, RuleError, groups, selected
 from zoo.node import Node, Resolved
-from zoo.registry import Registry
+from zoo.registry import Registry, registered_near
 from zoo.slots import Plugin
 from zoo.spec import FORMAT
 from zoo.tables import Leaf, Table, as_table, described, long_form, merge_values
@@ -107,7 +107,9 @@ class _Resolver:
         try:
             return self.registry.plugin(slot, kind.value, kind.place)
         except RegistryError as error:
-            self.findings.add_error(error)
+            (problem,) = error.problems
+            help = registered_near(kind.document.name, slot, kind.value) or problem.help
+            self.findings.add(problem._replace(help=help))
             return self.load_quietly(slot, nearest(kind.value, self.registry.plugins[slot]))
         except PluginError as error:
             self.findings.add_error(error)

@@ -278,7 +278,9 @@ class Stack(Component):
             parts["norm"] = self.norm.layout()
         if self.output_width != self.d_model:
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
-        return Layout({name: p for name, p in parts.items() if p.size}, generates=self.causal)
+        return Layout(
+            {name: p for name, p in parts.items() if p.size}, generates=not self.not_incremental
+        )
 
     def _layer_list(self) -> LayerList:
         layers = tuple(
