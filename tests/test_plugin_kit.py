@@ -76,6 +76,43 @@ class Statistics(Norm):
 '''
 
 
+BUILT_UPON = """
+from typing import Annotated
+
+from zoo.component import Part, Size
+from zoo.layout import Layout
+from zoo.slots import Builder
+from zoo_components.norm import RmsNorm
+from zoo_components.stack import EncoderStack
+
+
+class MyNorm(RmsNorm):
+    eps: float = 1e-3
+
+
+class MyBuilder(Builder):
+    vocab: Size
+    stack: Annotated[EncoderStack, Part(vocab="vocab")]
+
+    def layout(self):
+        return Layout({"stack": self.stack.layout()})
+
+    def build(self):
+        from zoo.transformer import AttentionMaps, Transformer
+
+        class Module(Transformer):
+            def __init__(self, stack):
+                super().__init__()
+                self.stack = stack
+
+            def forward(self, source, *, source_mask=None, return_attention=False):
+                x, maps = self.stack(source, mask=source_mask, return_weights=return_attention)
+                return (x, AttentionMaps(encoder=maps["self_attn"])) if return_attention else x
+
+        return Module(self.stack.build())
+"""
+
+
 def project(folder: Path, text: str = "format = 1\n") -> Path:
     """An empty project's registry."""
     registry = folder / "registry.toml"
@@ -221,6 +258,15 @@ def test_statistics_of_batches_excuse_another_output_in_training(tmp_path: Path)
     registry = project(tmp_path, 'format = 1\n[norm]\nstatistics = "statistics.py:Statistics"\n')
     (tmp_path / "statistics.py").write_text(STATISTICS)
     check_plugin("norm", "statistics", registry=registry)
+
+
+def test_what_ships_can_be_built_upon(tmp_path: Path) -> None:
+    """And a file may hold several components."""
+    (tmp_path / "mine.py").write_text(BUILT_UPON)
+    lines = '[norm]\nmine = "mine.py:MyNorm"\n[builder]\nmine = "mine.py:MyBuilder"\n'
+    registry = project(tmp_path, f"format = 1\n{lines}")
+    check_plugin("norm", "mine", registry=registry)
+    check_plugin("builder", "mine", registry=registry)
 
 
 def test_check_plugin_raises_with_the_table(tmp_path: Path) -> None:

@@ -67,7 +67,10 @@ def _inputs(spec: ModelSpec, length: int) -> tuple[torch.Tensor, ...]:
     else:
         of_vectors, longest = reading is None, (None if reading is None else reading.longest,)
     if of_vectors:
-        hint = "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
+        hint = (
+            "its builder states no `generation` or `reading` of ids; "
+            "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
+        )
         raise InputError(Problem(f"{spec.name} is not called with ids alone", help=hint))
     least = min((one for one in longest if one is not None), default=length)
     if length > least:
