@@ -3,6 +3,7 @@ and each fails on a component that is broken in just that way."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -190,9 +191,15 @@ def test_the_template_of_each_slot_keeps_all_promises(slot: str, tmp_path: Path)
 
 
 def test_the_templates_are_clean(tmp_path: Path) -> None:
-    """For ruff and for `mypy --strict`, with which a project may be checked."""
+    """For ruff and for `mypy --strict`; so is what the tutorial makes of one."""
     registry = project(tmp_path)
     written = [file for slot in SLOTS for file in new_plugin(slot, f"my_{slot}", registry)]
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    tutorial = re.findall(r"```python\n(\"\"\"`gated_bottleneck`.*?)```", page, flags=re.DOTALL)
+    assert len(tutorial) == 2
+    for number, text in enumerate(tutorial):
+        written.append(tmp_path / f"tutorial_{number}.py")
+        written[-1].write_text(text)
     mypy = [sys.executable, "-m", "mypy", "--strict", *map(str, written)]
     done = subprocess.run(mypy, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stdout

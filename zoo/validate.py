@@ -64,6 +64,7 @@ class _Validation:
         self.idle[node, name] = f"`{name}`{where} {reason}"
 
     def make(self, node: Node, given: Mapping[str, Any]) -> Component | None:
+        # A dimension that the parent has as a field, and does not give, was wrong there.
         outer = self.enclosing[-1].cls.model_fields if self.enclosing else {}
         values: dict[str, Any] = {
             name: given.get(name, FAILED)
