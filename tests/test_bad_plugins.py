@@ -371,8 +371,9 @@ def test_a_plugin_whose_build_fails(
     (file,) = project.glob("plugins/*.py")
     line = file.read_text().split("\n").index("    def build(self):") + 1
     message = message.replace("{file}", f"{file}:{line}")
-    with pytest.raises(zoo.PluginError, match=re.escape(message)):
+    with pytest.raises(zoo.PluginError, match=re.escape(message)) as told:
         zoo.build("spec.toml")
+    assert "zoo_components" not in str(told.value)  # the stack and the block that called it
     assert list(project.glob("bad*")) == []
 
 
