@@ -23,7 +23,7 @@ UP = '"up_proj": linear(self.d_model, self.d_ff),'
 FIELD = '    """The inner width."""\n'
 TORCH = "    from torch import nn\n\n    class"
 MADE = "self.down_proj = nn.Linear(d_ff, d_model)"
-RETURN = "return self.down_proj(self.up_proj(x).relu())"
+RETURN = "output: torch.Tensor = self.down_proj(self.up_proj(x).relu())"
 BUILT = "return module_class()(d_model=self.d_model, d_ff=self.d_ff)"
 WITH_TORCH = {TORCH: f"    import torch\n{TORCH}"}
 
@@ -34,8 +34,9 @@ MASKED = "if mask is not None:  #"
 OUTPUT = "return output, weights if return_weights else None"
 
 MIXED = "scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5"
-TURNED = "q, k = rotation(q), rotation(k)"
-LOWER = "device=x.device).tril()"
+QUERIES = "q = rotation(q)"
+KEYS = "return (k if rotation is None else rotation(k)), v"
+EXTENDED = "k, v = cache.extend(*make())"
 
 DOWN = '"down_proj": linear(self.d_ff, self.d_model, residual=True),'
 LAYOUT = "from zoo.layout import Layout, linear"
@@ -48,25 +49,18 @@ CUT = {
 
 INCREMENTAL = """\
     @property
-    def incremental(self):
+    def incremental(self) -> bool:
+        \"\"\"Whether `forward` goes on from a `cache`.\"\"\"
         return True
 
 """
 
-KEEP = """\
-if cache is not None and memory is not None:
-                k, v = cache.of_memory(lambda k=k, v=v: (k, v))
-            elif cache is not None:
-                k, v = cache.extend(k, v)
-            """
-
-WITH_CACHE = {
-    "    def layout(self)": INCREMENTAL + "    def layout(self)",
-    "return_weights: bool = False": "return_weights: bool = False, cache=None",
-    MIXED: KEEP + MIXED,
-    LOWER: LOWER.replace(".tril()", ".tril(k.shape[-2] - q.shape[-2])"),
+KNOWS_NO_CACHE = {
+    INCREMENTAL: "",
+    "            cache: AttentionCache | None = None,\n": "",
+    "if cache is None:": "if True:",
 }
-"""An attention that is incremental, and rightly so."""
+"""An attention that says and knows nothing of caches."""
 
 TIES = """\
     def ties(self, embedding):
@@ -162,6 +156,18 @@ BROKEN: Mapping[str, Broken] = {
         {FIELD: FIELD + "    norms: Size = 8\n"},
         ("schema",),
         "`norms` of OwnNorms goes over a field, which FeedForward states",
+    ),
+    "bad_default": Broken(
+        "ffn",
+        {FIELD: FIELD + "    ratio: Size = 0\n"},
+        ("schema",),
+        "the default of `ratio` must be at least 1, not the integer `0`",
+    ),
+    "no_default": Broken(
+        "ffn",
+        {FIELD: FIELD + "    ratio: Size = None\n"},
+        ("schema",),
+        "the default of `ratio` must be an integer, not nothing",
     ),
     "untold_type": Broken(
         "ffn",
@@ -270,7 +276,7 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "narrow_embedding": Broken(
         "embedding",
-        {"return self.dropout(x)": "return self.dropout(x)[..., :3]"},
+        {"= self.dropout(x)": "= self.dropout(x)[..., :3]"},
         ("interface",),
         "the output must be (2, 6, 16), not (2, 6, 3)",
     ),
@@ -447,15 +453,6 @@ BROKEN: Mapping[str, Broken] = {
         ("gradients",),
         "over a memory: no gradient reaches the input memory",
     ),
-    "cache_ignored": Broken(
-        "attention",
-        {
-            "    def layout(self)": INCREMENTAL + "    def layout(self)",
-            "return_weights: bool = False": "return_weights: bool = False, cache=None",
-        },
-        ("cache",),
-        "one by one with a `cache`",
-    ),
     # precision
     "cancels": Broken("ffn", before("x = (x + 1e5) - 1e5"), ("precision",), "in float32"),
     "half": Broken(
@@ -501,10 +498,10 @@ BROKEN: Mapping[str, Broken] = {
     ),
     # positions
     "keys_unturned": Broken(
-        "attention", {TURNED: "q = rotation(q)"}, ("positions",), "the keys are not turned"
+        "attention", {KEYS: "return k, v"}, ("positions",), "the keys are not turned"
     ),
     "queries_unturned": Broken(
-        "attention", {TURNED: "k = rotation(k)"}, ("positions",), "the queries are not turned"
+        "attention", {QUERIES: "pass"}, ("positions",), "the queries are not turned"
     ),
     "bias_ignored": Broken(
         "attention", {"scores = scores + bias": "pass"}, ("positions",), "the `bias` that the"
@@ -516,40 +513,39 @@ BROKEN: Mapping[str, Broken] = {
         "block", {"bias=context.bias": "bias=None"}, ("positions",), "changes nothing"
     ),
     # cache
+    "cache_ignored": Broken(
+        "attention", {EXTENDED: "k, v = make()"}, ("cache",), "one by one with a `cache`"
+    ),
     "cache_of_unturned": Broken(
         "attention",
-        {**WITH_CACHE, TURNED: f"q = rotation(q)\n            {KEEP}", MIXED: MIXED}
-        | {
-            "if rotation is not None:": "if rotation is not None and cache is None:\n"
-            "                k = rotation(k)\n            if rotation is not None:"
-        },
+        {EXTENDED: "k, v = cache.extend(*self.keys_and_values(x, None))"},
         ("cache",),
         "one by one with a `cache`",
     ),
     "cache_of_first_query": Broken(
-        "attention", {**WITH_CACHE, LOWER: LOWER}, ("cache",), "let the last query see all keys"
+        "attention", {".tril(n_before)": ".tril()"}, ("cache",), "let the last query see all keys"
     ),
     "cache_uncounted": Broken(
         "attention",
-        {**WITH_CACHE, "cache=0 if self.key_width else 2 * ": "cache=0 if self.key_width else "},
+        {"cache=0 if self.key_width else 2 * ": "cache=0 if self.key_width else "},
         ("cache",),
         "of a token the cache keeps 32 numbers, and `layout` says 16",
     ),
     "memory_uncounted": Broken(
         "attention",
-        {**WITH_CACHE, "memory_cache=2 * self": "memory_cache=3 * self"},
+        {"memory_cache=2 * self": "memory_cache=3 * self"},
         ("cache",),
         "over a memory: of a token and 5 tokens of a memory the cache keeps 160 numbers, and",
     ),
     # branches
     "residual_unscaled": Broken(
-        "block", {"residual * branch": "branch"}, ("branches",), "`residual_scale` of the branch"
+        "block", {"residual * self": "self"}, ("branches",), "`residual_scale` of the branch"
     ),
     "skip_unscaled": Broken(
         "block", {"skip * x": "x"}, ("branches",), "`skip_scale` of the branch `self_attn`"
     ),
     "out_norm_ignored": Broken(
-        "block", {"return branch.out_norm": "return "}, ("branches",), "the norm at `out` of the"
+        "block", {'self.normed(name, "out", ': "("}, ("branches",), "the norm at `out` of the"
     ),
     # cuts
     "cut_along_other_axis": Broken(
@@ -648,16 +644,19 @@ BROKEN: Mapping[str, Broken] = {
         "attention", {MASKED: "if causal:  #", HIDE: "pass"}, ("masks",), "hides changes the output"
     ),
     "mask_weak": Broken(
-        "attention", {LOWEST: "-20.0", HIDE: "pass"}, ("masks",), "hides changes the output"
+        "attention", {LOWEST: "-20.0", HIDE: "pass"}, ("masks", "cache"), "hides changes the output"
     ),
     "mask_of_first_query": Broken(
         "attention",
         {MASKED: f"mask = None if mask is None else mask[..., :1, :]\n            {MASKED}"},
-        ("masks",),
+        ("masks", "cache"),
         "hides from a query changes its output",
     ),
     "causal_ignored": Broken(
-        "attention", {"if causal:": "if causal and bias is not None:"}, ("masks",), "`causal`"
+        "attention",
+        {"if causal:": "if causal and bias is not None:"},
+        ("masks", "cache"),
+        "`causal`",
     ),
     "nan_for_nothing": Broken(
         "attention", {LOWEST: "-float('inf')", HIDE: "pass"}, ("masks",), "gives NaN"

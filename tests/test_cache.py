@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from broken_plugins import KNOWS_NO_CACHE
 from small_specs import EXAMPLES, small
 
 import zoo
 from zoo.cache import Cache
 from zoo.generation.decoding import Decoding, Memory, RecomputeWarning
 from zoo.generation.prompts import read_ids
+from zoo.plugin_kit.project import new_plugin
+from zoo.registry import load_registry
 from zoo.transformer import Transformer
 
 VOCAB, FIRST = 23, 5
@@ -246,21 +249,42 @@ def test_a_convolution_over_the_sequence_is_computed_anew() -> None:
     for _ in range(4):
         ids.append(int(alone(model, ids, 0).argmax()))
     assert list(found.ids) == ids[3:]
+    assert model.spec.layout.cache_per_token == 0
+
+
+def with_own(slot: str, project: Path, change: dict[str, str]) -> Transformer:
+    """A model with what `zoo plugin new` writes for a slot, changed."""
+    registry = project / "registry.toml"
+    registry.write_text("format = 1\n")
+    file, _ = new_plugin(slot, f"own_{slot}", registry)
+    text = file.read_text()
+    for old, new in change.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    file.write_text(text)
+    spec = tiny(**{slot: f"own_{slot}", "position": "rotary"})
+    return zoo.build(spec, dtype=torch.float64, registry=load_registry()).eval()
 
 
 @torch.no_grad()
-def test_an_attention_that_knows_no_cache_generates(project: Path) -> None:
-    """The attention and the block that `zoo plugin new` writes know nothing of caches."""
-    from zoo.cli import run
-    from zoo.registry import load_registry
+@pytest.mark.parametrize("slot", ["attention", "block"])
+def test_a_new_component_goes_on_from_a_cache(slot: str, project: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RecomputeWarning)
+        assert check(with_own(slot, project, {})).cache.n_bytes > 0
 
-    assert run(["init", "."]) == 0
-    for slot in ("attention", "block"):
-        assert run(["plugin", "new", slot, f"own_{slot}"]) == 0
-        spec = tiny(**{slot: f"own_{slot}", "position": "rotary"})
-        model = zoo.build(spec, dtype=torch.float64, registry=load_registry()).eval()
-        with pytest.warns(RecomputeWarning, match=f"{slot} `own_{slot}` cannot use a cache"):
-            check(model)
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("slot", "change"),
+    [("attention", KNOWS_NO_CACHE), ("block", {"def not_incremental": "def _not_incremental"})],
+)
+def test_a_component_that_knows_no_cache_generates(
+    slot: str, change: dict[str, str], project: Path
+) -> None:
+    model = with_own(slot, project, change)
+    with pytest.warns(RecomputeWarning, match=f"{slot} `own_{slot}` cannot use a cache"):
+        check(model)
 
 
 # --- what is kept -------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ PAGES = [
     "docs/editor.md",
     "docs/generate.md",
     "docs/bundles.md",
+    "docs/code.md",
     "docs/inspect.md",
     "docs/larger.md",
     "docs/load.md",

@@ -242,7 +242,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr, check=True
     )
     os.close(stderr)
-    shown = os.read(terminal, 1 << 16).decode(errors="replace")  # the buffer may end in a character
+    shown = os.read(terminal, 1 << 16).decode(errors="replace")  # it may end within a letter
     os.close(terminal)
     assert "checking" in shown
     assert stdout.stdout.startswith(b"init.normal: ok (imports")

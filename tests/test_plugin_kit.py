@@ -3,6 +3,7 @@ and each fails on a component that is broken in just that way."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 from broken_plugins import (
     BROKEN,
     CUT,
+    KEYS,
+    KNOWS_NO_CACHE,
     MADE,
     MIXED,
+    QUERIES,
     RETURN,
-    TURNED,
     UP,
-    WITH_CACHE,
     WITH_TORCH,
     Broken,
 )
@@ -28,6 +30,8 @@ from zoo.plugin_kit.report import Report
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.slots import SLOTS
 from zoo.testing import check_plugin
+
+ROOT = Path(__file__).parent.parent
 
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
 OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "compiles"}
@@ -71,6 +75,43 @@ class Statistics(Norm):
 
         return Module()
 '''
+
+
+BUILT_UPON = """
+from typing import Annotated
+
+from zoo.component import Part, Size
+from zoo.layout import Layout
+from zoo.slots import Builder
+from zoo_components.norm import RmsNorm
+from zoo_components.stack import EncoderStack
+
+
+class MyNorm(RmsNorm):
+    eps: float = 1e-3
+
+
+class MyBuilder(Builder):
+    vocab: Size
+    stack: Annotated[EncoderStack, Part(vocab="vocab")]
+
+    def layout(self):
+        return Layout({"stack": self.stack.layout()})
+
+    def build(self):
+        from zoo.transformer import AttentionMaps, Transformer
+
+        class Module(Transformer):
+            def __init__(self, stack):
+                super().__init__()
+                self.stack = stack
+
+            def forward(self, source, *, source_mask=None, return_attention=False):
+                x, maps = self.stack(source, mask=source_mask, return_weights=return_attention)
+                return (x, AttentionMaps(encoder=maps["self_attn"])) if return_attention else x
+
+        return Module(self.stack.build())
+"""
 
 
 def project(folder: Path, text: str = "format = 1\n") -> Path:
@@ -150,9 +191,18 @@ def test_the_template_of_each_slot_keeps_all_promises(slot: str, tmp_path: Path)
 
 
 def test_the_templates_are_clean(tmp_path: Path) -> None:
+    """For ruff and for `mypy --strict`; so is what the tutorial makes of one."""
     registry = project(tmp_path)
-    for slot in SLOTS:
-        new_plugin(slot, f"my_{slot}", registry)
+    written = [file for slot in SLOTS for file in new_plugin(slot, f"my_{slot}", registry)]
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    tutorial = re.findall(r"```python\n(\"\"\"`gated_bottleneck`.*?)```", page, flags=re.DOTALL)
+    assert len(tutorial) == 2
+    for number, text in enumerate(tutorial):
+        written.append(tmp_path / f"tutorial_{number}.py")
+        written[-1].write_text(text)
+    mypy = [sys.executable, "-m", "mypy", "--strict", *map(str, written)]
+    done = subprocess.run(mypy, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stdout
     ruff = [sys.executable, "-m", "ruff"]
     options = ["--isolated", "--line-length", "100", "."]
     rules = ["--select", "E,F,W,I,B,UP,N,SIM,RUF,C4,PIE,RET", "--target-version", "py311"]
@@ -173,8 +223,8 @@ def check_changed(folder: Path, slot: str, change: dict[str, str]) -> None:
     check_plugin(slot, "changed", registry=registry)
 
 
-def test_an_attention_with_a_cache_keeps_all_promises(tmp_path: Path) -> None:
-    check_changed(tmp_path, "attention", WITH_CACHE)
+def test_an_attention_without_a_cache_keeps_all_promises(tmp_path: Path) -> None:
+    check_changed(tmp_path, "attention", KNOWS_NO_CACHE)
 
 
 def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
@@ -188,8 +238,11 @@ def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["rotation", "bias"])
 def test_an_attention_may_refuse_what_positions_give(option: str, tmp_path: Path) -> None:
     refusal = f"if {option} is not None:\n                raise ValueError('not with positions')"
-    (used,) = {"rotation": (TURNED,), "bias": ("scores = scores + bias",)}[option]
-    change = {MIXED: f"{refusal}\n            {MIXED}", used: "pass"}
+    unused = {
+        "rotation": {QUERIES: "pass", KEYS: "return k, v"},
+        "bias": {"scores = scores + bias": "pass"},
+    }
+    change = {MIXED: f"{refusal}\n            {MIXED}", **unused[option]}
     check_changed(tmp_path, "attention", change)
 
 
@@ -200,7 +253,7 @@ def test_what_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
         **WITH_TORCH,
         "import Layout, linear": "import Layout, linear, vector",
     }
-    gated = RETURN.replace("return ", "return self.gate * ")
+    gated = RETURN.replace("= ", "= self.gate * ")
     check_changed(tmp_path, "ffn", {**gate, RETURN: gated})
     rounded = gated.replace("(x).relu()", "(x).half().to(x.dtype).relu()")
     (tmp_path / "rounded").mkdir()
@@ -212,6 +265,15 @@ def test_statistics_of_batches_excuse_another_output_in_training(tmp_path: Path)
     registry = project(tmp_path, 'format = 1\n[norm]\nstatistics = "statistics.py:Statistics"\n')
     (tmp_path / "statistics.py").write_text(STATISTICS)
     check_plugin("norm", "statistics", registry=registry)
+
+
+def test_what_ships_can_be_built_upon(tmp_path: Path) -> None:
+    """And a file may hold several components."""
+    (tmp_path / "mine.py").write_text(BUILT_UPON)
+    lines = '[norm]\nmine = "mine.py:MyNorm"\n[builder]\nmine = "mine.py:MyBuilder"\n'
+    registry = project(tmp_path, f"format = 1\n{lines}")
+    check_plugin("norm", "mine", registry=registry)
+    check_plugin("builder", "mine", registry=registry)
 
 
 def test_check_plugin_raises_with_the_table(tmp_path: Path) -> None:

@@ -68,13 +68,7 @@ def build(
     found = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
     model = build_on_meta(found, dtype or torch.float32)
     if mesh is not None:
-        from zoo.sharding.filling import initial_shares
-        from zoo.sharding.mesh import device_in
-
-        device = device_in(mesh, device)
-        start = partial(fill_initial, spec=found, seed=seed, on_bytes=on_bytes)
-        shares = initial_shares(model, mesh, device, start)
-        return place(model, shares, device=device)
+        return _fill_share(model, mesh, device, seed=seed, on_bytes=on_bytes)
     device = "cpu" if device is None else device
     if torch.device(device).type == "meta":
         return model
@@ -82,6 +76,24 @@ def build(
     tensors = {name: empty(tuple(t.shape), t.dtype, found) for name, t in stored(model).items()}
     fill_initial(tensors, found, seed=seed, on_bytes=on_bytes)
     return place(model, {name: t.to(device) for name, t in tensors.items()}, device=device)
+
+
+def _fill_share(
+    model: Transformer,
+    mesh: DeviceMesh,
+    device: str | torch.device | None,
+    *,
+    seed: int,
+    on_bytes: Callable[[int], None] | None,
+) -> Transformer:
+    """This process's share of a meta-built model, with its initial values."""
+    from zoo.sharding.filling import initial_shares
+    from zoo.sharding.mesh import device_in
+
+    device = device_in(mesh, device)
+    start = partial(fill_initial, spec=model.spec, seed=seed, on_bytes=on_bytes)
+    shares = initial_shares(model, mesh, device, start)
+    return place(model, shares, device=device)
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.Tensor:

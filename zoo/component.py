@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
+from zoo.errors import quoted
+from zoo.field_rules import check_names, check_types
 from zoo.layout import Layout
 from zoo.module_built import returns_module
 from zoo.plugin_errors import plugin_code
@@ -160,10 +162,18 @@ class Component(BaseModel):
                 f"the description {cls.__name__} has an `__init__`: its values are its fields, "
                 "and what follows from them is a property"
             )
+        check_names(cls)
         if "build" in vars(cls):
             cls.build = returns_module(cls.build)  # type: ignore[method-assign]
         if "layout" in vars(cls):
             cls.layout = _names_itself(cls.layout)  # type: ignore[method-assign]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if cls.__pydantic_fields_complete__:  # else pydantic names the type that it does not find
+            marks = fields_of(cls).items()
+            check_types(cls, {n: mark if isinstance(mark, Part) else None for n, mark in marks})
 
     def layout(self) -> Layout:
         """The tensors of the module that `build` returns, without building it."""
@@ -183,7 +193,7 @@ class Component(BaseModel):
         for name, marks in fields_of(type(self)).items():
             value = getattr(self, name)
             if marks is not GIVEN and value is not None:
-                data[name] = _plain(value)
+                data[name] = _plain(value, name, type(self))
         return data
 
 
@@ -200,11 +210,14 @@ def _names_itself(layout: Callable[..., Any]) -> Callable[..., Any]:
     return named
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, name: str, cls: type[Component]) -> Any:
     if isinstance(value, Component):
         return value.dump()
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_plain(item, name, cls) for item in value]
+    if type(value) not in (bool, int, float, str):
+        what = f"{quoted(value)}, a {type(value).__name__}"
+        raise TypeError(f"the field `{name}` of {cls.__name__} is {what}, which no spec can hold")
     return value
 
 

@@ -59,7 +59,10 @@ def _inputs(spec: ModelSpec, length: int) -> list[torch.Tensor]:
     """What the model is called with: ids, or those of a source and of a target."""
     read = spec.model.called_with
     if not read:
-        hint = "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
+        hint = (
+            "its builder states no `generation` or `reading` of ids; "
+            "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
+        )
         raise InputError(Problem(f"{spec.name} is not called with ids alone", help=hint))
     longest = min((one.longest for one in read if one.longest is not None), default=length)
     if length > longest:

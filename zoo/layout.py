@@ -148,7 +148,8 @@ class Layout(_Counted):
         memory_cache: elements that generation keeps per token of the attended memory.
         cache_window: of how many tokens of the sequence, the last ones, `cache` is kept; None: of
             all.
-        generates: whether generation extends what is inside; an encoder keeps no cache.
+        generates: whether generation extends what is inside; an encoder keeps no cache, nor does a
+            stack that computes all tokens anew.
         computed: elements of tables that are computed when the model is built and not stored.
         cut: how the tensors directly inside can be cut; None: every process has all of them.
         component: the description whose `layout` returned it, which notes itself.

@@ -29,7 +29,7 @@ def refuse_other_format(path: Path, *, one_file: bool) -> None:
     file = f"{str(path.with_suffix('.safetensors'))!r}, or " if one_file else ""
     raise WeightsError(
         Problem(
-            f"{str(path)!r} would be no {path.suffix} file: weights are written as safetensors",
+            f"{str(path)!r} would not be a {path.suffix} file: weights are written as safetensors",
             help=f"write {file}{str(path.with_suffix(''))!r}, a folder",
         )
     )

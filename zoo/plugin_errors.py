@@ -6,14 +6,16 @@ import functools
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pydantic
 
-from zoo.errors import Place, PluginError, Problem, ZooError, printable
+from zoo.errors import Place, PluginError, Problem, ZooError, printable, quoted
 
+MEND = "mend the plugin; nothing that does not use it is affected"
+"""The help where no better one is known."""
 _ZOO = Path(__file__).parent
 _RUNNERS = {
     folder
@@ -44,15 +46,39 @@ def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Generator[N
 
 
 def describe_failure(what: str, error: BaseException, place: Place | None = None) -> Problem:
-    """A problem that shows the exception and the frames of the plugin, without those of the zoo and
-    of torch."""
+    """A problem that shows the exception and the frames of the plugin, without those of the zoo, of
+    torch, and of the plugins of others that led to it."""
     stack = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in stack if not _says_nothing(frame.filename)]
+    folders = [Path(frame.filename).parent for frame in frames]
+    frames = frames[folders.index(folders[-1]) :] if frames else []
     lines = [f"  {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in frames]
     if isinstance(error, SyntaxError):
         lines.append(f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}")
     message = "\n".join([f"{what} failed: {_headline(error)}", *lines[-8:]])
-    return Problem(message, place, help="mend the plugin; nothing that does not use it is affected")
+    return Problem(message, place, _missing(error, frames) or MEND)
+
+
+def reason(problem: Problem) -> str:
+    """A problem as a table of checks shows it, where all is about plugins."""
+    return problem.message + (f"\nhelp: {problem.help}" if problem.help not in (None, MEND) else "")
+
+
+def _missing(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> str | None:
+    """A help text: how a module that a plugin imports is to be found; None if none is missing."""
+    if not isinstance(error, ImportError) or not frames:
+        return None
+    line = frames[-1].line or ""
+    beside = Path(frames[-1].filename).parent
+    if line.startswith("from .") or any(
+        (beside / f"{word}.py").is_file() for word in (error.name or "").split(".")
+    ):
+        return (
+            "a file that a registry names is imported by itself: what several components share "
+            "stands in one file with them, or they are a package"
+        )
+    missing = isinstance(error, ModuleNotFoundError) and error.name
+    return f"install {quoted(missing)}, which the plugin needs" if missing else None
 
 
 def _headline(error: BaseException) -> str:

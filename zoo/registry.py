@@ -78,7 +78,10 @@ class Registry:
             entries = self.entries(group)
             if name not in entries:
                 message = f"unknown {group} {quoted(name)}"
+                others = [slot for slot in self.plugins if name in self.plugins[slot]]
                 hint = did_you_mean(name, entries)
+                if group != SOURCE and others:
+                    hint = f"{quoted(name)} is registered as {others[0]}, not as {group}"
                 raise RegistryError(Problem(message, at() if at else None, hint))
             self._loaded[group, name] = _load(entries[name], at)
         return self._loaded[group, name]
@@ -152,6 +155,19 @@ def find_registries(extra: Path | None = None) -> list[Path]:
 def _is_of_a_checkout(registry: Path) -> bool:
     """Whether this file lies beside the sources of a zoo, as the shipped one of a checkout does."""
     return os.path.isfile(registry.parent / "zoo" / Path(__file__).name)
+
+
+def registered_near(file: str, group: str, name: str) -> str | None:
+    """A help text, if a name that no layer holds stands in the registry at or above a file: that
+    of somebody's project, who runs the zoo from elsewhere."""
+    around = (folder / FILE_NAME for folder in Path(file).absolute().parents)
+    found = next(filter(os.path.isfile, around), None)
+    try:
+        if found is None or name not in read_layers([found]).entries(group):
+            return None
+    except ZooError:
+        return None
+    return f"{quoted(found, 500)} registers it: work in its folder, or pass it as `--registry`"
 
 
 def load_registry(extra: Path | None = None, *, budget: Budget | None = None) -> Registry:

@@ -21,13 +21,15 @@ from zoo.errors import (
     RegistryError,
     ZooError,
     allowed,
+    did_you_mean,
     dotted,
     nearest,
+    quoted,
 )
 from zoo.extends import NAME_PATTERN, with_parents
 from zoo.layer_rules import SELECTORS, START, RuleError, groups, selected
 from zoo.node import Node, Resolved
-from zoo.registry import Registry
+from zoo.registry import Registry, registered_near
 from zoo.slots import Plugin
 from zoo.spec import FORMAT
 from zoo.tables import Leaf, Table, as_table, described, long_form, merge_values
@@ -106,7 +108,9 @@ class _Resolver:
         try:
             return self.registry.plugin(slot, kind.value, kind.place)
         except RegistryError as error:
-            self.findings.add_error(error)
+            (problem,) = error.problems
+            help = registered_near(kind.document.name, slot, kind.value) or problem.help
+            self.findings.add(problem._replace(help=help))
             return self.load_quietly(slot, nearest(kind.value, self.registry.plugins[slot]))
         except PluginError as error:
             self.findings.add_error(error)
@@ -176,12 +180,19 @@ class _Resolver:
         self, name: str, slot: Slot, scope: list[Table], path: KeyPath, given: frozenset[str]
     ) -> Node | None:
         """The component that fills a slot; None, and a problem, if there is no such plugin."""
+        outer = scope[-1].entries.get("kind") or scope[-1]
+        if slot.slot not in self.registry.plugins:
+            message = f"the field `{name}` of `{dotted(path[:-1])}` is of the slot "
+            message += f"{quoted(slot.slot)}, which there is not"
+            hint = did_you_mean(slot.slot, self.registry.plugins)
+            problem = Problem(message, outer.place(value=True), hint)
+            self.findings.add_error(PluginError(problem))
+            return None
         table = self.slot_table(name, slot, scope)
         limit = self.registry.budget.key_depth
         if len(path) > limit:
             message = f"components are nested more than {limit} deep: `{dotted(path[:6])}...`"
-            outer = (scope[-1].entries.get("kind") or scope[-1]).place(value=True)
-            self.findings.add(Problem(message, outer, raising("key_depth")))
+            self.findings.add(Problem(message, outer.place(value=True), raising("key_depth")))
             return None
         kind = self.kind(slot, table, path)
         cls = self.plugin(slot.slot, kind) if kind is not None else None

@@ -68,7 +68,7 @@ class Sublayer(Plugin):
     d_model: Given[int]
     norm_placement: Given[NormPlacement] = "pre"
     norms: tuple[NormSite, ...] = Field(
-        default_factory=lambda data: NORM_SITES[data["norm_placement"]], strict=False
+        default_factory=lambda data: NORM_SITES[data["norm_placement"]]
     )
     """Which norms are there: of the sublayer's input (`pre`), of its output before the residual sum
     (`post`), of the sum (`out`)."""
@@ -95,6 +95,8 @@ class Attention(Sublayer):
     `memory` (..., key, key_width) is None in self-attention; `mask` is boolean, True = attend,
     and broadcasts to the weights; `rotation` and `bias` are what the position scheme returned.
     Cross-attention is called with `memory`, `mask` and `return_weights` alone.
+
+    With `causal`, the queries are the last of the keys, and each sees those up to its own.
 
     `forward` of an `incremental` attention also takes `cache`, a `zoo.cache.AttentionCache` or
     None. With one, x holds the next tokens only: `cache.extend(keys, values)` keeps theirs and

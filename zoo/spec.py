@@ -34,7 +34,8 @@ class ModelSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved spec as plain data, as it is hashed and stored."""
-        builder = self.model.dump()
+        with plugin_code(f"the values of {self.name}"):
+            builder = self.model.dump()
         return {"format": FORMAT, "name": self.name, "builder": builder.pop("kind"), **builder}
 
     @cached_property
@@ -42,7 +43,9 @@ class ModelSpec:
         """The resolved spec as canonical JSON (RFC 8785)."""
         import rfc8785
 
-        return rfc8785.dumps(self.to_dict())
+        data = self.to_dict()
+        with plugin_code(f"the values of {self.name}"):  # a default may be no number, or huge
+            return rfc8785.dumps(data)
 
     @cached_property
     def digest(self) -> str:

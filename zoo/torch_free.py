@@ -15,6 +15,7 @@ from typing import Any
 
 from zoo.document import Document
 from zoo.errors import PluginError
+from zoo.plugin_errors import reason
 from zoo.registry import Registry
 from zoo.registry_file import Entry
 
@@ -60,7 +61,7 @@ def _failure(registry: Registry, slot: str, kind: str) -> str | None:
         if isinstance(cause, ImportError) and (cause.name or "").partition(".")[0] == "torch":
             where = "\n".join(problem.message.split("\n")[1:])
             return f"importing the description imports torch; do it inside `build`\n{where}"
-        return problem.message
+        return reason(problem)
     return None
 
 

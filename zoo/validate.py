@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from zoo.component import FAILED, SHARED, Component, fields_of, given_of
 from zoo.document import KeyPath
-from zoo.errors import MAX_SHOWN, Place, PluginError, Problem, dotted
+from zoo.errors import MAX_SHOWN, Place, PluginError, Problem, dotted, quoted
 from zoo.node import Node, Resolved
 from zoo.plugin_errors import describe_failure, plugin_code
 from zoo.slots import Builder
@@ -64,6 +64,7 @@ class _Validation:
         self.idle[node, name] = f"`{name}`{where} {reason}"
 
     def make(self, node: Node, given: Mapping[str, Any]) -> Component | None:
+        # A dimension that the parent has as a field, and does not give, was wrong there.
         outer = self.enclosing[-1].cls.model_fields if self.enclosing else {}
         values: dict[str, Any] = {
             name: given.get(name, FAILED)
@@ -73,12 +74,13 @@ class _Validation:
         if node.kind is not None:
             values["kind"] = node.kind.value
         for name, value in node.values.items():
-            values[name] = FAILED if value is None else getattr(value, "value", value)
+            found = _fixed(value.value) if isinstance(value, Leaf) else value
+            values[name] = FAILED if value is None else found
         self.enclosing.append(node)
         try:
             with plugin_code(f"validating {_named(node)}", lambda: self.place_of(node)):
                 try:
-                    return node.cls.model_validate(values, context=self)
+                    return _validated(node.cls, values, self)
                 except ValidationError as error:
                     errors = error.errors(include_url=False)
                     self.add(node, errors)
@@ -101,7 +103,7 @@ class _Validation:
                 return None
         rest = {name: value for name, value in values.items() if name not in wrong}
         try:
-            return node.cls.model_validate(rest, context=self) if wrong else None
+            return _validated(node.cls, rest, self) if wrong else None
         except ValidationError as error:
             for details in error.errors(include_url=False):
                 keys = details.get("ctx", {}).get("keys", ())
@@ -248,6 +250,19 @@ class _Validation:
             if around.table.document.holds(around.table.path):
                 return around.table.place()
         return node.table.place()
+
+
+def _validated(cls: type[Component], values: Mapping[str, Any], context: _Validation) -> Component:
+    found: object = cls.model_validate(values, context=context)
+    if not isinstance(found, cls):
+        hint = "a validator `after` ends with `return self`"
+        raise TypeError(f"a validator of {cls.__name__} returned {quoted(found)}; {hint}")
+    return found
+
+
+def _fixed(value: Any) -> Any:
+    """A value as descriptions hold it, which cannot change: an array is a tuple."""
+    return tuple(map(_fixed, value)) if isinstance(value, list) else value
 
 
 def _add(node: Node, name: str, *, shared: bool) -> str:

@@ -22,6 +22,8 @@ class Residual(Block):
     causal: Given[bool] = False
     self_attn: Annotated[Attention, Slot("attention")]
     """Attention of the sequence to itself."""
+    # What a position scheme of this layer alone is given: only fields can be, and no parent states
+    # these two.
     self_heads: Given[int | None] = Field(
         default_factory=lambda data: getattr(data["self_attn"], "n_heads", None)
     )

@@ -31,7 +31,7 @@ class Disentangled(Attention):
     """The width of a head; d_model / n_heads by default."""
     bias: Shared[Projections] = ALL
     """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
-    terms: Annotated[tuple[Term, ...], Field(strict=False, min_length=1)] = (
+    terms: Annotated[tuple[Term, ...], Field(min_length=1)] = (
         "content_to_position",
         "position_to_content",
     )

@@ -12,7 +12,7 @@ from zoo.slots import Embedding
 if TYPE_CHECKING:
     from torch import nn
 
-Sizes = Annotated[tuple[Size, ...], Field(strict=False, min_length=1)]
+Sizes = Annotated[tuple[Size, ...], Field(min_length=1)]
 
 
 class ConvFrontend(Embedding):

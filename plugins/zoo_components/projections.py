@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 Projection = Literal["q", "k", "v", "o"]
 ALL: tuple[Projection, ...] = ("q", "k", "v", "o")
@@ -13,7 +13,5 @@ def _listed(value: bool | tuple[Projection, ...]) -> tuple[Projection, ...]:
     return value if isinstance(value, tuple) else ALL if value else ()
 
 
-Projections = Annotated[
-    bool | Annotated[tuple[Projection, ...], Field(strict=False)], AfterValidator(_listed)
-]
+Projections = Annotated[bool | tuple[Projection, ...], AfterValidator(_listed)]
 """Some of the projections, or `true` for all and `false` for none."""

@@ -198,7 +198,7 @@ class YarnRotary(Rotary):
         )
 
 
-Factors = Annotated[tuple[PositiveFloat, ...], Field(strict=False)]
+Factors = tuple[PositiveFloat, ...]
 
 
 class LongRotary(Rotary):

@@ -37,18 +37,17 @@ def _checked(value: bool | tuple[int, ...], info: ValidationInfo) -> bool | tupl
     return True if used == {0} else value
 
 
-SharedLayers = Annotated[
-    bool | Annotated[tuple[Number, ...], Field(strict=False)], AfterValidator(_checked)
-]
+SharedLayers = Annotated[bool | tuple[Number, ...], AfterValidator(_checked)]
 """Whether all layers use the same weights, or for each layer the number of those that it uses. It
 goes beside a field `n_layers` that is declared before it."""
 
 
 class Alike(NamedTuple):
-    """Layers, or weights of layers, that one description serves.
+    """Layers that one description serves; or the weights of such layers, of which there are fewer
+    where layers share them.
 
     Args:
-        at: their numbers, from 0.
+        at: the numbers of these layers or weights, from 0.
         block: what each of them is.
         position: how they tell positions apart.
     """
@@ -66,7 +65,8 @@ def weights_of_layers(shared: bool | tuple[int, ...], n_layers: int) -> Sequence
 
 
 def alike_weights(layers: Sequence[Alike], shared: bool | tuple[int, ...]) -> list[Alike]:
-    """Of layers that are alike, the weights that are."""
+    """Which weights are alike, told which layers are: with `shared = (0, 1, 0)`, layers 0 to 2 that
+    are alike have the weights 0 and 1."""
     if not isinstance(shared, tuple):
         return [layers[0]._replace(at=range(1))] if shared else list(layers)
     left = set(shared)

@@ -36,7 +36,7 @@ class LayerGroup(Component):
     causal: Given[bool]
     width: Given[int]
     count_positions: Given[CountPositions]
-    at: tuple[int, ...] = Field(strict=False)
+    at: tuple[int, ...]
     """The layers' numbers, from 0."""
     block: Annotated[Block, Slot("block")]
     """The layer at those places."""
@@ -214,7 +214,7 @@ class Stack(Component):
 
     @cached_property
     def _alike_layers(self) -> list[Alike]:
-        """The layers that are alike, in the order in which they run."""
+        """The layers that are alike, by their numbers, in the order in which they run."""
         special = {number for group in self.layers for number in group.at}
         if not special:  # a range, since nothing has refused a huge number of layers yet
             return [Alike(range(self.n_layers), self.block, self.position)]
@@ -226,11 +226,13 @@ class Stack(Component):
 
     @property
     def _weights_of_layers(self) -> Sequence[int]:
+        """For each layer that is run, the number of its module in `layers`."""
         return weights_of_layers(self.share_layers, self.n_layers)
 
     @cached_property
     def groups(self) -> list[Alike]:
-        """The weights that are alike. They are those of the layers unless layers share them."""
+        """The same of the modules in `layers`, by their numbers. There is one for each layer unless
+        layers share their weights."""
         return alike_weights(self._alike_layers, self.share_layers)
 
     @property
@@ -289,7 +291,9 @@ class Stack(Component):
             parts["norm"] = self.norm.layout()
         if self.output_width != self.d_model:
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
-        return Layout({name: p for name, p in parts.items() if p.size}, generates=self.causal)
+        return Layout(
+            {name: p for name, p in parts.items() if p.size}, generates=not self.not_incremental
+        )
 
     def _layer_list(self) -> LayerList:
         layers = tuple(

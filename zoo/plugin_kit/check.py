@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from zoo.errors import (
-    PluginError,
     Problem,
     RegistryError,
     SpecError,
@@ -15,7 +14,7 @@ from zoo.errors import (
     did_you_mean,
     quoted,
 )
-from zoo.plugin_errors import describe_failure
+from zoo.plugin_errors import describe_failure, reason
 from zoo.plugin_kit.cuts import Processes, started_when_needed
 from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
@@ -190,7 +189,6 @@ def _run(name: str, check: Callable[[], str | None]) -> Check:
         return Check(name, False, str(error))
     except ZooError as error:
         first = error.problems[0]
-        hint = f"\nhelp: {first.help}" if first.help and not isinstance(error, PluginError) else ""
-        return Check(name, False, first.message + hint)
+        return Check(name, False, reason(first))
     except BaseException as error:
-        return Check(name, False, describe_failure(name, error).message)
+        return Check(name, False, reason(describe_failure(name, error)))

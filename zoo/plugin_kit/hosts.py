@@ -50,7 +50,7 @@ class Host(Builder):
     head_dim: Size = SIZES["d_model"] // SIZES["n_heads"]
     vocab: Size = SIZES["vocab"]
     memory_width: Size | None = None
-    part: Plugin
+    part: Annotated[Plugin, Part()]
 
     def layout(self) -> Layout:
         return Layout({"part": self.part.layout()})

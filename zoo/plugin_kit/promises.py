@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from zoo.building import build, build_on_meta
 from zoo.component import GIVEN, Part, fields_of
@@ -24,6 +24,7 @@ from zoo.saving import save
 from zoo.slots import Plugin
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
+from zoo.value_errors import value_message
 
 Promise = Callable[[ModelSpec, Registry], None]
 
@@ -47,10 +48,24 @@ def schema(cls: type[Plugin]) -> None:
         for metadata in field.metadata:
             described = Annotated[described, metadata]
         try:
-            TypeAdapter(described).json_schema()
+            values = TypeAdapter(described, config=cls.model_config)
+            values.json_schema()
         except Exception as error:
             message = str(error).split("\n")[0]
             raise PromiseError(f"the type of `{name}` has no JSON Schema: {message}") from None
+        unchecked = not (field.validate_default or field.is_required() or field.default_factory)
+        if unchecked:
+            check_default(name, values, field.default)
+
+
+def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:
+    """Raises PromiseError unless a spec that states the default of a field is right; one that
+    states nothing goes unchecked, and so would be until it is stored and read again."""
+    try:
+        values.validate_python(default)
+    except ValidationError as error:
+        told = value_message(*error.errors(include_url=False))
+        raise PromiseError(f"the default of `{name}` {told}") from None
 
 
 def inherited(cls: type[Plugin], slot: type[Plugin]) -> None:

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from zoo.document import Document, KeyPath, dotted, read_document
-from zoo.errors import Place, ZooError
+from zoo.document import Document, KeyPath, read_document
+from zoo.errors import Place, ZooError, dotted
 
 _FREE: tuple[KeyPath, ...] = (("evaluation",), ("training", "steps"))
 

@@ -12,8 +12,7 @@ import torch
 
 from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
-from zoo.document import dotted
-from zoo.errors import Problem, TrainingError
+from zoo.errors import Problem, TrainingError, dotted
 from zoo.model_files import RECIPE
 from zoo.saving import save
 from zoo.training.batches import Row
