@@ -173,7 +173,8 @@ class Component(BaseModel):
         super().__pydantic_init_subclass__(**options)
         if cls.__pydantic_fields_complete__:  # else pydantic names the type that it does not find
             marks = fields_of(cls).items()
-            check_types(cls, {n: mark if isinstance(mark, Part) else None for n, mark in marks})
+            parts = {name: mark if isinstance(mark, Part) else None for name, mark in marks}
+            check_types(cls, parts, Component)
 
     def layout(self) -> Layout:
         """The tensors of the module that `build` returns, without building it."""

@@ -35,17 +35,18 @@ def check_names(cls: type[Component]) -> None:
         raise TypeError(f"{message}; {hint}")
 
 
-def check_types(cls: type[Component], marks: Mapping[str, Part | None]) -> None:
+def check_types(
+    cls: type[Component], marks: Mapping[str, Part | None], component: type[Component]
+) -> None:
     """Each field can hold what a spec says, and each component in one is given what it needs.
 
     Args:
         marks: for each field in order, its mark if that is of a component.
+        component: the class of all descriptions.
 
     Raises:
         TypeError: one cannot, or a dimension is bound to what is no field before it.
     """
-    from zoo.component import Component
-
     before: list[str] = []
     for name, mark in marks.items():
         types = list(_types(cls.model_fields[name].annotation))
@@ -56,7 +57,7 @@ def check_types(cls: type[Component], marks: Mapping[str, Part | None]) -> None:
                 if first not in before:
                     known = did_you_mean(first, before)
                     raise TypeError(f"{what} binds {dimension} to no field before it; {known}")
-        elif any(isinstance(one, type) and issubclass(one, Component) for one in types):
+        elif any(isinstance(one, type) and issubclass(one, component) for one in types):
             raise TypeError(f"{what} is a component: write `Annotated[..., Slot(...)]`")
         elif any(one in _TABLES for one in types):
             raise TypeError(f"{what} is a table: make it a component, `Annotated[..., Part(...)]`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.byte_counts import human_bytes
 from zoo.children import distinctive_values
@@ -14,7 +14,9 @@ from zoo.errors import counted
 from zoo.layout import Tensor
 from zoo.parts import Row, ranges, rows_of, values_text
 from zoo.slots import Attention
-from zoo.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from zoo.spec import ModelSpec
 
 BYTES = {"float32": 4, "bfloat16": 2}
 WIDTH, NARROWEST = 100, 40

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from zoo.children import Child, children, is_absent
 from zoo.component import LayerRules, Part
@@ -17,7 +18,9 @@ from zoo.drawing.layers import is_embedded, layers_of
 from zoo.drawing.ties import ties_of
 from zoo.layout import Layout, Tensor
 from zoo.slots import Block, Embedding, Init, Norm, Position
-from zoo.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from zoo.spec import ModelSpec
 
 
 def figure_of(spec: ModelSpec) -> Figure:

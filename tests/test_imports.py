@@ -1,0 +1,60 @@
+"""The code has a direction: no module is imported by what it imports itself, inside functions too.
+Imports for annotations alone do not count."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCES = (ROOT, "zoo"), (ROOT / "plugins", "zoo_components"), (ROOT / "plugins", "zoo_sources")
+
+
+def modules() -> dict[str, Path]:
+    """The files of the zoo and of its plugins, by the names of their modules."""
+    found: dict[str, Path] = {}
+    for root, package in SOURCES:
+        for path in (root / package).rglob("*.py"):
+            name = ".".join(path.relative_to(root).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The names of what a module imports when it runs: `a.b`, and `a.b.c` for `c` from `a.b`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        yield from imported(node)
+
+
+def graph() -> dict[str, set[str]]:
+    """Which modules each one imports. The package `zoo` itself, which all take the version from,
+    imports none of them before it is asked for a name."""
+    files = modules()
+    edges: dict[str, set[str]] = {}
+    for name, path in files.items():
+        names = set(imported(ast.parse(path.read_text())))
+        homes = names | {one.rpartition(".")[0] for one in names}
+        edges[name] = {one for one in homes & files.keys() if one not in ("zoo", name)}
+    return edges
+
+
+def test_no_imports_run_in_a_circle() -> None:
+    edges = graph()
+    assert len(edges) > 200
+    assert "zoo.fill" in edges["zoo.building"], "imports are found"
+    tuple(TopologicalSorter(edges).static_order())  # raises CycleError, which names the circle
+
+
+def test_the_core_imports_no_plugin() -> None:
+    core = {name: found for name, found in graph().items() if name.split(".")[0] == "zoo"}
+    assert not {
+        (name, one) for name, found in core.items() for one in found if not one.startswith("zoo.")
+    }
