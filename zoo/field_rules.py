@@ -38,7 +38,8 @@ def check_names(cls: type[Component]) -> None:
 def check_types(
     cls: type[Component], marks: Mapping[str, Part | None], component: type[Component]
 ) -> None:
-    """Each field can hold what a spec says, and each component in one is given what it needs.
+    """Each field of a class itself can hold what a spec says, and each component in one is given what
+    it needs.
 
     Args:
         marks: for each field in order, its mark if that is of a component.
@@ -47,8 +48,9 @@ def check_types(
     Raises:
         TypeError: one cannot, or a dimension is bound to what is no field before it.
     """
-    before: list[str] = []
-    for name, mark in marks.items():
+    own, names = vars(cls).get("__annotations__", {}), list(marks)
+    for name in filter(own.__contains__, names):
+        mark, before = marks[name], names[: names.index(name)]
         types = list(_types(cls.model_fields[name].annotation))
         what = f"the field `{name}` of {cls.__name__}"
         if mark is not None:
@@ -63,7 +65,6 @@ def check_types(
             raise TypeError(f"{what} is a table: make it a component, `Annotated[..., Part(...)]`")
         elif any(one in _LISTS for one in types):
             raise TypeError(f"{what} can change: an array is a `tuple[..., ...]`")
-        before.append(name)
 
 
 def _types(annotation: Any) -> Iterator[Any]:
