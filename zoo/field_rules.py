@@ -38,8 +38,8 @@ def check_names(cls: type[Component]) -> None:
 def check_types(
     cls: type[Component], marks: Mapping[str, Part | None], component: type[Component]
 ) -> None:
-    """Each field of a class itself can hold what a spec says, and each component in one is given what
-    it needs.
+    """Each field that a class itself states can hold what a spec says, and each component in one is
+    given what it needs.
 
     Args:
         marks: for each field in order, its mark if that is of a component.
