@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         generate,
         stream,
     )
+    from zoo.listing import list_components, list_models
     from zoo.loading import load
     from zoo.reading import read_spec
     from zoo.registry import Registry, load_registry
@@ -66,6 +67,8 @@ __all__ = [
     "auxiliary_loss",
     "build",
     "generate",
+    "list_components",
+    "list_models",
     "load",
     "load_registry",
     "read_spec",
@@ -81,6 +84,8 @@ _HOMES = {
     "attention_backend": "backends",
     "auxiliary_loss": "auxiliary",
     "build": "building",
+    "list_components": "listing",
+    "list_models": "listing",
     "load": "loading",
     "read_spec": "reading",
     "save": "saving",

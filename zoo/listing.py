@@ -1,5 +1,5 @@
-"""What `zoo list` prints, as data and as text. Needs the registries only: no plugin is imported,
-and of published models only the names are looked at."""
+"""The names that are registered, and what `zoo list` prints, as data and as text. This needs the
+registries only: no plugin is imported, and of published models only the names are looked at."""
 
 from __future__ import annotations
 
@@ -9,11 +9,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from zoo.errors import Problem, RegistryError, did_you_mean, quoted
-from zoo.registry import Registry
+from zoo.registry import Registry, load_registry
 from zoo.registry_file import Entry
 from zoo.summaries import summary_of
 
 GROUPS = ("models", "components")
+
+
+def list_models(pattern: str | None = None, *, registry: Registry | None = None) -> list[str]:
+    """The names of models: of specs, which `zoo.build` takes, and of published ones, which
+    `zoo.load` takes.
+
+    Args:
+        pattern: `gpt2*` and the like, as file names; all names unless given.
+        registry: where they are looked up; the layers around the working directory unless given.
+
+    Raises:
+        RegistryError: a registry is malformed.
+    """
+    rows = _rows(load_registry() if registry is None else registry, pattern)
+    return [row["name"] for row, _ in rows["models"]]
+
+
+def list_components(pattern: str | None = None, *, registry: Registry | None = None) -> list[str]:
+    """The components that a spec can name, as `ffn.glu`, by slot; those whose name or slot matches.
+    Arguments and errors are those of `list_models`."""
+    rows = _rows(load_registry() if registry is None else registry, pattern)
+    return [f"{row['slot']}.{row['name']}" for row, _ in rows["components"]]
 
 
 def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:

@@ -58,6 +58,12 @@ class ModelSpec:
 
         return to_toml(self)
 
+    def __str__(self) -> str:
+        """What `zoo show` prints: the parts, their kinds and parameters, and the sizes."""
+        from zoo.show import summary_data, summary_text
+
+        return summary_text(summary_data(self))
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the architecture as a picture, and its sizes."""
         from zoo.drawing import to_html
