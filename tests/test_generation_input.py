@@ -132,7 +132,7 @@ def test_of_a_memory() -> None:
     for memory, mask, message in (
         (None, None, "attends to a memory"),
         (torch.ones(2, 3), None, "vectors (batch, length, width)"),
-        (torch.ones(1, 3, 8), None, "1 rows for 2 prompts"),
+        (torch.ones(1, 3, 8), None, "1 row for 2 prompts"),
         (torch.full((2, 3, 8), torch.nan), None, "not every number is finite"),
         (good, ones(2, 4), "the mask is (2, 4); it must be (2, 3)"),
         (good, torch.ones(2, 3), "boolean tensor"),

@@ -112,7 +112,7 @@ def test_class_that_a_checkpoint_is_saved_by(toy: Path) -> None:
 
 def test_on_the_command_line(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", str(toy)]) == 0
-    assert "toy: 6 rules hold for 1 forms of checkpoints" in capsys.readouterr().out
+    assert "toy: 6 rules hold for 1 form of checkpoints" in capsys.readouterr().out
     line = change(toy, "{p:up|down}", "{p:up|down=up}")
     assert run(["lint", str(toy)]) == 2
     assert f"{toy}:{line}:1: error: two words of `p` mean the same" in capsys.readouterr().err

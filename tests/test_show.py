@@ -215,15 +215,12 @@ def test_components_of_ones_own_are_told_without_a_word_of_theirs(tmp_path: Path
 
 # --- the cache ----------------------------------------------------------------------------------
 
-WINDOWS: list[dict[str, Any]] = [
-    {"window": 3},
-    {"window": 3, "window_sides": "both"},
-    {"chunk": 4},
-]
 
-
-@pytest.mark.parametrize("limit", WINDOWS)
-def test_the_cache_grows_no_further_than_told(limit: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("limit", "up_to"),
+    [({"window": 3}, 3), ({"window": 3, "window_sides": "both"}, 4), ({"chunk": 4}, 4)],
+)
+def test_the_cache_grows_no_further_than_told(limit: dict[str, Any], up_to: int) -> None:
     """Half of the layers are limited: the memory that a generation takes, measured."""
     rule = {"at": [0, 2], "self_attn": limit}
     found = spec(position="rotary", decoder={"layers": [rule]})
@@ -242,7 +239,7 @@ def test_the_cache_grows_no_further_than_told(limit: dict[str, Any]) -> None:
                 model.decode(one, cache=cache)
         return cache.n_bytes
 
-    up_to = part["tokens"]
+    assert part["tokens"] == up_to
     assert kept(up_to) == up_to * N_LAYERS * each
     # So that few tokens have to be moved, there is room for twice as many.
     assert kept(5 * up_to) == 5 * up_to * 2 * each + 2 * up_to * 2 * each
