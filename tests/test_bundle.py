@@ -302,8 +302,12 @@ LIES: dict[str, tuple[Callable[[Path], None] | None, dict[str, object], str]] = 
     "other spec digest": (None, {"spec": "sha256:" + "0" * 64}, "spec is not that of"),
     "other content": (None, {"content": "sha256:" + "0" * 64}, "content digest is not that"),
     "code": (lambda b: (b / "model.py").write_text(""), {}, "`model.py`, which does not belong in"),
-    "hidden": (lambda b: (b / ".gitignore").write_text(""), {}, "`.gitignore`, which is no file"),
-    "registry": (lambda b: (b / "registry.toml").write_text(""), {}, "`registry.toml`, which is"),
+    "hidden": (
+        lambda b: (b / ".gitignore").write_text(""),
+        {},
+        "`.gitignore`, which does not belong",
+    ),
+    "registry": (lambda b: (b / "registry.toml").write_text(""), {}, "`registry.toml`, which does"),
     "pickle": (
         lambda b: (b / "model.bin").write_text(""),
         {},
