@@ -301,10 +301,18 @@ LIES: dict[str, tuple[Callable[[Path], None] | None, dict[str, object], str]] = 
     "other plugins": (None, {"plugins": {"ffn.mlp": "zoo 9"}}, "plugins is not that"),
     "other spec digest": (None, {"spec": "sha256:" + "0" * 64}, "spec is not that of"),
     "other content": (None, {"content": "sha256:" + "0" * 64}, "content digest is not that"),
-    "code": (lambda b: (b / "model.py").write_text(""), {}, "`model.py`, which is no file of"),
-    "hidden": (lambda b: (b / ".gitignore").write_text(""), {}, "`.gitignore`, which is no file"),
-    "registry": (lambda b: (b / "registry.toml").write_text(""), {}, "`registry.toml`, which is"),
-    "pickle": (lambda b: (b / "model.bin").write_text(""), {}, "`model.bin`, which is no file of"),
+    "code": (lambda b: (b / "model.py").write_text(""), {}, "`model.py`, which does not belong in"),
+    "hidden": (
+        lambda b: (b / ".gitignore").write_text(""),
+        {},
+        "`.gitignore`, which does not belong",
+    ),
+    "registry": (lambda b: (b / "registry.toml").write_text(""), {}, "`registry.toml`, which does"),
+    "pickle": (
+        lambda b: (b / "model.bin").write_text(""),
+        {},
+        "`model.bin`, which does not belong in",
+    ),
     "second weights": (
         lambda b: (b / "model.safetensors.index.json").write_text("{}"),
         {},

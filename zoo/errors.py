@@ -7,7 +7,7 @@ carries every problem of one pass. Nothing else is raised for a user's mistake.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -174,7 +174,7 @@ def placed(error: ZooError, place: Place) -> ZooError:
     return type(error)(problem._replace(place=problem.place or place) for problem in error.problems)
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
     """A help text: the nearest known name; when nothing is near, `otherwise`, or the list of names
     unless that is given."""
     if close := nearest(name, known):

@@ -7,7 +7,7 @@ model's folder, and its `*` stays within one part of a path.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
 from zoo.errors import quoted
@@ -106,7 +106,7 @@ def selected(path: str, patterns: Iterable[str]) -> bool:
     return any(PurePosixPath(path).match(pattern) for pattern in same_depth)
 
 
-def find_files(folder: Path, patterns: Iterable[str]) -> list[str]:
+def find_files(folder: Path, patterns: Collection[str]) -> list[str]:
     """The files of a folder that are like one of the patterns: their paths, with `/`."""
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     paths = (path.relative_to(folder).as_posix() for path in found)

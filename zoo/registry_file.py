@@ -6,7 +6,7 @@ Whether a name is taken is for `zoo.registry` to say, which lays one registry ov
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -102,7 +102,7 @@ class RegistryFile:
             self._report(f"a registry states `format = {FORMAT}`", place)
         self._refuse_unknown(self._document.data, _KEYS, ())
 
-    def _refuse_unknown(self, data: Iterable[str], known: Iterable[str], path: KeyPath) -> None:
+    def _refuse_unknown(self, data: Iterable[str], known: Collection[str], path: KeyPath) -> None:
         for key in data:
             if key not in known:
                 place = self._document.place((*path, key))
