@@ -176,7 +176,7 @@ def _head(document: Document, findings: Findings) -> _Head | None:
         return _Head.model_validate(document.data)
     except ValidationError as error:
         for wrong in error.errors():
-            path = tuple(key for key in wrong["loc"] if document.holds((*wrong["loc"][:1],)))
+            path = wrong["loc"] if document.holds(wrong["loc"][:1]) else ()
             known = _Head.model_fields if len(path) == 1 else Rule.model_fields
             unknown = wrong["type"] == "extra_forbidden"
             message = f"unknown key {quoted(wrong['loc'][-1])}" if unknown else wrong["msg"]

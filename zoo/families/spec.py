@@ -87,7 +87,7 @@ def _state_rules(data: dict[str, Any], table: Table) -> None:
             continue
         lengths = {len(values) for _, values in found}
         if len(lengths) > 1:
-            place = (table.entries[name]).place()
+            place = table.entries[name].place()
             message = f"the layers of `{name}` are counted differently: {sorted(lengths)}"
             raise SpecError(Problem(message, place))
         layers = [repr([values[i] for _, values in found]) for i in range(lengths.pop())]

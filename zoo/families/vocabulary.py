@@ -102,19 +102,9 @@ class Vocabulary(BaseModel):
                 return None
         tables: list[dict[str, Any]] = []
         for scaling in [table for table in (stated, older) if table] or [default or {}]:
-            if not isinstance(scaling, Mapping):
-                raise ExpressionError(f"the settings of rotary positions are {scaling!r}, no table")
-            name = scaling.get("rope_type", scaling.get("type", "default"))
-            if name not in self.rope:
-                known = ", ".join(sorted(self.rope))
-                raise ExpressionError(f"the rope_type {name!r} is not known; there are: {known}")
-            kind, settings = self.rope[name], _settings(scaling, config, by_layers=by_layers)
+            table = self._scaled(scaling, config, by_layers=by_layers)
             base = scaling.get("rope_theta") or config.get("rope_theta") or theta
-            table = {
-                "kind": kind.kind,
-                "base": float(base or config.get("default_theta") or 10000.0),
-                **{field: settings[key] for field, key in kind.fields.items() if key in settings},
-            }
+            table["base"] = float(base or config.get("default_theta") or 10000.0)
             share = 1.0 if fraction is None else scaling.get("partial_rotary_factor", fraction)
             if share != 1.0:
                 table["fraction"] = float(share)
@@ -126,6 +116,18 @@ class Vocabulary(BaseModel):
                 "`rope_parameters` and `rope_scaling` describe different positions; keep one"
             )
         return tables[0]
+
+    def _scaled(self, scaling: Any, config: Config, *, by_layers: bool) -> dict[str, Any]:
+        """The kind of rotary positions that a table of settings names, and its own fields."""
+        if not isinstance(scaling, Mapping):
+            raise ExpressionError(f"the settings of rotary positions are {scaling!r}, no table")
+        name = scaling.get("rope_type", scaling.get("type", "default"))
+        if name not in self.rope:
+            known = ", ".join(sorted(self.rope))
+            raise ExpressionError(f"the rope_type {name!r} is not known; there are: {known}")
+        kind, settings = self.rope[name], _settings(scaling, config, by_layers=by_layers)
+        fields = {field: settings[key] for field, key in kind.fields.items() if key in settings}
+        return {"kind": kind.kind, **fields}
 
 
 def _settings(scaling: Mapping[str, Any], config: Config, *, by_layers: bool) -> dict[str, Any]:
