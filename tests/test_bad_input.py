@@ -337,7 +337,8 @@ def test_hostile_texts_are_refused_fast(line: str, message: str, refused: Refuse
     Path("spec.toml").write_text(spec(line))
     start = time.process_time()  # of this process alone: others may keep the machine busy
     told = refused("validate", "spec.toml")
-    assert time.process_time() - start < 1
+    # Not a measure of speed: what is quadratic in such a text takes minutes.
+    assert time.process_time() - start < 20
     assert message in told
     assert len(told) < 40_000
 
