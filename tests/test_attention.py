@@ -38,7 +38,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "one head": {"n_heads": 1, "n_kv_heads": 1},
     "own widths": {"head_dim": 2, "v_head_dim": 5, "d_out": 7},
     "no bias": {"bias": False},
-    "some biases": {"bias": ["q", "o"]},
+    "some biases": {"bias": ("q", "o")},
     "no output projection": {"output_projection": False, "d_out": 16},
     "scale": {"scale": 1.7},
     "clip": {"clip": 0.3},

@@ -85,7 +85,7 @@ def test_a_query_that_sees_nothing(
     fields: dict[str, Any], dtype: torch.dtype, biased: bool, return_weights: bool
 ) -> None:
     """It gets zeros, and neither the output nor a gradient is ever NaN."""
-    module = made(described(**fields, bias=["q", "k", "v"]), dtype).train()
+    module = made(described(**fields, bias=("q", "k", "v")), dtype).train()
     x = randn(2, LENGTH, 6).to(dtype).requires_grad_()
     mask = some_mask(2, 1, LENGTH, LENGTH)
     bias = randn(4, LENGTH, LENGTH, seed=4).to(dtype) if biased else None

@@ -129,8 +129,8 @@ def test_a_folder_named_as_a_file(
     shutil.copytree(sources, project, dirs_exist_ok=True)
     told = refused(*FOLDERS[command], name)
     suffix = Path(name).suffix
-    what = "a folder: " if suffix == ".safetensors" else f"no {suffix} file: "
-    assert f"'{name}' would be {what}" in told
+    what = "be a folder: " if suffix == ".safetensors" else f"not be a {suffix} file: "
+    assert f"'{name}' would {what}" in told
     assert f"help: write '{Path(name).with_suffix('')}'" in told
 
 

@@ -81,7 +81,7 @@ CASES: dict[str, dict[str, Any]] = {
     "content to position": {"terms": TERMS[:1]},
     "position to content": {"terms": TERMS[1:]},
     "shared": {"position_projections": "shared"},
-    "no position key bias": {"position_key_bias": False, "bias": ["q", "v", "o"]},
+    "no position key bias": {"position_key_bias": False, "bias": ("q", "v", "o")},
     "scale": {"scale": 0.9},
     "no biases": {"bias": False},
 }
@@ -176,7 +176,7 @@ def test_deberta_v1() -> None:
         attention_probs_dropout_prob=0.0,
     )
     theirs = randomised(modeling_deberta.DisentangledSelfAttention(config)).double().eval()
-    fields = {"bias": ["q", "v"], "position_key_bias": False}
+    fields = {"bias": ("q", "v"), "position_key_bias": False}
     module = described(d_model=12, n_heads=3, head_dim=4, **fields).build().double()
     q, k, v = theirs.in_proj.weight.detach().view(3, 3, 4, 12).unbind(1)
     module.load_state_dict(
