@@ -33,7 +33,7 @@ def tensors(description: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, tup
         {
             "n_kv_heads": st.sampled_from([1, 2, 4]),
             "v_head_dim": st.sampled_from([HEAD, 7]),
-            "bias": st.lists(st.sampled_from("qkvo"), unique=True),
+            "bias": st.lists(st.sampled_from("qkvo"), unique=True).map(tuple),
             "qk_norm": NORMS,
             "qk_norm_scope": st.sampled_from(["head", "full", "per_head"]),
             "v_norm": st.sampled_from([NONE]),
