@@ -34,9 +34,9 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     "fields",
     [
         {},
-        {"kernel_sizes": [5, 3, 2], "strides": [2, 1, 3], "d_conv": 7},
-        {"activation": "glu", "scale": "sqrt_d_model", "strides": [2, 2]},
-        {"kernel_sizes": [4], "strides": [2], "scale": 0.5},
+        {"kernel_sizes": (5, 3, 2), "strides": (2, 1, 3), "d_conv": 7},
+        {"activation": "glu", "scale": "sqrt_d_model", "strides": (2, 2)},
+        {"kernel_sizes": (4,), "strides": (2,), "scale": 0.5},
     ],
 )
 @pytest.mark.parametrize("frames", [9, 10])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,7 @@ def run(
     if texts == ("-",):
         texts = (_standard_input(),)
     found = TextModel.load(model, registry=context.obj())
+    gc.enable()  # the standard input may have any number of lines
     if found.task not in GENERATING:
         _refuse_generating(context, found.transformer.spec.name)
     asked: dict[str, Any] = {
