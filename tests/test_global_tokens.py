@@ -18,7 +18,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "two-sided": {"window": 1, "window_sides": "both"},
     "past": {"window": 2, "n_kv_heads": 4, "bias": False},
     "no window": {},
-    "chunk": {"chunk": 3, "bias": ["v"]},
+    "chunk": {"chunk": 3, "bias": ("v",)},
 }
 
 
