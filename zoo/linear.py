@@ -72,10 +72,11 @@ class Linear(nn.Linear):
     def takes(self, x: torch.Tensor) -> bool:
         """Whether oneDNN can compute it: not in other dtypes, and not for what only stands for a
         tensor, as in a graph or a shard."""
+        weight = self.weight  # once: a module finds its tensors slowly
         return (
             type(x) is torch.Tensor
-            and type(self.weight) is nn.Parameter
-            and x.dtype == self.weight.dtype == torch.float32
+            and type(weight) is nn.Parameter
+            and x.dtype == weight.dtype == torch.float32
             and x.is_cpu
             and x.shape[-1] == self.in_features
             and x.numel() > 0
@@ -99,8 +100,9 @@ class Linear(nn.Linear):
         """The identity of the weight's storage, where in memory the weight lies, which alone may be
         that of an earlier one, and how often it was changed in place, which tensors made in
         inference mode do not count."""
-        version = 0 if self.weight.is_inference() else self.weight._version
-        return self.weight.untyped_storage()._cdata, self.weight.data_ptr(), version
+        weight = self.weight
+        version = 0 if weight.is_inference() else weight._version
+        return weight.untyped_storage()._cdata, weight.data_ptr(), version
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold."""
