@@ -42,7 +42,7 @@ def _module_file(name: str) -> Path | None:
     if spec is None:
         return None
     if not inner:
-        return None if spec.origin is None else Path(spec.origin)
+        return Path(spec.origin) if spec.has_location and spec.origin else None
     inside = [Path(folder, *inner) for folder in spec.submodule_search_locations or ()]
     files = (file for path in inside for file in (path.with_suffix(".py"), path / "__init__.py"))
     return next(filter(Path.is_file, files), None)

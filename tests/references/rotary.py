@@ -46,8 +46,8 @@ SCALED: dict[str, tuple[type[Rotary], dict[str, Any], dict[str, Any]]] = {
         {
             "factor": 4.0,
             "original_length": ORIGINAL,
-            "short_factors": SHORT,
-            "long_factors": LONG,
+            "short_factors": tuple(SHORT),
+            "long_factors": tuple(LONG),
         },
         {"factor": 4.0, "short_factor": SHORT, "long_factor": LONG},
     ),
