@@ -21,7 +21,7 @@ def test_frequencies_of_transformers(name: str, length: int, fraction: float) ->
     """To the last bit, on both sides of the original length."""
     cls, ours, theirs = SCALED.get(name, (Rotary, {}, {}))
     n_pairs = int(HEAD * fraction) // 2
-    cut = {k: v[:n_pairs] if isinstance(v, list) else v for k, v in ours.items()}
+    cut = {k: v[:n_pairs] if isinstance(v, tuple) else v for k, v in ours.items()}
     description = described(cls, base=5000.0, fraction=fraction, **cut)
     parameters = {
         "rope_type": name.split()[0],
