@@ -107,7 +107,7 @@ def spec(**position: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SCALED)
 def test_a_spec_survives_its_full_form(name: str) -> None:
     kind = f"rotary_{name.split()[0]}"
-    fields = {k: v[:4] if isinstance(v, list) else v for k, v in SCALED[name][1].items()}
+    fields = {k: v[:4] if isinstance(v, tuple) else v for k, v in SCALED[name][1].items()}
     read = zoo.read_spec(spec(kind=kind, **fields))
     assert type(read.model.decoder.position) is SCALED[name][0]
     assert zoo.read_spec(read.to_toml()) == read

@@ -113,6 +113,19 @@ def test_a_slot_is_named_by_its_slot_or_by_itself() -> None:
     assert at(spec, "decoder.block.cross_attn.bias") == ["q"]
 
 
+def test_tuples_in_data_are_arrays() -> None:
+    def spec(of: type[list[Any]] | type[tuple[Any, ...]]) -> ModelSpec:
+        rules = {"layers": of([{"at": of([0, 1]), "d_ff": 4}])}
+        attention = {"kind": "multi_head", "bias": of(["q", "k"])}
+        sizes = {"vocab": 11, "n_layers": 3, "d_model": 8, "n_heads": 2, "d_ff": 8}
+        head = {"format": 1, "name": "data", "builder": "decoder"}
+        return zoo.read_spec({**head, **sizes, "attention": attention, "decoder": rules})
+
+    assert spec(tuple) == spec(list)
+    assert spec(tuple).digest == spec(list).digest
+    assert at(spec(tuple), "decoder.block.self_attn.bias") == ["q", "k"]
+
+
 def test_slot_tables_of_one_kind_are_merged_key_by_key() -> None:
     """The nearer value goes over the outer; a table without a kind is of the kind it meets."""
     spec = read(

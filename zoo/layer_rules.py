@@ -57,7 +57,7 @@ def selected(rule: dict[str, Any], n_layers: int) -> list[int]:
 def _listed(value: Any, n_layers: int) -> list[int]:
     if _is_count(value):
         raise RuleError(f"`at` must be a list of layer numbers: write `[{value}]`", "at")
-    if not isinstance(value, list) or not value or not all(map(_is_count, value)):
+    if not isinstance(value, list | tuple) or not value or not all(map(_is_count, value)):
         raise RuleError("`at` must be a list of layer numbers, from 0", "at")
     if beyond := [i for i in value if not 0 <= i < n_layers]:
         raise RuleError(f"there is no layer {beyond[0]}: they are 0 to {n_layers - 1}", "at")

@@ -314,8 +314,8 @@ class _Resolver:
         """The tables of a list; none, and a problem, if the value is no such list."""
         self.usage.use(entry)
         value = entry.value if isinstance(entry, Leaf) else None
-        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-            return value
+        if isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value):
+            return list(value)
         message = f"`{name}` must be a list of tables"
         if isinstance(entry, Table):
             self.usage.use_all(entry)

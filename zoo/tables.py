@@ -84,14 +84,14 @@ def _check_value(value: Any, document: Document, path: KeyPath, findings: Findin
     if isinstance(value, dict):  # in an array
         as_table(value, document, path, findings)
         return True
-    if isinstance(value, list) and len(path) <= document.max_depth:
+    if isinstance(value, list | tuple) and len(path) <= document.max_depth:
         for index, item in enumerate(value):
             if len(findings) >= MAX_FINDINGS:
                 break
             _check_value(item, document, (*path, index), findings)
         return True
     message = None
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         message = f"values are nested more than {document.max_depth} deep"
     elif not isinstance(value, bool | str | int | float):
         message = f"{described(value)} has no place in a spec"

@@ -210,7 +210,7 @@ class _Validation:
             yield node.kind, reason
         for name, value in node.values.items():
             why = reason or self.idle.get((node, name))
-            for item in value if isinstance(value, list) else [value]:
+            for item in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(item, Node):
                     yield from self.leaves(item, why)
                 elif item is not None:
@@ -262,7 +262,7 @@ def _validated(cls: type[Component], values: Mapping[str, Any], context: _Valida
 
 def _fixed(value: Any) -> Any:
     """A value as descriptions hold it, which cannot change: an array is a tuple."""
-    return tuple(map(_fixed, value)) if isinstance(value, list) else value
+    return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value
 
 
 def _add(node: Node, name: str, *, shared: bool) -> str:
