@@ -91,6 +91,12 @@ def test_init_overwrites_nothing(name: str, tmp_path: Path) -> None:
     assert f"'{name}' is there already" in message
 
 
+def test_init_in_a_folder_of_a_name_that_is_too_long(tmp_path: Path) -> None:
+    told = refused("init", "x" * 300, cwd=tmp_path)
+    assert "error: cannot write" in told
+    assert "File name too long" in told
+
+
 def test_init_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "cannot write 'file/registry.toml'" in refused("init", "file", cwd=tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.resources
 import keyword
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -142,7 +143,7 @@ def _with_entry(registry: Path, slot: str, name: str, target: str) -> str:
 
 def _write_new(files: Mapping[Path, str]) -> None:
     """Write files that are not there yet, all or none."""
-    if there := [path for path in files if path.exists()]:
+    if there := [path for path in files if os.path.exists(path)]:
         raise ZooError(
             Problem(
                 f"{str(path)!r} is there already", help="nothing is overwritten, nothing is written"
