@@ -414,11 +414,13 @@ def test_numbers_of_bytes_are_read(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "x", "1XB", "GB", "1.5", "0.1kiB", "1e999", "1 2"])
 def test_what_is_no_number_of_bytes_is_told_with_examples(text: str, command: Zoo) -> None:
-    with pytest.raises(ValueError, match="is no number of bytes: write 500000000, 500MB or 2GiB"):
+    with pytest.raises(
+        ValueError, match="is not a number of bytes: write 500000000, 500MB or 2GiB"
+    ):
         parse_bytes(text)
     status, out, err = command("build", "tiny.toml", f"--max-shard-bytes={text}")
     assert (status, out) == (2, "")
-    assert f"'--max-shard-bytes': {text!r} is no number of bytes" in err
+    assert f"'--max-shard-bytes': {text!r} is not a number of bytes" in err
 
 
 def test_shards_of_a_size_with_a_unit(command: Zoo, project: Path) -> None:

@@ -308,7 +308,7 @@ def test_unknown_model_type(source: Path) -> None:
 
 
 def test_a_source_that_is_no_folder(source: Path) -> None:
-    with pytest.raises(zoo.WeightsError, match="this is no folder"):
+    with pytest.raises(zoo.WeightsError, match="this is not a folder"):
         import_folder(source / "config.json", source / "output")
     with pytest.raises(zoo.WeightsError, match=r"(?s)no such folder.*`zoo pull` fetches named"):
         import_folder(Path("openai/gpt2"), source / "output")

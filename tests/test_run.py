@@ -108,9 +108,9 @@ def test_text_from_the_standard_input(
 @pytest.mark.parametrize("text", ["ich \udcff", None, 3, ["ich"]])
 def test_what_is_no_text(with_words: Callable[[str], str], refused: Refused, text: Any) -> None:
     folder = with_words("decoder")
-    with pytest.raises(InputError, match="is no text that can be written in UTF-8"):
+    with pytest.raises(InputError, match="is not a text that can be written in UTF-8"):
         zoo.TextModel.load(folder).run(["ich", text])
-    assert "'ich \\udcff' is no text" in refused("run", folder, "ich \udcff")
+    assert "'ich \\udcff' is not a text" in refused("run", folder, "ich \udcff")
 
 
 @pytest.mark.parametrize("name", ["pair", "decoder"])

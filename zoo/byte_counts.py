@@ -33,4 +33,4 @@ def parse_bytes(text: str) -> int:
         count = float(number) * (1024 if binary else 1000) ** _POWERS[(unit or "").lower()]
         if count >= 1 and count == int(count):
             return int(count)
-    raise ValueError(f"{text!r} is no number of bytes: write 500000000, 500MB or 2GiB")
+    raise ValueError(f"{text!r} is not a number of bytes: write 500000000, 500MB or 2GiB")

@@ -84,7 +84,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     weights = find_weights(model, registry).path
     if weights.name not in (FILE_NAME, INDEX_NAME):
         hint = f"`zoo bundle make {weights} DIR` makes one of it"
-        raise StoreError(Problem(f"{str(weights)!r} is no model's folder", help=hint))
+        raise StoreError(Problem(f"{str(weights)!r} is not the folder of a model", help=hint))
     store = Store.default()
     shown = partial(_written, address)
     pushed = push(

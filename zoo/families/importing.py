@@ -76,7 +76,7 @@ def plan_import(
     """
     registry = load_registry() if registry is None else registry
     if not os.path.isdir(source):
-        message = "this is no folder" if os.path.exists(source) else "there is no such folder"
+        message = "this is not a folder" if os.path.exists(source) else "there is no such folder"
         hint = "name one on this machine, with a config.json; `zoo pull` fetches named models"
         raise WeightsError(Problem(message, Place(str(source)), hint))
     file = read_json(source / CONFIG)

@@ -54,7 +54,7 @@ def new_plugin(slot: str, name: str, registry: Path) -> list[Path]:
     if not NAME.fullmatch(name):
         raise RegistryError(
             Problem(
-                f"{quoted(name)} is no name for a component",
+                f"{quoted(name)} is not a valid name for a component",
                 help=f"names are made of {NAME_RULE}",
             )
         )

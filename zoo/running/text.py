@@ -75,7 +75,7 @@ class Tokenized:
         try:
             ids: list[int] = self.source.encode(text).ids
         except (TypeError, UnicodeError):
-            raise InputError(f"{text!a:.80} is no text that can be written in UTF-8") from None
+            raise InputError(f"{text!a:.80} is not a text that can be written in UTF-8") from None
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -71,7 +71,7 @@ Read = Callable[[Any], list[Example]]
 
 @singledispatch
 def _reader(data: Any, folder: Path) -> Read:
-    raise TypeError(f"{type(data).__name__} is no table of data")
+    raise TypeError(f"{type(data).__name__} is not a table of data")
 
 
 @_reader.register

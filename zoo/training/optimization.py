@@ -14,7 +14,7 @@ from zoo.training.tables import Adam, AdamW, Constant, Cosine, InverseSqrt, Line
 @singledispatch
 def make_optimizer(table: Any, model: nn.Module) -> optim.Optimizer:
     """The optimiser of a model's parameters."""
-    raise TypeError(f"{type(table).__name__} is no table of an optimiser")
+    raise TypeError(f"{type(table).__name__} is not a table of an optimiser")
 
 
 @make_optimizer.register
@@ -61,7 +61,7 @@ def share_of_peak(schedule: Schedule, step: int, steps: int) -> float:
 
 @singledispatch
 def _after_warmup(schedule: Any, step: int, steps: int) -> float:
-    raise TypeError(f"{type(schedule).__name__} is no table of a schedule")
+    raise TypeError(f"{type(schedule).__name__} is not a table of a schedule")
 
 
 @_after_warmup.register

@@ -94,7 +94,7 @@ def _by_recipe(folder: Path, model: Transformer, data: str | Path | None) -> dic
             raise TrainingError(Problem("the recipe has no test data", place))
     elif sides.has_source:
         hint = "name the folder of the data files: a translator is measured on pairs"
-        raise TrainingError(Problem("this is no folder", Place(str(where)), hint))
+        raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
     else:
         test = read_lines(where)
     tokens = read_tokens(folder, recipe.tokenizer, sides)
