@@ -146,7 +146,7 @@ def test_new_leaves_a_table_alone_that_has_no_lines(text: str, tmp_path: Path) -
     [
         (("fnn", "mine"), "did you mean `ffn`"),
         (("ffn", "Mine"), "names are made of lower-case letters"),
-        (("ffn", "../mine"), "`../mine` is no name"),
+        (("ffn", "../mine"), "`../mine` is not a valid name"),
         (("ffn", "mlp"), "ffn `mlp` is registered already"),
         (("ffn", "there"), "'plugins/there.py' is there already"),
     ],
