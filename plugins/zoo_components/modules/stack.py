@@ -135,7 +135,8 @@ class Stack(nn.Module):
             memory_mask = check_mask(memory_mask, batch=rows, query=length, key=memory.shape[-2])
         if global_tokens is not None:
             self.check_global_tokens(global_tokens, batch, length)
-        tokens = _by_token(mask) if self.padding_seen else self.token_mask(inputs, mask)
+        real = self.token_mask(inputs, mask)
+        tokens = _by_token(mask) if self.padding_seen else real
         if cache is None:
             keys = positions = self.positions(inputs, mask)
             attended = join(attended, self.padding_mask(inputs))
@@ -149,7 +150,7 @@ class Stack(nn.Module):
         x = embed(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
             mask=attended,
-            tokens=self.token_mask(inputs, mask),
+            tokens=real,
             places=None if return_weights else places_of_tokens(x, attended),
             causal=self.causal,
             positions=positions,
