@@ -17,7 +17,7 @@ from zoo.extends import NAME_PATTERN
 from zoo.field_docs import class_doc, field_docs
 from zoo.layer_rules import SELECTORS, START
 from zoo.registry import Registry
-from zoo.schema_values import Reading, Readings, Schema, merged, plain_value
+from zoo.schema_values import Reading, Readings, Schema, merged, plain_value, ref
 from zoo.spec import FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -102,7 +102,7 @@ class _Schemas:
             entry["if"] = {"type": "string"}
             entry["then"] = {"enum": list(self.registry.plugins[slot])}
             entry["else"] = self.by_kind(slot, "kind")
-        return _ref(slot)
+        return ref(slot)
 
     def kinds(self, slot: str) -> Schema:
         """The names of the kinds, each with its description for taplo."""
@@ -127,7 +127,7 @@ class _Schemas:
             self.definitions[name] = _table(
                 readings, head, f"What fills the slot `{slot}`, of any kind."
             )
-        return _ref(name)
+        return ref(name)
 
     def by_kind(self, slot: str, key: str) -> Schema:
         """The table of the kind that `key` names, or of any kind without it."""
@@ -148,7 +148,7 @@ class _Schemas:
                 self.definitions[name] = {"type": "object", "properties": head}
             else:
                 self.definitions[name] = _table(self.keys(cls, kind), head, class_doc(cls))
-        return _ref(name)
+        return ref(name)
 
     def head(self, slot: str, kind: Schema) -> Mapping[str, Schema]:
         return {**_ROOT_KEYS, "builder": kind} if slot == "builder" else {"kind": kind}
@@ -160,7 +160,7 @@ class _Schemas:
             self.definitions[name] = {}
             readings = self.keys(cls, cls.__name__)
             self.definitions[name] = _table(readings, {}, class_doc(cls))
-        return _ref(name)
+        return ref(name)
 
     def rule(self, cls: type[Component]) -> Schema:
         """A reference to the table of one rule for single layers."""
@@ -171,7 +171,7 @@ class _Schemas:
             table["oneOf"] = [{"required": [key]} for key in SELECTORS]
             table["dependentRequired"] = {START: ["every"]}
             self.definitions[name] = table
-        return _ref(name)
+        return ref(name)
 
     def name_of(self, cls: type[Component]) -> str:
         """The class's name, with a number when another class has the same."""
@@ -249,10 +249,6 @@ class _Schemas:
 
 def _doc(cls: type[Component] | None) -> str:
     return class_doc(cls) if cls is not None else "This plugin cannot be loaded."
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/$defs/{name}"}
 
 
 def _add(readings: Readings, more: Readings) -> None:

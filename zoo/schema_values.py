@@ -49,6 +49,11 @@ def plain_value(cls: type[Component], name: str) -> tuple[Schema, dict[str, Sche
     return schema, definitions
 
 
+def ref(name: str) -> Schema:
+    """What stands under this name in `$defs`."""
+    return {"$ref": f"#/$defs/{name}"}
+
+
 def merged(readings: list[Reading]) -> Schema:
     """One schema for a key that several components read: what any of them expects."""
     choices: list[Schema] = []

@@ -11,7 +11,7 @@ from pydantic_core import core_schema
 
 from zoo.field_docs import class_doc, field_docs
 from zoo.schema import DIALECT
-from zoo.schema_values import Reading, Readings, Schema, merged
+from zoo.schema_values import Reading, Readings, Schema, merged, ref
 from zoo.training.recipe import KINDS, TABLES
 from zoo.training.tables import Head, Table
 
@@ -30,7 +30,7 @@ def recipe_schema() -> Schema:
     head = definitions.pop(Head.__name__)
     tables: dict[str, Schema] = {
         **{name: _of_kind(name, kinds, definitions) for name, kinds in KINDS.items()},
-        **{name: _ref(cls.__name__) for name, cls in TABLES.items()},
+        **{name: ref(cls.__name__) for name, cls in TABLES.items()},
     }
     optional = [name for name, cls in TABLES.items() if not definitions[cls.__name__]["required"]]
     return {
@@ -75,7 +75,7 @@ def _of_kind(name: str, kinds: Mapping[str, type[Table]], definitions: dict[str,
     """
     any_kind = f"any-{name}"
     readings: Readings = {}
-    schema: Schema = _ref(any_kind)
+    schema: Schema = ref(any_kind)
     for kind, cls in reversed(list(kinds.items())):
         table = definitions[cls.__name__]
         for key, value in table["properties"].items():
@@ -85,7 +85,7 @@ def _of_kind(name: str, kinds: Mapping[str, type[Table]], definitions: dict[str,
             **table["properties"],
         }
         named = {"properties": {"kind": {"const": kind}}, "required": ["kind"]}
-        schema = {"if": named, "then": _ref(cls.__name__), "else": schema}
+        schema = {"if": named, "then": ref(cls.__name__), "else": schema}
     docs = [class_doc(cls) for cls in kinds.values()]
     words = {
         "enum": list(kinds),
@@ -99,8 +99,4 @@ def _of_kind(name: str, kinds: Mapping[str, type[Table]], definitions: dict[str,
         "required": ["kind"],
         "additionalProperties": False,
     }
-    return {"anyOf": [_ref(any_kind), True], **schema}
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/$defs/{name}"}
+    return {"anyOf": [ref(any_kind), True], **schema}
