@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.linear import Linear, together
@@ -174,7 +175,42 @@ def replaced(f: Linear) -> None:
     f.weight = torch.nn.Parameter(torch.ones(6, 5))
 
 
-@pytest.mark.parametrize("change", [changed_in_place, loaded, stepped, replaced])
+def changed_in_its_bias(f: Linear) -> None:
+    """As when biases alone are trained."""
+    with torch.no_grad():
+        f.bias.add_(1.0)
+
+
+def bias_replaced(f: Linear) -> None:
+    f.bias = torch.nn.Parameter(torch.ones(6))
+
+
+def bias_removed(f: Linear) -> None:
+    f.bias = None  # type: ignore[assignment]
+
+
+def bias_parametrized(f: Linear) -> None:
+    register_parametrization(f, "bias", torch.nn.Softplus())
+
+
+def weight_parametrized(f: Linear) -> None:
+    register_parametrization(f, "weight", torch.nn.Softplus())
+
+
+CHANGES = [
+    changed_in_place,
+    loaded,
+    stepped,
+    replaced,
+    changed_in_its_bias,
+    bias_replaced,
+    bias_removed,
+    bias_parametrized,
+    weight_parametrized,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("at", [0, 1])
 def test_packed_weights_are_never_stale(change: Callable[[Linear], None], at: int) -> None:
     maps, x = [made(), made(bias=False)], torch.randn(4, 5)

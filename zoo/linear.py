@@ -26,6 +26,11 @@ FEWEST_ROWS = 4
 instead of 5.0 ms on two Zen 4 cores."""
 
 
+Identity = tuple[int, int, int]
+"""Of a tensor: its storage, where in memory it lies, which alone may be where an earlier one lay,
+and how often it was changed in place, which tensors made in inference mode do not count."""
+
+
 class Packed(NamedTuple):
     """A copy of weights in the order in which oneDNN reads them fastest.
 
@@ -38,7 +43,7 @@ class Packed(NamedTuple):
 
     weight: torch.Tensor
     bias: torch.Tensor | None
-    of: tuple[tuple[int, int, int], ...]
+    of: tuple[tuple[Identity, ...] | None, ...]
     storages: tuple[StorageWeakRef, ...]
 
 
@@ -59,8 +64,8 @@ class Linear(nn.Linear):
         """(..., in_features) to (..., out_features)."""
         learns = torch.is_grad_enabled()
         packed = None if learns else self.packed
-        if packed is not None and self.takes(x) and packed.of == (self.now(),):
-            return _of_packed(x, packed.weight, self.bias)
+        if packed is not None and self.fits(x) and packed.of == (self.now(),):
+            return _of_packed(x, packed.weight, packed.bias)
         few = learns and x.numel() < MANY_ROWS * self.in_features
         if few or self.weight.numel() < LARGE or not self.takes(x):
             return F.linear(x, self.weight, self.bias)
@@ -69,14 +74,12 @@ class Linear(nn.Linear):
             return found
         return _product(x, self.weight, self.bias)
 
-    def takes(self, x: torch.Tensor) -> bool:
-        """Whether oneDNN can compute it: not in other dtypes, and not for what only stands for a
-        tensor, as in a graph or a shard."""
-        weight = self.weight  # once: a module finds its tensors slowly
+    def fits(self, x: torch.Tensor) -> bool:
+        """Whether oneDNN can take x: not in other dtypes, and not what only stands for a tensor, as
+        in a graph or a shard."""
         return (
             type(x) is torch.Tensor
-            and type(weight) is nn.Parameter
-            and x.dtype == weight.dtype == torch.float32
+            and x.dtype == torch.float32
             and x.is_cpu
             and x.shape[-1] == self.in_features
             and x.numel() > 0
@@ -87,22 +90,31 @@ class Linear(nn.Linear):
             and not torch.is_autocast_enabled("cpu")
         )
 
+    def takes(self, x: torch.Tensor) -> bool:
+        """Whether oneDNN can compute it with the weight as it lies."""
+        weight = self.weight  # once: a module finds its tensors slowly
+        return type(weight) is nn.Parameter and weight.dtype == torch.float32 and self.fits(x)
+
     def pack(self) -> None:
-        """Keep a packed copy of the weight, which is used without gradients and while the weight
-        stays as it is; only a change through `weight.data` goes unnoticed. It is no part of the
-        state, of copies or of files."""
+        """Keep a packed copy of the weight, which is used without gradients and while weight and
+        bias stay as they are; only a change through `weight.data` goes unnoticed. It is no part of
+        the state, of copies or of files."""
+        if not AVAILABLE or self.now() is None:
+            return
         weight = self.weight
-        whole = type(weight) is nn.Parameter and weight.is_cpu and weight.dtype == torch.float32
-        if AVAILABLE and whole and weight.numel() >= LARGE:
+        if weight.is_cpu and weight.dtype == torch.float32 and weight.numel() >= LARGE:
             self.packed = _packed([self])
 
-    def now(self) -> tuple[int, int, int]:
-        """The identity of the weight's storage, where in memory the weight lies, which alone may be
-        that of an earlier one, and how often it was changed in place, which tensors made in
-        inference mode do not count."""
-        weight = self.weight
-        version = 0 if weight.is_inference() else weight._version
-        return weight.untyped_storage()._cdata, weight.data_ptr(), version
+    def now(self) -> tuple[Identity, ...] | None:
+        """The identities of the weight and, if there is one, the bias; None while something else
+        stands for one of them, as in a shard or behind a parametrization."""
+        kept = self._parameters  # not as attributes, which a module finds slowly
+        if "weight" not in kept or "bias" not in kept:
+            return None
+        there = [one for one in (kept["weight"], kept["bias"]) if one is not None]
+        if any(type(one) is not nn.Parameter for one in there):
+            return None
+        return tuple(_identity(one) for one in there)
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold."""
@@ -118,15 +130,11 @@ def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, 
     """
     linear = [one for one in maps if type(one) is Linear and not _hooked(one)]
     first = linear[0] if len(linear) == len(maps) else None
-    if (
-        first is None
-        or first.packed is None
-        or torch.is_grad_enabled()
-        or not all(one.takes(x) for one in linear)
-    ):
+    if first is None or first.packed is None or torch.is_grad_enabled() or not first.fits(x):
         return tuple(one(x) for one in maps)
     now = tuple(one.now() for one in linear)
-    if len(linear) > 1 and first.packed.of == now[:1]:
+    alone = len(linear) > 1 and first.packed.of == now[:1]
+    if alone and all(one.takes(x) for one in linear):
         first.packed = _packed(linear)
         for one in linear[1:]:
             one.packed = None
@@ -135,6 +143,11 @@ def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, 
         return tuple(one(x) for one in maps)
     product = _of_packed(x, packed.weight, packed.bias)
     return torch.split(product, [one.out_features for one in linear], -1)
+
+
+def _identity(tensor: torch.Tensor) -> Identity:
+    version = 0 if tensor.is_inference() else tensor._version
+    return tensor.untyped_storage()._cdata, tensor.data_ptr(), version
 
 
 def _hooked(module: nn.Module) -> bool:
@@ -157,8 +170,8 @@ def _packed(maps: Sequence[Linear]) -> Packed:
         # Without a number of rows, the order is one that is fast for few and for many.
         laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, None)
     storages = tuple(
-        StorageWeakRef(one.weight.untyped_storage())  # type: ignore[no-untyped-call]
-        for one in maps
+        StorageWeakRef(one.untyped_storage())  # type: ignore[no-untyped-call]
+        for one in (t for map in maps for t in (map.weight, map.bias) if t is not None)
     )
     return Packed(laid_out, bias, tuple(one.now() for one in maps), storages)
 

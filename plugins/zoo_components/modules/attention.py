@@ -14,6 +14,7 @@ from zoo.position import Rotation
 from zoo.sharding.parts import all_parts, local, own_part
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
+from zoo_components.modules.norm import put_norm
 from zoo_components.modules.packing import at_places, places_of_tokens, put_back, taken
 from zoo_components.modules.scores import Scoring, attend
 
@@ -68,7 +69,7 @@ class MultiHeadAttention(nn.Module):
                 self.add_module(f"{prefix}v_proj", v)
         self.keys_as_values = keys_as_values
         for name, norm in norms.items():
-            self.add_module(name, norm)
+            put_norm(self, name, norm)
         self.sinks = nn.Parameter(torch.empty(n_heads)) if sinks else None
         self.gate_bias = None
         if gate is not None:

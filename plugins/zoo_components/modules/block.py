@@ -13,6 +13,8 @@ from zoo.context import LayerContext
 from zoo.errors import PluginError
 from zoo.position import Rotation
 from zoo.slots import Sublayer
+from zoo_components.modules.dropout import Dropout
+from zoo_components.modules.norm import put_norm
 from zoo_components.modules.packing import at_places
 from zoo_components.modules.scores import add_biases
 
@@ -34,8 +36,7 @@ def with_norms(sublayer: Sublayer) -> nn.Module:
         )
     for site in SITES:
         here = sublayer.norm if site in sublayer.norms else None
-        norm = here.build() if here else nn.Identity()
-        module.add_module(f"{site}_norm", norm)
+        put_norm(module, f"{site}_norm", here.build() if here else None)
     return module
 
 
@@ -71,7 +72,7 @@ class ResidualBlock(nn.Module):
         self.takes_global_tokens = takes_global_tokens
         self.incremental = incremental
         self.ffn_takes_mask = ffn_takes_mask
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.parallel, self.shared_norm = parallel, shared_norm
         self.residual_scales = {name: scale for name, (scale, _) in scales.items()}
         self.skip_scales = {name: scale for name, (_, scale) in scales.items()}

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from zoo.linear import Linear
+from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import widen
 
 
@@ -62,7 +63,7 @@ class Classifier(nn.Module):
         self.dense = dense
         self.activation = activation
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.out = Linear(d_model, n_classes, bias=bias)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:

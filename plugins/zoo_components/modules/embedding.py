@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import widen
 
 
@@ -34,7 +35,7 @@ class TokenEmbedding(nn.Module):
         self.types = nn.Embedding(n_types, inner_width) if n_types else None
         self.positions = positions
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.proj = proj
         self.project_first = project_first
         self.zero_masked = zero_masked
@@ -108,7 +109,7 @@ class Vectors(nn.Module):
     def __init__(self, *, positions: nn.Module | None, dropout: float) -> None:
         super().__init__()
         self.positions = positions
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,

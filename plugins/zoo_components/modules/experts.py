@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import register_flop_formula
 
 from zoo.sharding.parts import entering, local, summed
+from zoo_components.modules.dropout import Dropout
 
 
 # Operators of their own, because how many rows an expert gets depends on the data: a compiler sees
@@ -142,7 +143,7 @@ class Expert(nn.Module):
             self.gate_proj = linear(d_model, d_ff)
         self.activation = activation
         self.up_proj = linear(d_model, d_ff)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.down_proj = linear(d_ff, d_model)
 
     def forward(self, x: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from zoo.linear import Linear
+from zoo_components.modules.dropout import Dropout
+from zoo_components.modules.norm import put_norm
 
 
 class Mlp(nn.Module):
@@ -27,8 +29,8 @@ class Mlp(nn.Module):
         self.gate_proj = Linear(d_model, d_ff, bias=bias) if gated else None
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.activation = activation
-        self.sub_norm = sub_norm
-        self.dropout = nn.Dropout(dropout)
+        put_norm(self, "sub_norm", sub_norm)
+        self.dropout = Dropout(dropout)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -56,7 +58,7 @@ class Conv1d(nn.Module):
         super().__init__()
         self.up_proj = nn.Conv1d(d_model, d_ff, kernel_size, padding="same", bias=bias)
         self.activation = activation
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.down_proj = nn.Conv1d(d_ff, d_model, kernel_size, padding="same", bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -84,7 +86,7 @@ class ResidualStack(nn.Module):
         self.unit_norm = norm
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.activation = activation
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

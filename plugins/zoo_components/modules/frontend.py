@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.embedding import refuse_types
 
 
@@ -35,7 +36,7 @@ class ConvFrontend(nn.Module):
         self.gated = gated
         self.scale = scale
         self.positions = positions
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def embedded_length(self, length: int) -> int:
         """How many vectors are made of so many frames."""
