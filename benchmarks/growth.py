@@ -30,10 +30,10 @@ class Size(NamedTuple):
 
 
 RANGES: Mapping[str, Sequence[Size]] = {
-    # Four sequences: of one of 128 tokens, pages of memory are too coarse a measure.
+    # Four sequences, or longer ones: of one of 128 tokens, what the kernel counts is too coarse.
     "length": tuple(Size(batch=4, length=length) for length in (128, 512, 2048, 8192)),
     "layers": tuple(Size(layers=layers, batch=4) for layers in (2, 8, 32, 96)),
-    "batch": tuple(Size(batch=batch) for batch in (1, 4, 16, 64)),
+    "batch": tuple(Size(batch=batch, length=512) for batch in (1, 4, 16, 64)),
 }
 
 

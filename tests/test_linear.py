@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zoo.linear import Linear, together
+from zoo.linear import Linear, activated, together
 
 ONEDNN = "mkldnn::_linear_pointwise"
 SHAPES = [(5,), (1, 5), (7, 5), (2, 3, 5), (2, 3, 4, 5), (0, 5), (2, 0, 5)]
@@ -284,3 +284,74 @@ def test_a_map_made_in_inference_mode() -> None:
         f, x = made(), torch.randn(4, 5)
         f.pack()
         close(f(x), exact(f, x))
+
+
+ACTIVATIONS = {
+    "relu": torch.nn.ReLU(),
+    "silu": torch.nn.SiLU(),
+    "sigmoid": torch.nn.Sigmoid(),
+    "tanh": torch.nn.Tanh(),
+    "gelu": torch.nn.GELU(),
+    "gelu_tanh": torch.nn.GELU(approximate="tanh"),
+}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_is_computed_with_the_product(
+    name: str, shape: tuple[int, ...], packed: bool
+) -> None:
+    f, x = made(), torch.randn(shape) * 3
+    if packed:
+        f.pack()
+    with torch.inference_mode(), Called() as run:
+        found = activated(f, ACTIVATIONS[name], x)
+    close(found, ACTIVATIONS[name](exact(f, x)))
+    if x.numel() > 0:
+        assert run.names.count(ONEDNN) == 1
+        assert not {"aten::relu", "aten::silu", "aten::sigmoid", "aten::tanh", "aten::gelu"} & {
+            *run.names
+        }
+
+
+class Leaky(torch.nn.GELU):
+    """An activation of somebody's own."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) + 1.0
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    "case", ["own", "unknown", "double", "gradients", "hooked map", "hooked activation", "adapter"]
+)
+def test_another_activation_or_map_is_called(case: str, packed: bool) -> None:
+    f: torch.nn.Module = made()
+    activation: torch.nn.Module = torch.nn.GELU()
+    x = torch.randn(4, 5)
+    wanted = activation(exact(made(), x))
+    if packed:
+        f.pack()  # type: ignore[operator]
+    if case == "own":
+        activation, wanted = Leaky(), wanted + 1.0
+    elif case == "unknown":
+        activation = torch.nn.Softplus()
+        wanted = activation(exact(made(), x))
+    elif case == "double":
+        f, x = f.double(), x.double()
+    elif case == "hooked map":
+        f.register_forward_hook(lambda module, inputs, output: output * 0)
+        wanted = torch.zeros(4, 6)
+    elif case == "hooked activation":
+        activation.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 0,))
+        wanted = torch.zeros(4, 6)
+    elif case == "adapter":
+        f = torch.nn.Sequential(f, torch.nn.Linear(6, 6))
+        torch.nn.init.zeros_(f[1].weight)
+        torch.nn.init.zeros_(f[1].bias)
+        wanted = torch.zeros(4, 6)
+    with torch.set_grad_enabled(case == "gradients"):
+        found = activated(f, activation, x)
+    close(found.detach(), wanted)
+    assert found.requires_grad == (case == "gradients")

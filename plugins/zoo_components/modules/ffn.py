@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from zoo.linear import Linear
+from zoo.linear import Linear, activated
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import put_norm
 
@@ -36,9 +36,9 @@ class Mlp(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., d_model) to (..., d_model)."""
         if self.gate_proj is None:
-            hidden = self.activation(self.up_proj(x))
+            hidden = activated(self.up_proj, self.activation, x)
         else:
-            hidden = self.activation(self.gate_proj(x)) * self.up_proj(x)
+            hidden = activated(self.gate_proj, self.activation, x) * self.up_proj(x)
         return self.down_proj(self.dropout(self.sub_norm(hidden)))
 
 
@@ -93,6 +93,6 @@ class ResidualStack(nn.Module):
         """(..., d_model) to (..., d_model)."""
         added = torch.zeros_like(x)
         for _ in range(self.n_units):
-            hidden = self.activation(self.up_proj(self.unit_norm(x + added)))
+            hidden = activated(self.up_proj, self.activation, self.unit_norm(x + added))
             added = added + self.down_proj(self.dropout(hidden))
         return added
