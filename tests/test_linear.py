@@ -101,7 +101,7 @@ def test_what_is_too_small_for_onednn() -> None:
             assert called(lambda f=f, x=x: f(x)) == times
             if times == 0:
                 assert torch.equal(f(x), F.linear(x, f.weight, f.bias))
-    f, x = made(256, 256), torch.randn(3, 256)
+    f, x = made(256, 256).eval(), torch.randn(3, 256)
     f.pack()
     assert called(lambda: f(x)) == 0
     small = made(256, 255)
@@ -157,6 +157,20 @@ def test_gradients_of_gradients_and_of_single_examples() -> None:
     close(each, 2 * exact(f, x.detach()) @ f.weight.double())
 
 
+@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize("packed", [True, False])
+def test_derivatives_in_forward_mode(packed: bool, learns: bool) -> None:
+    f, x, along = made(), torch.randn(3, 5), torch.randn(3, 5)
+    if packed:
+        f.pack()
+    with torch.set_grad_enabled(learns):
+        found, derivative = torch.func.jvp(f, (x,), (along,))
+    close(found, exact(f, x))
+    close(derivative, along.double() @ f.weight.double().T)
+    hessian = torch.func.hessian(lambda row: f(row).pow(2).sum())(x[0])
+    close(hessian, 2 * f.weight.double().T @ f.weight.double())
+
+
 def changed_in_place(f: Linear) -> None:
     with torch.no_grad():
         f.weight.mul_(2)
@@ -169,6 +183,12 @@ def loaded(f: Linear) -> None:
 def stepped(f: Linear) -> None:
     f(torch.ones(1, 5)).sum().backward()
     torch.optim.SGD(f.parameters(), 0.5).step()
+
+
+def stepped_by_a_fused_optimizer(f: Linear) -> None:
+    """Which torch's count of changes does not count."""
+    f(torch.ones(1, 5)).sum().backward()
+    torch.optim.SGD(f.parameters(), 0.5, fused=True).step()
 
 
 def replaced(f: Linear) -> None:
@@ -201,6 +221,7 @@ CHANGES = [
     changed_in_place,
     loaded,
     stepped,
+    stepped_by_a_fused_optimizer,
     replaced,
     changed_in_its_bias,
     bias_replaced,
@@ -259,9 +280,31 @@ def test_a_packed_weight_is_in_no_copy() -> None:
             close(other(x), exact(other, x))
 
 
-@pytest.mark.parametrize("instead", ["hook", "module"])
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_tensors_of_one_call_are_not_kept(name: str) -> None:
+    """Those that `functional_call` puts into the place of a map's own."""
+    maps = torch.nn.ModuleList([made(), made()])
+    x = torch.randn(4, 5)
+    for f in maps:
+        f.pack()
+    both = torch.nn.Module()
+    both.maps = maps
+    both.forward = lambda x: together(list(maps), x)  # type: ignore[method-assign]
+    for value in (torch.zeros_like(maps[1].get_parameter(name)), maps[1].get_parameter(name) + 1):
+        tensors = {f"maps.1.{name}": value.detach()}
+        with torch.no_grad():
+            _, found = torch.func.functional_call(both, tensors, (x,))
+        weight, bias = (tensors.get(f"maps.1.{n}", maps[1].get_parameter(n)) for n in PARAMETERS)
+        close(found, F.linear(x.double(), weight.double(), bias.double()))
+
+
+PARAMETERS = ("weight", "bias")
+
+
+@pytest.mark.parametrize("instead", ["hook", "module", "forward"])
 def test_what_stands_in_for_a_map_is_called(instead: str) -> None:
-    """A hook, or a module such as an adapter in the place of a packed map."""
+    """A hook, a module such as an adapter in the place of a packed map, or another `forward`, as
+    accelerate puts it into a module."""
     maps: list[torch.nn.Module] = [made(), made()]
     x = torch.randn(4, 5)
     for f in maps:
@@ -270,6 +313,8 @@ def test_what_stands_in_for_a_map_is_called(instead: str) -> None:
         together(maps, x)
         if instead == "hook":
             maps[1].register_forward_hook(lambda module, inputs, output: output * 0)
+        elif instead == "forward":
+            maps[1].forward = lambda x: torch.zeros(4, 6)  # type: ignore[method-assign]
         else:
             maps[1] = torch.nn.Linear(5, 6)
             torch.nn.init.zeros_(maps[1].weight)
@@ -283,6 +328,8 @@ def test_a_map_made_in_inference_mode() -> None:
     with torch.inference_mode():
         f, x = made(), torch.randn(4, 5)
         f.pack()
+        close(f(x), exact(f, x))
+        f.weight.mul_(2)  # which nobody counts
         close(f(x), exact(f, x))
 
 

@@ -131,6 +131,27 @@ def test_a_memory_as_long_as_the_sequence_leaves_out_no_query() -> None:
     assert (found - expected).abs().max() <= 1e-12
 
 
+def test_nothing_is_left_out_beside_a_row_of_padding_alone() -> None:
+    """Its tokens may matter: to what attends to all of them alike where it may attend to none."""
+    attention = {"kind": "multi_head", "masked_rows": "uniform"}
+    keys = {"source_vocab": 9, "target_vocab": 9, "attention": attention}
+    translator = model("encoder_decoder", **keys, norm="layer_norm")
+    source, target = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.tensor([[1, 2], [3, 4]])
+    hidden = torch.tensor([[True, False, False, False], [False] * 4])
+    with torch.no_grad():
+        found = translator(source, target, source_mask=hidden)
+    torch.testing.assert_close(found, translator(source, target, source_mask=hidden))
+
+
+def test_a_batch_of_padding_alone() -> None:
+    """A convolution of no tokens is an error in torch."""
+    encoder = model("encoder", vocab=9, ffn={"kind": "conv1d", "kernel_size": 1})
+    ids, hidden = torch.tensor([[1, 2]]), torch.zeros(1, 2, dtype=torch.bool)
+    with torch.no_grad():
+        found = encoder(ids, source_mask=hidden)
+    torch.testing.assert_close(found, encoder(ids, source_mask=hidden))
+
+
 def test_what_is_left_out_is_zero() -> None:
     x = torch.arange(1.0, 7.0).reshape(1, 3, 2)
     found = at_places(lambda tokens: tokens[:, :1] + 1, x, torch.tensor([0, 2]))

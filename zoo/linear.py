@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
@@ -28,7 +29,7 @@ instead of 5.0 ms on two Zen 4 cores."""
 
 Identity = tuple[int, int, int]
 """Of a tensor: its storage, where in memory it lies, which alone may be where an earlier one lay,
-and how often it was changed in place, which tensors made in inference mode do not count."""
+and how often it was changed in place."""
 
 
 class Pointwise(NamedTuple):
@@ -55,7 +56,7 @@ class Packed(NamedTuple):
 
     weight: torch.Tensor
     bias: torch.Tensor | None
-    of: tuple[tuple[Identity, ...] | None, ...]
+    of: tuple[tuple[Identity, ...], ...]
     storages: tuple[StorageWeakRef, ...]
 
 
@@ -80,13 +81,15 @@ class Linear(nn.Linear):
     """
 
     packed: Packed | None = None
-    """The weight as `pack` laid it out; on the first of several maps that of all."""
+    """The weight as `pack` laid it out, or those of several maps that are computed as one."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) to (..., out_features)."""
         if not torch.is_grad_enabled():
             found = self.without_gradients(x)
             return F.linear(x, self.weight, self.bias) if found is None else found
+        if self.training and self.packed is not None:
+            self.packed = None  # not every optimizer lets torch count what it changes
         few = x.numel() < MANY_ROWS * self.in_features
         if few or self.weight.numel() < LARGE or not self.takes(x):
             return F.linear(x, self.weight, self.bias)
@@ -103,8 +106,8 @@ class Linear(nn.Linear):
         return _product(x, self.weight, self.bias, then)
 
     def fits(self, x: torch.Tensor) -> bool:
-        """Whether oneDNN can take x: not in other dtypes, and not what only stands for a tensor, as
-        in a graph or a shard."""
+        """Whether oneDNN can take x: not in other dtypes, not where derivatives are computed in
+        forward mode, and not what only stands for a tensor, as in a graph or a shard."""
         return (
             type(x) is torch.Tensor
             and x.dtype == torch.float32
@@ -116,6 +119,7 @@ class Linear(nn.Linear):
             and not torch.compiler.is_compiling()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
             and not torch.is_autocast_enabled("cpu")
+            and forward_ad._current_level < 0
         )
 
     def takes(self, x: torch.Tensor) -> bool:
@@ -125,22 +129,23 @@ class Linear(nn.Linear):
 
     def pack(self) -> None:
         """Keep a packed copy of the weight, which is used without gradients and while weight and
-        bias stay as they are; only a change through `weight.data` goes unnoticed. It is no part of
-        the state, of copies or of files."""
-        if not AVAILABLE or self.now() is None:
+        bias stay as they are; only a change through `weight.data` goes unnoticed. A call in
+        training lets go of it. It is no part of the state, of copies or of files."""
+        now, weight = self.now(), self.weight
+        if not AVAILABLE or now is None or weight.numel() < LARGE:
             return
-        weight = self.weight
-        if weight.is_cpu and weight.dtype == torch.float32 and weight.numel() >= LARGE:
-            self.packed = _packed([self])
+        if weight.is_cpu and weight.dtype == torch.float32:
+            self.packed = _packed([self], (now,))
 
     def now(self) -> tuple[Identity, ...] | None:
         """The identities of the weight and, if there is one, the bias; None while something else
-        stands for one of them, as in a shard or behind a parametrization."""
+        stands for one of them, as in a shard or behind a parametrization, and of tensors made in
+        inference mode, whose changes nobody counts."""
         kept = self._parameters  # not as attributes, which a module finds slowly
         if "weight" not in kept or "bias" not in kept:
             return None
         there = [one for one in (kept["weight"], kept["bias"]) if one is not None]
-        if any(type(one) is not nn.Parameter for one in there):
+        if any(type(one) is not nn.Parameter or one.is_inference() for one in there):
             return None
         return tuple(_identity(one) for one in there)
 
@@ -154,23 +159,30 @@ def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, 
 
     Where they are packed, they are packed anew as one when this is first called, and computed by
     one product: of q, k and v of GPT-2 small it takes two thirds of the time of three. What was put
-    into the place of a map, or has hooks, is called.
+    into the place of a map, or waits for its call, is called.
     """
-    linear = [one for one in maps if type(one) is Linear and not _hooked(one)]
-    first = linear[0] if len(linear) == len(maps) else None
-    if first is None or first.packed is None or torch.is_grad_enabled() or not first.fits(x):
-        return tuple(one(x) for one in maps)
-    now = tuple(one.now() for one in linear)
-    alone = len(linear) > 1 and first.packed.of == now[:1]
-    if alone and all(one.takes(x) for one in linear):
-        first.packed = _packed(linear)
-        for one in linear[1:]:
-            one.packed = None
-    packed = first.packed
-    if packed.of != now:
+    packed = _of_all(maps, x)
+    if packed is None:
         return tuple(one(x) for one in maps)
     product = _of_packed(x, packed, NOTHING)
-    return torch.split(product, [one.out_features for one in linear], -1)
+    return torch.split(product, [one.out_features for one in maps], -1)  # type: ignore[misc]
+
+
+def _of_all(maps: Sequence[nn.Module], x: torch.Tensor) -> Packed | None:
+    """The packed weights of all maps as one, if x can be multiplied with them."""
+    linear = [one for one in maps if type(one) is Linear and not _hooked(one)]
+    packed = linear[0].packed if len(linear) == len(maps) else None
+    if packed is None or torch.is_grad_enabled() or not linear[0].fits(x):
+        return None
+    now = [one.now() for one in linear]
+    known = tuple(one for one in now if one is not None)
+    if len(known) < len(now):
+        return None
+    if len(linear) > 1 and packed.of == known[:1] and all(one.takes(x) for one in linear):
+        packed = _packed(linear, known)
+        for one in linear:
+            one.packed = packed
+    return packed if packed.of == known and all(one.packed is packed for one in linear) else None
 
 
 def activated(linear: nn.Module, activation: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -190,16 +202,15 @@ def activated(linear: nn.Module, activation: nn.Module, x: torch.Tensor) -> torc
 
 
 def _identity(tensor: torch.Tensor) -> Identity:
-    version = 0 if tensor.is_inference() else tensor._version
-    return tensor.untyped_storage()._cdata, tensor.data_ptr(), version
+    return tensor.untyped_storage()._cdata, tensor.data_ptr(), tensor._version
 
 
 def _hooked(module: nn.Module) -> bool:
     """Whether somebody waits for the module to be called."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
-def _packed(maps: Sequence[Linear]) -> Packed:
+def _packed(maps: Sequence[Linear], of: tuple[tuple[Identity, ...], ...]) -> Packed:
     with torch.no_grad():
         weight = torch.cat([one.weight for one in maps])
         biases = [one.bias for one in maps]
@@ -217,7 +228,7 @@ def _packed(maps: Sequence[Linear]) -> Packed:
         StorageWeakRef(one.untyped_storage())  # type: ignore[no-untyped-call]
         for one in (t for map in maps for t in (map.weight, map.bias) if t is not None)
     )
-    return Packed(laid_out, bias, tuple(one.now() for one in maps), storages)
+    return Packed(laid_out, bias, of, storages)
 
 
 def _of_packed(x: torch.Tensor, packed: Packed, then: Pointwise) -> torch.Tensor:

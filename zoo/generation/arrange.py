@@ -13,8 +13,8 @@ def arrange_weights(model: Transformer) -> None:
     32 rows take two thirds of the time. It takes as long as generating ten tokens, and the memory
     of the matrices once more. On a GPU, in other dtypes than float32 and for shares of a matrix,
     nothing is done. The weights themselves, their names, files and digests stay the same. A matrix
-    that is changed in place afterwards, as by a step of training or `load_state_dict`, is read as
-    it is then.
+    that is changed in place afterwards, as by `load_state_dict`, is read as it is then; a call in
+    training lets go of the copies.
     """
     for module in model.modules():
         if isinstance(module, Linear):

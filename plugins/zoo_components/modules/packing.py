@@ -11,7 +11,8 @@ PAYS = 0.9  # the share of tokens above which moving them costs more than it sav
 
 def places_of_tokens(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
     """Where the tokens of x are that a mask leaves, if it pays to compute only those: on a CPU,
-    where nobody waits for their number, and without gradients, for which memory would be kept.
+    where nobody waits for their number, and without gradients, for which memory would be kept. Of a
+    sequence of padding alone all is computed: what may attend to nothing may attend to all alike.
 
     Args:
         x: (batch, length, width).
@@ -23,6 +24,8 @@ def places_of_tokens(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
     if mask is None or torch.compiler.is_compiling() or torch.is_grad_enabled():
         return None
     if x.device.type != "cpu" or mask.shape != (x.shape[0], 1, 1, x.shape[1]):
+        return None
+    if not bool(mask.any(-1).all()):
         return None
     places = mask.flatten().nonzero()[:, 0]
     return places if places.shape[0] <= PAYS * mask.numel() else None
