@@ -16,6 +16,7 @@ from transformers import GenerationConfig
 import zoo
 from benchmarks.peers import hugging_face as peers
 from zoo.generation.beam import Hypotheses
+from zoo.generation.decoding import RecomputeWarning
 from zoo.generation.sampling import probabilities
 from zoo.generation.search import Ends
 from zoo.transformer import Transformer
@@ -130,6 +131,48 @@ def test_without_a_cache_and_alone_the_same(decoders: peers.Pair, translators: p
                 options: dict[str, Any] = {"max_new_tokens": NEW, "eos": EOS, "method": method}
                 rows = [zoo.generate(ours, row, **options, **start) for row in PROMPTS]
                 assert [list(one.ids) for (one,) in rows] == found
+
+
+SHIFTED = """
+from zoo.slots import FeedForward
+
+class Shifted(FeedForward):
+    \"\"\"A token gets the one before it.\"\"\"
+
+    @property
+    def incremental(self):
+        return False
+
+    def build(self):
+        import torch
+
+        class Module(torch.nn.Module):
+            def forward(self, x):
+                return torch.nn.functional.pad(x, (0, 0, 1, -1))
+
+        return Module()
+"""
+
+
+@pytest.mark.parametrize("pad_id", [None, 0])
+def test_what_reads_neighbours_reads_no_padding(pad_id: int | None, tmp_path: Path) -> None:
+    """A network that mixes tokens and keeps no cache, with sequences of several lengths."""
+    (tmp_path / "shifted.py").write_text(SHIFTED)
+    path = tmp_path / "registry.toml"
+    path.write_text('format = 1\n[ffn]\nshifted = "shifted.py:Shifted"\n')
+    spec = {"format": 1, "name": "shifted", "builder": "decoder", "vocab": 11, "n_layers": 2}
+    spec |= {"d_model": 8, "n_heads": 2, "ffn": "shifted", "init": "torch", "position": "rotary"}
+    spec |= {} if pad_id is None else {"pad_id": pad_id}
+    model = zoo.build(spec, dtype=torch.float64, registry=zoo.load_registry(path)).eval()
+    prompts = [[1, 2, 3, 4, 5], [7, 8], [9]]
+    with pytest.warns(RecomputeWarning):
+        found, *alone = [
+            zoo.generate(model, some, max_new_tokens=5)
+            for some in (prompts, *([one] for one in prompts))
+        ]
+    for one, (wanted,) in zip(found, alone, strict=True):
+        assert one.ids == wanted.ids
+        assert one.score == pytest.approx(wanted.score, abs=1e-10)
 
 
 # --- the search itself, on a model whose best sequence can be found by trying all -----------------

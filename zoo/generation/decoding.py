@@ -129,10 +129,16 @@ class Decoding:
             # No cache yet, or what it holds serves no more.
             self.cache = Cache(self.capacity)
             tokens, mask = every, every_mask
+        at: tuple[slice | torch.Tensor, int | torch.Tensor] = slice(None), -1
+        if not self.keep and mask is not None:
+            # What reads its neighbours, as a convolution does, would read padding before a token.
+            order = mask.long().argsort(dim=1, descending=True, stable=True)
+            tokens, mask = tokens.gather(1, order), mask.gather(1, order)
+            at = torch.arange(len(mask), device=mask.device), mask.sum(1) - 1
         states = self.model.decode(
             tokens, memory, target_mask=mask, memory_mask=memory_mask, cache=self.cache
         )
-        return self.model.head(states[:, -1])
+        return self.model.head(states[at])
 
     def _memory_for(self, n_rows: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if self.memory is None:
