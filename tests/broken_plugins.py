@@ -235,6 +235,16 @@ BROKEN: Mapping[str, Broken] = {
         "unexpected keyword argument 'mask'",
     ),
     "sequential": Broken("ffn", {BUILT: SEQUENTIAL}, ("interface",), "bare Sequential"),
+    "own_norm": Broken(
+        "ffn",
+        {
+            UP: f'"post_norm": linear(self.d_ff, self.d_ff),\n                {UP}',
+            MADE: f"self.post_norm = nn.Linear(d_ff, d_ff)\n            {MADE}",
+            RETURN: RETURN.replace("self.up_proj(x)", "self.post_norm(self.up_proj(x))"),
+        },
+        ("interface",),
+        "the module has a `post_norm` of its own",
+    ),
     "weights_matter": Broken(
         "attention",
         {OUTPUT: OUTPUT.replace("output,", "output * (1 + return_weights),")},
@@ -286,11 +296,20 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the position scheme that `build` receives is not applied",
     ),
+    "position_of_model_width": Broken(
+        "position",
+        {
+            "self.max_length, self.width": "self.max_length, self.d_model",
+            "=self.width": "=self.d_model",
+        },
+        ("interface",),
+        "The size of tensor a (10) must match the size of tensor b (16)",
+    ),
     "narrow_position": Broken(
         "position",
         {"x + self.weight[positions]": "(x + self.weight[positions])[..., :3]"},
         ("interface",),
-        "what `embed` returns must be (2, 6, 16), not (2, 6, 3)",
+        "what `embed` returns must be (2, 6, 10), not (2, 6, 3)",
     ),
     "no_scheme": Broken(
         "position",
@@ -536,6 +555,12 @@ BROKEN: Mapping[str, Broken] = {
         {"memory_cache=2 * self": "memory_cache=3 * self"},
         ("cache",),
         "over a memory: of a token and 5 tokens of a memory the cache keeps 160 numbers, and",
+    ),
+    "cache_window_not_kept": Broken(
+        "attention",
+        {"memory_cache=2 *": "cache_window=3, memory_cache=2 *"},
+        ("cache",),
+        "of 12 tokens the cache keeps 384 numbers, and `layout` says 192",
     ),
     # branches
     "residual_unscaled": Broken(

@@ -246,6 +246,14 @@ def test_an_attention_may_refuse_what_positions_give(option: str, tmp_path: Path
     check_changed(tmp_path, "attention", change)
 
 
+def test_an_attention_may_refuse_a_mask_with_a_row_for_each_query(tmp_path: Path) -> None:
+    """As a recurrence does, which has no weight for each pair."""
+    refusal = (
+        "if mask is not None and mask.shape[-2] > 1:\n                raise ValueError(mask.shape)"
+    )
+    check_changed(tmp_path, "attention", {MIXED: f"{refusal}\n            {MIXED}"})
+
+
 def test_what_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
     gate = {
         UP: f'"gate": vector(1),\n                {UP}',

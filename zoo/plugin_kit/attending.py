@@ -36,6 +36,7 @@ class AttendingDriver(Driver):
     """Calls what attends, to the sequence itself or to a memory."""
 
     names = ("x", "memory")
+    outputs = ("the output", "the output beside weights", "the weights", "the weights of a memory")
 
     @property
     def crosses(self) -> bool:
@@ -150,6 +151,8 @@ class AttendingDriver(Driver):
         unseen = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)
         unseen[..., -1, -1] = False
         for what, at, mask in (("keys", slice(-1), None), ("queries", slice(-1, None), unseen)):
+            if not self._accepts(inputs, mask=mask):
+                continue  # nobody can tell
             one, _ = self.attend(inputs, mask=mask)
             two, _ = self.attend(inputs, mask=mask, rotation=turned)
             if close(one[:, at], two[:, at], 1e-6):
@@ -208,7 +211,10 @@ class AttendingDriver(Driver):
     def _check_counts(self, inputs: Tensors) -> None:
         """Raises PromiseError unless a cache keeps as much as the layout says."""
         x, memory = self.sides(inputs)
-        cache = Cache(1)
+        layout = self.described.layout()
+        of_last = layout.cache_per_recent_token
+        room = 4 * max(of_last, default=0) or 1  # for more tokens than are kept
+        cache = Cache(room)
         position = cache.append(1, seen=None, counted=None, device=x.device)
         context = LayerContext(
             causal=True,
@@ -218,17 +224,19 @@ class AttendingDriver(Driver):
             cache=cache.layer(0),
         )
         self.call(x[:, :1], context)
-        layout = self.described.layout()
-        stated = layout.cache_per_token
+        of_all = layout.cache_per_token - sum(of_last.values())
+        stated = room * of_all + sum(n * _kept(window, room) for window, n in of_last.items())
         if memory is not None:
             stated += MEMORY_LENGTH * layout.cache_per_memory_token
         found = cache.n_bytes // (BATCH * x.element_size())
         if found != stated:
             over = "" if memory is None else f" and {MEMORY_LENGTH} tokens of a memory"
+            tokens = "a token" if room == 1 else f"{room} tokens"
             raise PromiseError(
-                f"of a token{over} the cache keeps {found} numbers, and `layout` says {stated}\n"
+                f"of {tokens}{over} the cache keeps {found} numbers, and `layout` says {stated}\n"
                 "help: state Layout(..., cache=) for each token of the sequence itself, "
-                "memory_cache= for each of the memory"
+                "cache_window= for how many of them it is kept, memory_cache= for each of the "
+                "memory"
             )
 
     def leaks(self) -> Iterator[str]:
@@ -250,12 +258,14 @@ class AttendingDriver(Driver):
         _, weights = self.attend(inputs, mask=mask, return_weights=True)
         if any(w[..., -1].any() for w in weights.values() if w.shape[-1] == self.n_keys):
             yield "the weight of a key that the mask hides is not 0"
-        mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
-        mask[:, :, 2, -1] = False
-        if depends(slice(2, 3), mask=mask):
-            yield "a key that a mask (batch, 1, query, key) hides from a query changes its output"
         if not self.crosses and depends(others, causal=True):
             yield "a later position changes the output, although `causal` is set"
+        mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
+        mask[:, :, 2, -1] = False
+        if not self._accepts(inputs, mask=mask):
+            return  # as what has no weight for each pair, such as a recurrence
+        if depends(slice(2, 3), mask=mask):
+            yield "a key that a mask (batch, 1, query, key) hides from a query changes its output"
         mask[:, :, 2] = False
         outputs = [
             self.attend(inputs, mask=mask, return_weights=asked)[0] for asked in (False, True)
@@ -310,6 +320,13 @@ class BlockDriver(AttendingDriver):
     def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
         output, weights = _pair(self.model.part(x, context), "the states and the weights by name")
         return output, dict(weights)
+
+
+def _kept(window: int, room: int) -> int:
+    """For how many tokens a cache takes memory that keeps the last `window` of `room`."""
+    kept = Cache(room).layer(0).of("")
+    kept.extend(torch.zeros(1, 1), window=window)
+    return kept.n_bytes // torch.zeros(1).nbytes
 
 
 def _pair(found: object, what: str) -> tuple[Any, Any]:

@@ -100,7 +100,8 @@ def _compare(spec: ModelSpec, registry: Registry, mesh: DeviceMesh) -> None:
 
 _BETWEEN = (
     "between a map that is cut by its outputs and one that is cut by its inputs there are parts "
-    "alone; a norm, a softmax or a number of all units has no place there"
+    "alone; a norm, a softmax or a number of all units has no place there. What is for the weights "
+    "of all heads is cut by `own_part` of zoo.sharding.parts, and weights are joined by `all_parts`"
 )
 _ROLES = {
     (False, False): "all of its input to all of its output",
@@ -117,7 +118,7 @@ def _role(cut: Cut) -> str:
 def _outputs_and_gradients(driver: Driver, inputs: Tensors) -> dict[str, torch.Tensor]:
     """What the model makes of the inputs, and the gradients of its parameters, in full."""
     random = torch.Generator().manual_seed(0)
-    found = {f"output {number}": tensor for number, tensor in enumerate(driver(*inputs))}
+    found = dict(zip(driver.outputs, driver(*inputs), strict=False))
     total = torch.zeros((), dtype=torch.float64)
     for tensor in found.values():
         weights = torch.randn(tensor.shape, generator=random, dtype=torch.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from zoo.plugin_errors import describe_failure
 from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme, Rotation
+from zoo.slots import NormSite
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
@@ -62,6 +63,8 @@ class Driver:
 
     names: ClassVar[Sequence[str]] = ("x",)
     """What the inputs are called in messages."""
+    outputs: ClassVar[Sequence[str]] = ("the output",)
+    """What the outputs are called."""
 
     def __init__(self, spec: ModelSpec, model: Any) -> None:
         self.spec = spec
@@ -193,3 +196,9 @@ def expect_branch(module: nn.Module) -> None:
             f"`build` returns a bare {type(module).__name__}, which would run the norms that the "
             "block registers inside; return a module of a class of your own"
         )
+    for site in get_args(NormSite):
+        if hasattr(module, f"{site}_norm"):
+            raise PromiseError(
+                f"the module has a `{site}_norm` of its own, which is what a block calls the norm "
+                "that it registers inside\nhelp: choose another name"
+            )

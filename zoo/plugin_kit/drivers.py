@@ -29,7 +29,7 @@ from zoo.plugin_kit.driver import (
     vectors,
     with_another,
 )
-from zoo.plugin_kit.hosts import HOSTS, Host, ReadingHost
+from zoo.plugin_kit.hosts import EMBEDDED_WIDTH, HOSTS, Host, ReadingHost
 from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme
 from zoo.registry import Registry
@@ -66,10 +66,11 @@ class FeedForwardDriver(Driver):
 
 class PositionDriver(Driver):
     names = ("x", "heads")
+    outputs = ("what `embed` returns", "what a rotation returns", "what `bias` returns")
 
     def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
         heads = vectors(dtype, seed + 1).view(BATCH, LENGTH, SIZES["n_heads"], -1).transpose(1, 2)
-        return vectors(dtype, seed), heads
+        return vectors(dtype, seed, width=EMBEDDED_WIDTH), heads
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         positions = torch.arange(LENGTH)
@@ -79,7 +80,7 @@ class PositionDriver(Driver):
     def check(self, inputs: Tensors) -> None:
         self._check_description()
         embedded, turned, *bias = self(*inputs)
-        expect("what `embed` returns", embedded, BATCH, LENGTH, WIDTH)
+        expect("what `embed` returns", embedded, BATCH, LENGTH, EMBEDDED_WIDTH)
         expect("what a rotation returns", turned, *inputs[1].shape)
         for added in bias:
             expect("what `bias` returns", added, SIZES["n_heads"], LENGTH, LENGTH)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 OTHER_SIZE = 4
 """The size of a field with another name."""
 MEMORY_WIDTH = 12
+EMBEDDED_WIDTH = 10
+"""Of the vectors that positions are added to: as ALBERT's, not those of the stack."""
 
 
 class Host(Builder):
@@ -50,6 +52,7 @@ class Host(Builder):
     head_dim: Size = SIZES["d_model"] // SIZES["n_heads"]
     vocab: Size = SIZES["vocab"]
     memory_width: Size | None = None
+    embedded_width: Size = EMBEDDED_WIDTH
     part: Annotated[Plugin, Part()]
 
     def layout(self) -> Layout:
@@ -78,7 +81,7 @@ class NormHost(Host):
 
 
 class PositionHost(Host):
-    part: Annotated[Position, Slot("position", inherit=False)]
+    part: Annotated[Position, Slot("position", inherit=False, width="embedded_width")]
 
 
 class EmbeddingHost(Host):

@@ -26,7 +26,8 @@ def with_norms(sublayer: Sublayer) -> nn.Module:
     `self_attn.pre_norm` and so on.
 
     Raises:
-        PluginError: the module is a container that would run the norms as its own children.
+        PluginError: the module is a container that would run the norms as its own children, or has
+            something else under a norm's name.
     """
     module = sublayer.build()
     if isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
@@ -35,8 +36,13 @@ def with_norms(sublayer: Sublayer) -> nn.Module:
             "of a class of your own, which can hold the norms around it"
         )
     for site in SITES:
-        here = sublayer.norm if site in sublayer.norms else None
-        put_norm(module, f"{site}_norm", here.build() if here else None)
+        name, here = f"{site}_norm", sublayer.norm if site in sublayer.norms else None
+        if hasattr(module, name):
+            raise PluginError(
+                f"the module of {sublayer.kind!r} has a `{name}` of its own, which is what the "
+                "norm around it is called; choose another name"
+            )
+        put_norm(module, name, here.build() if here else None)
     return module
 
 
