@@ -140,7 +140,8 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         spec("""embedding = { kind = "tokens", scale = «"sqrt_d"» }"""),
         [
             (
-                "`scale` must be a number or `sqrt_d_model`, not the string `sqrt_d`",
+                "`scale` must be a number or one of `sqrt_d_model`, `sqrt_d_model_rounded`, not "
+                "the string `sqrt_d`",
                 "help: did you mean `sqrt_d_model`?",
             )
         ],

@@ -1,4 +1,4 @@
-"""Where a layer drops, and where its cross-attention stands."""
+"""Where a layer drops, where its cross-attention stands, and what its branches may be."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import zoo
+from zoo.errors import PluginError
+from zoo.slots import FeedForward
+from zoo_components.modules.block import with_norms
 
 RATE = 0.4
 Branch = Callable[[Tensor], Tensor]
@@ -132,3 +135,18 @@ def test_a_parallel_layer_has_one_skip_scale() -> None:
     }
     with pytest.raises(zoo.SpecError, match="one sum"):
         zoo.read_spec(spec)
+
+
+class OwnNorm(FeedForward):
+    """A network with a norm of its own."""
+
+    def build(self) -> nn.Module:
+        module = nn.Linear(self.d_model, self.d_model)
+        module.post_norm = nn.LayerNorm(self.d_model)
+        return module
+
+
+def test_the_names_of_norms_are_taken() -> None:
+    """What a branch itself calls `post_norm` would be replaced."""
+    with pytest.raises(PluginError, match="'own' has a `post_norm` of its own"):
+        with_norms(OwnNorm(kind="own", d_model=4, norm_placement="pre", norms=(), norm=None))

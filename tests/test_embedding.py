@@ -19,6 +19,16 @@ VOCAB, D_MODEL, D_EMBED, LENGTH, PAD, MASK = 13, 6, 4, 5, 0, 12
 FACTORISED = {"d_embed": D_EMBED}
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_scale_that_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
+    """As Gemma's: sqrt(3072) is 55.5 in bfloat16."""
+    sizes = {"vocab": VOCAB, "d_model": 3072, "norm": NoNorm(kind="none", width=3072)}
+    module = TokenEmbedding(kind="tokens", scale="sqrt_d_model_rounded", **sizes).build().to(dtype)
+    ids = torch.arange(VOCAB)[None]
+    factor = torch.tensor(3072**0.5, dtype=dtype)
+    assert torch.equal(module(ids, torch.arange(VOCAB)), module.tokens(ids) * factor)
+
+
 def described(*, normed: bool = False, **fields: Any) -> TokenEmbedding:
     sizes = {"vocab": VOCAB, "d_model": D_MODEL} | fields
     inner = sizes.get("d_embed", D_MODEL)
@@ -60,6 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "scaled": {"scale": 0.3},
     "sqrt_d_model": {"scale": "sqrt_d_model"},
+    "sqrt_d_model_rounded": {"scale": "sqrt_d_model_rounded"},
     "types": {"n_types": 3},
     "norm": {"normed": True},
     "factorised": {**FACTORISED, "normed": True, "n_types": 2},
@@ -98,7 +109,7 @@ def test_tokens(name: str, with_positions: bool, with_types: bool) -> None:
     types = torch.tensor([[0, 1, 1, 0, 1], [1, 0, 0, 1, 0]]) if with_types else None
     positions = torch.tensor([[0, 1, 2, 3, 4], [4, 3, 0, 1, 1]])
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 1, 0]]).bool()
-    scale = math.sqrt(D_MODEL) if description.scale == "sqrt_d_model" else description.scale
+    scale = math.sqrt(D_MODEL) if "sqrt" in str(description.scale) else description.scale
 
     def stated(sequence: int, token: int) -> Tensor:
         if description.masked_tokens == "zeroed" and not mask[sequence, token]:

@@ -288,3 +288,8 @@ def test_what_speaks_of_a_weight_needs_one(cls: type[Norm], values: dict[str, An
 def test_epsilons_are_positive(cls: type[Norm], eps: float) -> None:
     with pytest.raises(ValidationError):
         cls(kind="x", width=WIDTH, eps=eps)  # type: ignore[call-arg]
+
+
+def test_one_number_has_no_standard_deviation() -> None:
+    with pytest.raises(ValidationError, match="no unbiased standard deviation"):
+        StdNorm(kind="std_norm", width=1)

@@ -17,8 +17,9 @@ class TokenEmbedding(Embedding):
     """A learned vector for each token: dropout(norm(scale * table[ids] + positions)) (Vaswani et
     al. 2017, section 3.4)."""
 
-    scale: PositiveFloat | Literal["sqrt_d_model"] = 1.0
-    """What the token vectors are multiplied with, before anything is added."""
+    scale: PositiveFloat | Literal["sqrt_d_model", "sqrt_d_model_rounded"] = 1.0
+    """What the token vectors are multiplied with, before anything is added; `sqrt_d_model_rounded`
+    is first rounded to the model's dtype (Gemma)."""
     d_embed: Size = Field(default_factory=lambda data: data["d_model"])
     """The width of the table; where it is not d_model, the table is one factor of two (Lan et al.
     2019, arXiv:1909.11942)."""
@@ -83,7 +84,7 @@ class TokenEmbedding(Embedding):
     @property
     def factor(self) -> float:
         """The scale as a number."""
-        return self.d_model**0.5 if self.scale == "sqrt_d_model" else float(self.scale)
+        return float(self.scale) if isinstance(self.scale, int | float) else self.d_model**0.5
 
     @property
     def position_width(self) -> int:
@@ -114,6 +115,7 @@ class TokenEmbedding(Embedding):
             vocab=self.vocab or 0,
             d_embed=self.d_embed,
             scale=self.factor,
+            round_scale=self.scale == "sqrt_d_model_rounded",
             proj=proj,
             project_first=self.projection == "before_positions",
             n_types=self.n_types,

@@ -180,8 +180,8 @@ class MixtureOfExperts(Activated, FeedForward):
     """Whether the sum with the shared expert's output is halved (Cohere 2 MoE)."""
     auxiliary_loss: NotNegative = 0.0
     """The coefficient of the load-balancing loss of Fedus et al. (2021, arXiv:2101.03961), in which
-    padding does not count. `zoo train` adds it to the loss; a training loop of your own adds
-    `zoo.auxiliary_loss(model)`."""
+    padding does not count; of layers with the same weights, that of the last. `zoo train` adds it
+    to the loss; a training loop of your own adds `zoo.auxiliary_loss(model)`."""
 
     @property
     def takes_mask(self) -> bool:

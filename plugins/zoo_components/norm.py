@@ -111,6 +111,12 @@ class StdNorm(Norm):
     eps: PositiveFloat = 1e-6
     """Added to the standard deviation, outside the root."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.width == 1:
+            raise contradiction("one number has no unbiased standard deviation", "kind")
+        return self
+
     def layout(self) -> Layout:
         return Layout({"weight": vector(self.width, value=1.0), "bias": vector(self.width, "bias")})
 

@@ -51,8 +51,7 @@ class SentenceEmbedding(Head):
         return Layout({"dense": dense}, self.kind)
 
     def build(self) -> "nn.Module":
-        from torch.nn import Linear
-
+        from zoo.linear import Linear
         from zoo_components.modules.activation import make_activation
         from zoo_components.modules.sentence import SentenceEmbedding as Module
 

@@ -197,7 +197,7 @@ DECODERS: dict[str, Published] = {
             "norm": RMS | {"zero_centered_weight": True},
             "norm_placement": "sandwich",
             "head_dim": 8,
-            "embedding": {"kind": "tokens", "scale": "sqrt_d_model"},
+            "embedding": {"kind": "tokens", "scale": "sqrt_d_model_rounded"},
             "position": {"kind": "rotary", "base": 100.0},
             "attention": {
                 "kind": "multi_head",

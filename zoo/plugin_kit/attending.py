@@ -151,6 +151,8 @@ class AttendingDriver(Driver):
         unseen = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)
         unseen[..., -1, -1] = False
         for what, at, mask in (("keys", slice(-1), None), ("queries", slice(-1, None), unseen)):
+            if not self._accepts(inputs, mask=mask):
+                continue  # nobody can tell
             one, _ = self.attend(inputs, mask=mask)
             two, _ = self.attend(inputs, mask=mask, rotation=turned)
             if close(one[:, at], two[:, at], 1e-6):

@@ -18,6 +18,7 @@ class TokenEmbedding(nn.Module):
         vocab: int,
         d_embed: int,
         scale: float,
+        round_scale: bool,
         proj: nn.Module | None,
         project_first: bool,
         n_types: int,
@@ -31,7 +32,7 @@ class TokenEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab, d_embed)
-        self.scale = scale
+        self.scale, self.round_scale = scale, round_scale
         self.types = nn.Embedding(n_types, inner_width) if n_types else None
         self.positions = positions
         self.norm = norm
@@ -90,7 +91,9 @@ class TokenEmbedding(nn.Module):
                 f"the model has {self.tokens.num_embeddings} tokens, with ids from 0 to "
                 f"{self.tokens.num_embeddings - 1}; these are from {ids.min()} to {ids.max()}"
             ) from None
-        if self.scale != 1.0:
+        if self.round_scale:
+            x = x * x.new_full((), self.scale)
+        elif self.scale != 1.0:
             x = x * self.scale
         if self.mask_id is None:
             return x
