@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from toy_training import MODEL, PAIRS, RECIPE, command, in_processes, write_toy
 
 import zoo
+from zoo.store.files import Store
 from zoo.training.checkpoints import checkpoints
 from zoo.training.data import read_data
 from zoo.training.tables import Tsv
@@ -299,6 +300,19 @@ def test_training_goes_on_from_a_saved_model(toy: Toy, tmp_path: Path) -> None:
         torch.testing.assert_close(second.state_dict()[name], tensor, rtol=0, atol=1e-8)
     files = [tmp_path / name / "tokenizer.json" for name in ("first", "second")]
     assert files[0].read_text() == files[1].read_text()
+
+
+def test_training_goes_on_from_a_named_model(toy: Toy, store: Store, tmp_path: Path) -> None:
+    first = zoo.load("beer-de-en")  # which brings it into the store
+    recipe = RECIPE.replace("model.toml", "beer-de-en").replace("valid = 4\n", "")
+    recipe = recipe.replace('"bpe"', '"of_model"\npad = "P"\nbos = "S"\neos = "E"')
+    recipe = recipe.replace("lr = 1e-2", "lr = 1e-9").replace("steps = 12", "steps = 1")
+    (tmp_path / "beer").mkdir()
+    (tmp_path / "beer" / "toy.tsv").write_text("ich mochte ein bier\ti want a beer\n")
+    toy("second", recipe=recipe, data=tmp_path / "beer")
+    second = zoo.load(tmp_path / "second")
+    for name, tensor in first.state_dict().items():
+        torch.testing.assert_close(second.state_dict()[name], tensor, rtol=0, atol=1e-8)
 
 
 def test_a_model_that_continues_text(toy: Toy, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.found_weights import find_weights
 from zoo.purpose import Generation
 from zoo.reading import read_source
 from zoo.registry import Registry
@@ -13,7 +14,6 @@ from zoo.spec import ModelSpec
 from zoo.training.data import read_data
 from zoo.training.recipe import Recipe
 from zoo.training.split import Splits
-from zoo.weights_file import weights_path
 
 
 class Start(NamedTuple):
@@ -40,7 +40,8 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         _ = spec.n_parameters  # the layout has to be sound too
     except ZooError as error:
         raise placed(error, recipe.document.place(("model",), value=True)) from None
-    return Start(spec, None if header is None else weights_path(Path(source)), _sides(recipe, spec))
+    weights = None if header is None else find_weights(source, registry).path
+    return Start(spec, weights, _sides(recipe, spec))
 
 
 def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:
