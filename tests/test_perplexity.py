@@ -240,7 +240,7 @@ def test_texts_that_cannot_be_measured_on_are_refused(project: Path, refused: Re
     assert "the text is too short" in refused("score", "m", "--data", "one.txt")
     (project / "bad.txt").write_bytes(b"a\nna\xefve\n")
     assert "bad.txt:2:3: error: not UTF-8" in refused("score", "m", "--data", "bad.txt")
-    assert "'none.txt' cannot be read" in refused("score", "m", "--data", "none.txt")
+    assert refused("score", "m", "--data", "none.txt") == "none.txt: error: no such file or folder\n"
     assert "a file of text: `--data FILE`" in refused("score", "m")
     assert "no weights file and no model `nowhere`" in refused("score", "nowhere")
 
@@ -248,6 +248,7 @@ def test_texts_that_cannot_be_measured_on_are_refused(project: Path, refused: Re
 def test_a_translator_is_measured_on_pairs(project: Path, refused: Refused) -> None:
     zoo.train(write_toy(project, RECIPE.replace("steps = 12", "steps = 1")), output="out")
     assert "this is not a folder" in refused("score", "out", "--data", "toy.tsv")
+    assert refused("score", "out", "--data", "none") == "none: error: no such file or folder\n"
     assert "recipe.toml:5:2: error: the recipe has no test data" in refused(
         "score", "out", "--data", "."
     )

@@ -66,6 +66,8 @@ def score(
     if not folder.is_dir():
         folder = find_weights(model, registry).path.parent
     options: dict[str, Any] = {"device": device, "dtype": torch.float32, "registry": registry}
+    if data is not None and not Path(data).exists():
+        raise TrainingError(Problem("no such file or folder", Place(str(data))))
     if (folder / RECIPE).is_file():
         if window is not None or stride is not None:
             raise InputError("a window is of a text as a whole, and this recipe's text are lines")
