@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from toy_training import MODEL, PAIRS, RECIPE, command, in_processes, write_toy
 
 import zoo
+from zoo.cli import run
 from zoo.store.files import Store
 from zoo.training.checkpoints import checkpoints
 from zoo.training.data import read_data
@@ -169,6 +170,10 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
     longer = RECIPE.replace("steps = 12", "steps = 14") + "[evaluation]\nbeam = 1\n"
     assert toy(resume=True, recipe=longer)["steps"] == 14
     assert (tmp_path / "out" / "recipe.toml").read_text() == longer
+    with pytest.raises(zoo.TrainingError, match="of 14 steps, more than `steps = 12`") as caught:
+        toy(resume=True)
+    assert "recipe.toml:22:9: error: " in str(caught.value)
+    assert (tmp_path / "out" / "recipe.toml").read_text() == longer
 
 
 def test_resuming_where_no_checkpoint_is(toy: Toy, digest: str, tmp_path: Path) -> None:
@@ -313,6 +318,21 @@ def test_training_goes_on_from_a_named_model(toy: Toy, store: Store, tmp_path: P
     second = zoo.load(tmp_path / "second")
     for name, tensor in first.state_dict().items():
         torch.testing.assert_close(second.state_dict()[name], tensor, rtol=0, atol=1e-8)
+
+
+def test_what_a_run_leaves_can_be_made_again(
+    toy: Toy, digest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "whole"
+    with pytest.raises(zoo.TrainingError, match="no spec 'model.toml'") as caught:
+        zoo.train(folder / "recipe.toml", output=tmp_path / "again", data=tmp_path)
+    command = f"zoo show {folder} --resolved > {folder / 'model.toml'}"
+    assert f"holds it: `{command}`" in str(caught.value)
+    assert run(["show", str(folder), "--resolved"]) == 0
+    (folder / "model.toml").write_text(capsys.readouterr().out)
+    made = zoo.train(folder / "recipe.toml", output=tmp_path / "again", data=tmp_path)
+    assert made is not None
+    assert made["content_digest"] == digest
 
 
 def test_a_model_that_continues_text(toy: Toy, tmp_path: Path) -> None:
