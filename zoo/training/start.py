@@ -14,6 +14,7 @@ from zoo.spec import ModelSpec
 from zoo.training.data import read_data
 from zoo.training.recipe import Recipe
 from zoo.training.split import Splits
+from zoo.weights_file import weights_path
 
 
 class Start(NamedTuple):
@@ -35,6 +36,15 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     """
     beside = recipe.folder / recipe.head.model
     source = str(beside) if beside.exists() else recipe.head.model
+    if beside.suffix == ".toml" and not Path(source).exists() and weights_path(beside.parent).exists():
+        raise TrainingError(
+            Problem(
+                f"there is no spec {source!r}",
+                recipe.document.place(("model",), value=True),
+                help=f"the model beside the recipe holds it: `zoo show {beside.parent} --resolved "
+                f"> {beside}`",
+            )
+        )
     try:
         spec, header = read_source(source, registry)
         _ = spec.n_parameters  # the layout has to be sound too
