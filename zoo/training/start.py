@@ -34,22 +34,23 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         ZooError: there is none, or its spec or its file is wrong.
         TrainingError: it cannot be trained by a recipe, or not on sequences of this length.
     """
-    beside = recipe.folder / recipe.head.model
+    folder, place = recipe.folder, recipe.document.place(("model",), value=True)
+    beside = folder / recipe.head.model
     source = str(beside) if beside.exists() else recipe.head.model
-    if beside.suffix == ".toml" and not Path(source).exists() and weights_path(beside.parent).exists():
+    if beside.suffix == ".toml" and not Path(source).exists() and weights_path(folder).exists():
         raise TrainingError(
             Problem(
                 f"there is no spec {source!r}",
-                recipe.document.place(("model",), value=True),
-                help=f"the model beside the recipe holds it: `zoo show {beside.parent} --resolved "
-                f"> {beside}`",
+                place,
+                help=f"the model beside the recipe holds it: `zoo show {folder} --resolved > "
+                f"{beside}`",
             )
         )
     try:
         spec, header = read_source(source, registry)
         _ = spec.n_parameters  # the layout has to be sound too
     except ZooError as error:
-        raise placed(error, recipe.document.place(("model",), value=True)) from None
+        raise placed(error, place) from None
     weights = None if header is None else find_weights(source, registry).path
     return Start(spec, weights, _sides(recipe, spec))
 
