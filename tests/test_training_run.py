@@ -266,6 +266,23 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
     assert again["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
 
 
+def test_what_one_process_refuses_all_refuse(tmp_path: Path, config: Path) -> None:
+    """Only the first one learns the tokenizer, whose size here is not the model's."""
+    path = write_toy(tmp_path, RECIPE, MODEL.replace("_vocab = 300", "_vocab = 3000"))
+    done = subprocess.run(
+        command("train", path, "-o", tmp_path / "out", processes=2),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "the model's vocabulary is 3,000" in done.stderr
+    assert "gloo" not in done.stderr  # none waits for another that has given up
+    assert not list((tmp_path / "out").glob("*"))
+
+
 def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) -> None:
     """Without dropout and smoothing, over the tokens of the sentences that were held out."""
     report = toy()
