@@ -33,6 +33,7 @@ def built(builder: str = "decoder", **attention: Any) -> Transformer:
         ({}, Taken("fused", FREE, "causal flag")),
         ({"n_kv_heads": 1}, Taken("fused", FREE, "causal flag")),
         ({"window": 2}, Taken("fused", FREE, "mask (4, 4), causal flag")),
+        ({"window": 4}, Taken("fused", FREE, "causal flag")),  # no token is too far
         ({"sinks": True}, Taken("math", "fused kernels know no `sinks`", "causal flag")),
         ({"softcap": 5.0}, Taken("math", "fused kernels know no `softcap`", "causal flag")),
     ],
@@ -62,6 +63,9 @@ def test_no_mask_is_made_where_the_flag_or_nothing_does(monkeypatch: pytest.Monk
     masks.clear()
     zoo.generate(built(), [1, 2, 3], max_new_tokens=3)
     assert masks == [(None, True)] * 2 + [(None, False)] * 4
+    masks.clear()
+    zoo.generate(built(window=2), [1, 2, 3], max_new_tokens=3)  # no older tokens are kept
+    assert masks == [((3, 3), False)] * 2 + [(None, False)] * 4
 
 
 @pytest.mark.parametrize("name", ["fused", "flash", "math"])

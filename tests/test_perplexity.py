@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from toy_training import MODEL, PAIRS, RECIPE, write_toy
 from transformers import GPT2Config, GPT2LMHeadModel
-from trials import Refused
+from trials import Refused, on_terminal
 
 import zoo
 from zoo.cli import run
 from zoo.errors import InputError
 from zoo.running.perplexity import perplexity, windows
+from zoo.training.scores import score
 
 TEXT = "".join(f"{a}: {b}.\n" for a, b in PAIRS[:12]) + "größer, ünïcödé \N{SNOWMAN}\n"
 VOCAB = 290
@@ -240,7 +241,9 @@ def test_texts_that_cannot_be_measured_on_are_refused(project: Path, refused: Re
     assert "the text is too short" in refused("score", "m", "--data", "one.txt")
     (project / "bad.txt").write_bytes(b"a\nna\xefve\n")
     assert "bad.txt:2:3: error: not UTF-8" in refused("score", "m", "--data", "bad.txt")
-    assert "'none.txt' cannot be read" in refused("score", "m", "--data", "none.txt")
+    assert (
+        refused("score", "m", "--data", "none.txt") == "none.txt: error: no such file or folder\n"
+    )
     assert "a file of text: `--data FILE`" in refused("score", "m")
     assert "no weights file and no model `nowhere`" in refused("score", "nowhere")
 
@@ -248,6 +251,37 @@ def test_texts_that_cannot_be_measured_on_are_refused(project: Path, refused: Re
 def test_a_translator_is_measured_on_pairs(project: Path, refused: Refused) -> None:
     zoo.train(write_toy(project, RECIPE.replace("steps = 12", "steps = 1")), output="out")
     assert "this is not a folder" in refused("score", "out", "--data", "toy.tsv")
+    assert refused("score", "out", "--data", "none") == "none: error: no such file or folder\n"
     assert "recipe.toml:5:2: error: the recipe has no test data" in refused(
         "score", "out", "--data", "."
     )
+
+
+def test_how_far_the_measuring_is_is_shown(
+    gpt2: tuple[Any, Path], of_lines: tuple[dict[str, Any], Path], project: Path
+) -> None:
+    Path("long.txt").write_text(TEXT, "utf-8")
+    recipe = RECIPE.replace("valid = 4", "test = 40").replace("steps = 12", "steps = 1")
+    recipe += "[evaluation]\nbatch_tokens = 100\n"
+    zoo.train(write_toy(project, recipe), output="pairs")
+    measured = {
+        "windows": (gpt2[1], {"data": "long.txt"}),
+        "lines": (of_lines[1] / "out", {"data": of_lines[1]}),
+        "pairs": (Path("pairs"), {"data": project}),
+    }
+    totals = {}
+    for what, (model, options) in measured.items():
+        told: list[tuple[int, int]] = []
+        score(model, **options, on_progress=lambda *how_far, told=told: told.append(how_far))
+        done, (total, *others) = [n for n, _ in told], {n for _, n in told}
+        assert done == sorted(set(done))
+        assert (done[-1], others) == (total, [])
+        totals[what] = total, len(told) > 1
+    # The first window is of 24 tokens, and each other predicts 12 more.
+    tokens = score(gpt2[1], data="long.txt")["tokens"]
+    assert totals["windows"] == (1 + math.ceil((tokens - 24) / 12), True)
+    assert totals["lines"][0] == len(TEXT.splitlines())
+    assert totals["pairs"] == (40, True)
+    out, on_screen = on_terminal("score", str(gpt2[1]), "--data", "long.txt")
+    assert out.startswith("perplexity: ")
+    assert b"100%" in on_screen

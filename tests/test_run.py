@@ -238,6 +238,8 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     for texts in (("3 2", "3 4"), ("3 4", "3 2")):
         assert "no masked token" in refused("run", mlm, *texts, "--mask-id", "2")
     assert "--top-k goes with --sample" in refused("run", decoder, "3", "--top-k", "3")
+    assert "--seed goes with --sample" in refused("run", decoder, "3", "--seed", "0")
+    assert "--seed: Input should be" in refused("run", decoder, "3", "--sample", "--seed", "-1")
     assert "take one" in refused("run", decoder, "3", "--sample", "--beams", "2")
     assert "--top-p: Input should be" in refused("run", decoder, "3", "--sample", "--top-p", "2")
     assert "registered with a spec and without weights" in refused("run", "vaswani-base", "3")

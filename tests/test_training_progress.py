@@ -6,14 +6,19 @@ import io
 import json
 import math
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_training import RECIPE, write_toy
 
+import zoo
 from zoo.cli import run
+from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses
 from zoo.training.progress import progress_of
+from zoo.training.run import Run
 
 RECORD = {
     "step": 50.0,
@@ -49,6 +54,33 @@ def test_a_process_that_does_not_speak_shows_nothing(capfd: pytest.CaptureFixtur
         progress.advance(50)
         progress.log(RECORD)
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_does_not_learn_is_no_part_of_the_throughput(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which an update takes a second, and all else a thousand."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def slow(cls: type, name: str, seconds: float) -> None:
+        method = getattr(cls, name)
+
+        def taking(*args: Any) -> Any:
+            now[0] += seconds
+            return method(*args)
+
+        monkeypatch.setattr(cls, name, taking)
+
+    slow(Loop, "update", 1.0)
+    slow(Loop, "mean_loss", 1000.0)
+    slow(Run, "checkpoint", 1000.0)
+    recipe = RECIPE.replace("valid_every = 6", "valid_every = 3")
+    zoo.train(write_toy(project, recipe), output="out")
+    history = json.loads(Path("out/metrics.json").read_text())["history"]
+    rates = [record["tokens_per_second"] for record in history]
+    assert len(rates) == 8  # some log points are between two checkpoints, some have one within
+    assert min(rates) > max(rates) / 2
 
 
 def test_the_report_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,8 @@ from tokenizers import Tokenizer
 from toy_training import MODEL, PAIRS, RECIPE, command, in_processes, write_toy
 
 import zoo
+from zoo.cli import run
+from zoo.store.files import Store
 from zoo.training.checkpoints import checkpoints
 from zoo.training.data import read_data
 from zoo.training.tables import Tsv
@@ -168,6 +170,10 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
     longer = RECIPE.replace("steps = 12", "steps = 14") + "[evaluation]\nbeam = 1\n"
     assert toy(resume=True, recipe=longer)["steps"] == 14
     assert (tmp_path / "out" / "recipe.toml").read_text() == longer
+    with pytest.raises(zoo.TrainingError, match="of 14 steps, more than `steps = 12`") as caught:
+        toy(resume=True)
+    assert "recipe.toml:22:9: error: " in str(caught.value)
+    assert (tmp_path / "out" / "recipe.toml").read_text() == longer
 
 
 def test_resuming_where_no_checkpoint_is(toy: Toy, digest: str, tmp_path: Path) -> None:
@@ -260,6 +266,23 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
     assert again["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
 
 
+def test_what_one_process_refuses_all_refuse(tmp_path: Path, config: Path) -> None:
+    """Only the first one learns the tokenizer, whose size here is not the model's."""
+    path = write_toy(tmp_path, RECIPE, MODEL.replace("_vocab = 300", "_vocab = 3000"))
+    done = subprocess.run(
+        command("train", path, "-o", tmp_path / "out", processes=2),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "the model's vocabulary is 3,000" in done.stderr
+    assert "gloo" not in done.stderr  # none waits for another that has given up
+    assert not list((tmp_path / "out").glob("*"))
+
+
 def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) -> None:
     """Without dropout and smoothing, over the tokens of the sentences that were held out."""
     report = toy()
@@ -299,6 +322,34 @@ def test_training_goes_on_from_a_saved_model(toy: Toy, tmp_path: Path) -> None:
         torch.testing.assert_close(second.state_dict()[name], tensor, rtol=0, atol=1e-8)
     files = [tmp_path / name / "tokenizer.json" for name in ("first", "second")]
     assert files[0].read_text() == files[1].read_text()
+
+
+def test_training_goes_on_from_a_named_model(toy: Toy, store: Store, tmp_path: Path) -> None:
+    first = zoo.load("beer-de-en")  # which brings it into the store
+    recipe = RECIPE.replace("model.toml", "beer-de-en").replace("valid = 4\n", "")
+    recipe = recipe.replace('"bpe"', '"of_model"\npad = "P"\nbos = "S"\neos = "E"')
+    recipe = recipe.replace("lr = 1e-2", "lr = 1e-9").replace("steps = 12", "steps = 1")
+    (tmp_path / "beer").mkdir()
+    (tmp_path / "beer" / "toy.tsv").write_text("ich mochte ein bier\ti want a beer\n")
+    toy("second", recipe=recipe, data=tmp_path / "beer")
+    second = zoo.load(tmp_path / "second")
+    for name, tensor in first.state_dict().items():
+        torch.testing.assert_close(second.state_dict()[name], tensor, rtol=0, atol=1e-8)
+
+
+def test_what_a_run_leaves_can_be_made_again(
+    toy: Toy, digest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "whole"
+    with pytest.raises(zoo.TrainingError, match=r"no spec 'model\.toml'") as caught:
+        zoo.train(folder / "recipe.toml", output=tmp_path / "again", data=tmp_path)
+    command = f"zoo show {folder} --resolved > {folder / 'model.toml'}"
+    assert f"holds it: `{command}`" in str(caught.value)
+    assert run(["show", str(folder), "--resolved"]) == 0
+    (folder / "model.toml").write_text(capsys.readouterr().out)
+    made = zoo.train(folder / "recipe.toml", output=tmp_path / "again", data=tmp_path)
+    assert made is not None
+    assert made["content_digest"] == digest
 
 
 def test_a_model_that_continues_text(toy: Toy, tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ class Bar:
         """There are so many in all."""
         self._update(total=n)
 
+    def set_done(self, done: int, total: int) -> None:
+        """So many are done, of so many in all."""
+        self._update(completed=done, total=total)
+
     def describe(self, description: str) -> None:
         """Write this before the bar."""
         self._update(description=description)
@@ -64,8 +68,8 @@ def bytes_bar(description: str, total: int | None = None) -> Generator[Bar]:
 
 
 @contextmanager
-def count_bar(description: str, total: int) -> Generator[Bar]:
-    """A bar over so many things."""
+def count_bar(description: str, total: int | None = None) -> Generator[Bar]:
+    """A bar over so many things. The total may be told later."""
     if not sys.stderr.isatty():
         yield Bar()
         return

@@ -48,7 +48,7 @@ GENERATING_OPTIONS = {
 @click.option("--top-k", type=int, help="Draw from so many tokens only.")
 @click.option("--top-p", type=float, help="Draw from the likeliest, with this share in sum.")
 @click.option("--min-p", type=float, help="Draw from those with this share of the likeliest.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of drawing.")
+@click.option("--seed", type=int, help="Of drawing.  [default: 0]")
 @click.option(
     "--repetition-penalty",
     type=float,
@@ -72,7 +72,7 @@ def run(
     top_k: int | None,
     top_p: float | None,
     min_p: float | None,
-    seed: int,
+    seed: int | None,
     repetition_penalty: float,
     eos: int | None,
     start: int | None,
@@ -87,7 +87,13 @@ def run(
 
     With --json, a single TEXT gives a document, and several give a line each.
     """
-    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    drawing = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+    }
     given = {name: value for name, value in drawing.items() if value is not None}
     if given and not sample:
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
@@ -96,7 +102,7 @@ def run(
     from zoo.running.tasks import GENERATING, as_text
     from zoo.running.text_model import TextModel
 
-    method = _method(given, beams, seed if sample else None, repetition_penalty)
+    method = _method(given if sample else None, beams, repetition_penalty)
     if texts == ("-",):
         texts = (_standard_input(),)
     found = TextModel.load(model, registry=context.obj())
@@ -165,9 +171,10 @@ def _refuse_generating(context: click.Context, model: str) -> None:
 
 
 def _method(
-    drawing: dict[str, float], beams: int | None, seed: int | None, penalty: float
+    drawing: dict[str, float] | None, beams: int | None, penalty: float
 ) -> Greedy | Sampling | Beam:
-    """Raises InputError for a number that is out of range."""
+    """How tokens are chosen: drawn, unless `drawing` is None. Raises InputError for a number that
+    is out of range."""
     from pydantic import ValidationError
 
     from zoo.generation.methods import Beam, Greedy, Sampling
@@ -175,9 +182,9 @@ def _method(
     try:
         if beams is not None:
             return Beam(size=beams, repetition_penalty=penalty)
-        if seed is None:
+        if drawing is None:
             return Greedy(repetition_penalty=penalty)
-        return Sampling.model_validate({**drawing, "seed": seed, "repetition_penalty": penalty})
+        return Sampling.model_validate({**drawing, "repetition_penalty": penalty})
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]).replace("_", "-")

@@ -10,6 +10,7 @@ import click
 
 from zoo.cli.options import Layers, complete_models, json_option
 from zoo.cli.output import print_report
+from zoo.cli.progress import count_bar
 from zoo.errors import counted
 
 
@@ -96,7 +97,15 @@ def score(
     from zoo.training.scores import score as measure
 
     gc.enable()
-    report = measure(model, data=data, window=window, stride=stride, registry=layers())
+    with count_bar("scoring") as bar:
+        report = measure(
+            model,
+            data=data,
+            window=window,
+            stride=stride,
+            registry=layers(),
+            on_progress=bar.set_done,
+        )
     print_report(as_json, report, _score_text)
 
 

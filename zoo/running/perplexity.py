@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,14 @@ WINDOW = 1024
 """The tokens that a model reads at once, unless said otherwise or its positions end before."""
 
 
+OnProgress = Callable[[int, int], object]
+"""Is told how much of a measurement is done, and how much there is."""
+
+
+def unseen(done: int, total: int) -> None:
+    """For whom it is not shown."""
+
+
 class Window(NamedTuple):
     """The tokens from `begin` to `end` are read, and the last `n_scored` predictions count; the
     prediction of the last token read is that of the token at `end`."""
@@ -31,7 +39,12 @@ class Window(NamedTuple):
 
 
 def perplexity(
-    model: TextModel, text: str, *, window: int | None = None, stride: int | None = None
+    model: TextModel,
+    text: str,
+    *,
+    window: int | None = None,
+    stride: int | None = None,
+    on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
     """Measure how well a decoder predicts a text, each token from those before it.
 
@@ -46,6 +59,7 @@ def perplexity(
         window: how many tokens the model reads at once: `WINDOW`, or as many as it has positions,
             unless given.
         stride: by how many tokens the window moves on, half of it unless given.
+        on_progress: is told how many windows are done.
 
     Returns:
         As `told_of`, and the `window` and `stride`.
@@ -64,13 +78,15 @@ def perplexity(
     values = rows.values.to(next(model.transformer.parameters()).device)
     transformer: Any = model.transformer
     nats = 0.0
+    every = list(windows(len(ids), begin, window, stride))
     with torch.inference_mode(), evaluating(transformer):
-        for one in windows(len(ids), begin, window, stride):
+        for done, one in enumerate(every, 1):
             states = transformer.decode(values[:, one.begin : one.end])
             logits = transformer.head(states[0, -one.n_scored :])
             labels = values[0, one.end + 1 - one.n_scored : one.end + 1]
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             nats += float(F.cross_entropy(logits, labels, reduction="sum"))
+            on_progress(done, len(every))
     return {**told_of(nats, len(ids) - begin, n_bytes), "window": window, "stride": stride}
 
 

@@ -79,8 +79,10 @@ class Loop:
                 loss, n_tokens, since = self.zero(), 0, time.perf_counter()
             self.progress.advance(step)
             if is_last or step % training.checkpoint_every == 0:
-                self.check_weights(step)
+                self.check_weights(step)  # waits for the device
+                paused = time.perf_counter()
                 self.on_checkpoint(step)
+                since += time.perf_counter() - paused  # no part of the throughput
 
     def batches(self, epoch: int) -> list[list[int]]:
         """The places of the examples of each batch of an epoch."""

@@ -8,6 +8,8 @@ it, and it looks for tied tables under the names that `transformers` gives them.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from torch import nn
 
 from zoo.building import build
+from zoo.errors import ZooError
 from zoo.loading import load
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
@@ -25,6 +28,24 @@ from zoo.training.recipe import Recipe
 def make_accelerator() -> Any:
     """The `accelerate.Accelerator` of this process."""
     return imported("accelerate").Accelerator(cpu=not torch.accelerator.is_available())
+
+
+@contextmanager
+def in_first_process(accelerator: Any) -> Generator[bool]:
+    """Whether this process is the first, which does what the body does for all. They wait for it,
+    and its failure is theirs, so that none waits for one that has given up.
+
+    Raises:
+        ZooError: what was wrong in the first.
+    """
+    failures: list[ZooError | None] = [None]
+    try:
+        yield accelerator.is_main_process
+    except ZooError as error:
+        failures[0] = error
+    (failure,) = imported("accelerate.utils").broadcast_object_list(failures)
+    if failure is not None:
+        raise failure
 
 
 def make_model(

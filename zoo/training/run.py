@@ -93,7 +93,7 @@ class Run:
         """Go back to the last checkpoint; returns the steps that are done.
 
         Raises:
-            TrainingError: it is damaged, or of another run.
+            TrainingError: it is damaged, of another run, or of more steps than the recipe has.
         """
         found = checkpoints(self.folder / CHECKPOINTS)
         if not found:
@@ -110,9 +110,14 @@ class Run:
                     related=changed,
                 )
             )
+        done, steps = int(state["step"]), self.recipe.training.steps
+        if done > steps:
+            message = f"the last checkpoint is of {done:,} steps, more than `steps = {steps}`"
+            place = self.recipe.document.place(("training", "steps"), value=True)
+            raise TrainingError(Problem(message, place, "a run can be made longer, not shorter"))
         read_checkpoint(found[-1], self.learner)
         self.loop.history = state["history"]
-        return int(state["step"])
+        return done
 
     @cached_property
     def identity(self) -> str:

@@ -15,7 +15,7 @@ from zoo.generation.evaluating import evaluating
 from zoo.loading import load
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
-from zoo.running.perplexity import perplexity, told_of
+from zoo.running.perplexity import OnProgress, perplexity, told_of, unseen
 from zoo.running.text_model import TextModel
 from zoo.training.batches import Row, batches
 from zoo.training.data import read_lines, read_whole
@@ -37,6 +37,7 @@ def score(
     stride: int | None = None,
     device: str | torch.device = "cpu",
     registry: Registry | None = None,
+    on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
     """Measure a model: its translations, or how well it predicts a text.
 
@@ -52,6 +53,7 @@ def score(
         window, stride: of a text as a whole, as `zoo.running.perplexity.perplexity`.
         device: where it computes; in float32.
         registry: where names are looked up; the layers around the working directory unless given.
+        on_progress: is told how many sentences, lines or windows are done.
 
     Returns:
         As `score_translations`, `score_lines` or `zoo.running.perplexity.perplexity`.
@@ -66,10 +68,12 @@ def score(
     if not folder.is_dir():
         folder = find_weights(model, registry).path.parent
     options: dict[str, Any] = {"device": device, "dtype": torch.float32, "registry": registry}
+    if data is not None and not Path(data).exists():
+        raise TrainingError(Problem("no such file or folder", Place(str(data))))
     if (folder / RECIPE).is_file():
         if window is not None or stride is not None:
             raise InputError("a window is of a text as a whole, and this recipe's text are lines")
-        return _by_recipe(folder, load(model, **options), data)
+        return _by_recipe(folder, load(model, **options), data, on_progress)
     if data is None or Path(data).is_dir():
         hint = (
             "name a folder that `zoo train` has made: its recipe tells the test data; or, for a "
@@ -77,10 +81,18 @@ def score(
         )
         raise TrainingError(Problem(f"there is no {RECIPE}", Place(str(folder)), hint))
     text = read_whole(Path(data))
-    return perplexity(TextModel.load(model, **options), text, window=window, stride=stride)
+    return perplexity(
+        TextModel.load(model, **options),
+        text,
+        window=window,
+        stride=stride,
+        on_progress=on_progress,
+    )
 
 
-def _by_recipe(folder: Path, model: Transformer, data: str | Path | None) -> dict[str, Any]:
+def _by_recipe(
+    folder: Path, model: Transformer, data: str | Path | None, on_progress: OnProgress
+) -> dict[str, Any]:
     """The scores of a model that was trained by the recipe in its folder."""
     recipe = read_recipe(folder / RECIPE)
     sides = model.spec.model.generation
@@ -98,42 +110,56 @@ def _by_recipe(folder: Path, model: Transformer, data: str | Path | None) -> dic
     else:
         test = read_lines(where)
     tokens = read_tokens(folder, recipe.tokenizer, sides)
-    if sides.has_source:
-        return score_translations(model, tokens, test, recipe)
-    return score_lines(model, tokens, test, recipe)
+    measure = score_translations if sides.has_source else score_lines
+    return measure(model, tokens, test, recipe, on_progress)
 
 
 def score_lines(
-    model: Transformer, tokens: Tokens, test: Sequence[Example], recipe: Recipe
+    model: Transformer,
+    tokens: Tokens,
+    test: Sequence[Example],
+    recipe: Recipe,
+    on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
     """The perplexity of lines as `zoo.running.perplexity.told_of` tells it: each by itself, with
     its end, which is a token and a byte; those longer than `max_length` in pieces, as they are
     learned from."""
     rows = encode(test, tokens, max_length=recipe.training.max_length)
     device = next(model.parameters()).device
-    nats = 0.0
+    nats, done = 0.0, 0
     with torch.inference_mode(), evaluating(model):
         for places in batches(rows, tokens=recipe.evaluation.batch_tokens, seed=0, epoch=0):
             batch = collate([rows[place] for place in places], tokens, device)
             nats += float(summed_loss(model, batch, label_smoothing=0.0))
+            done += len(places)
+            on_progress(done, len(rows))
     n_bytes = sum(len(f"{example.target}\n".encode()) for example in test)
     return told_of(nats, n_labels(rows), n_bytes)
 
 
 def score_translations(
-    model: Transformer, tokens: Tokens, test: Sequence[Example], recipe: Recipe
+    model: Transformer,
+    tokens: Tokens,
+    test: Sequence[Example],
+    recipe: Recipe,
+    on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
     """Translate the sources of pairs, and score the result: BLEU (Papineni et al. 2002) as
     sacreBLEU computes it (Post 2018, arXiv:1804.08771), in percent, with the signature that tells
     how."""
-    translations = translate(model, tokens, [example.source or "" for example in test], recipe)
+    sources = [example.source or "" for example in test]
+    translations = translate(model, tokens, sources, recipe, on_progress)
     metric = imported("sacrebleu").BLEU()
     found = metric.corpus_score(translations, [[example.target for example in test]])
     return {"bleu": found.score, "signature": str(metric.get_signature()), "pairs": len(test)}
 
 
 def translate(
-    model: Transformer, tokens: Tokens, texts: Sequence[str], recipe: Recipe
+    model: Transformer,
+    tokens: Tokens,
+    texts: Sequence[str],
+    recipe: Recipe,
+    on_progress: OnProgress = unseen,
 ) -> list[str]:
     """Translate texts by beam search, in batches of like lengths; what is longer than the sequences
     that were learned from is cut."""
@@ -154,4 +180,5 @@ def translate(
         )
         decoded = tokens.decode_targets([one.ids for one in found])
         translations.update(zip(places, decoded, strict=True))
+        on_progress(len(translations), len(rows))
     return [translations[place] for place in range(len(rows))]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.found_weights import find_weights
 from zoo.purpose import Generation
 from zoo.reading import read_source
 from zoo.registry import Registry
@@ -33,14 +34,25 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         ZooError: there is none, or its spec or its file is wrong.
         TrainingError: it cannot be trained by a recipe, or not on sequences of this length.
     """
-    beside = recipe.folder / recipe.head.model
+    folder, place = recipe.folder, recipe.document.place(("model",), value=True)
+    beside = folder / recipe.head.model
     source = str(beside) if beside.exists() else recipe.head.model
+    if beside.suffix == ".toml" and not Path(source).exists() and weights_path(folder).exists():
+        raise TrainingError(
+            Problem(
+                f"there is no spec {source!r}",
+                place,
+                help=f"the model beside the recipe holds it: `zoo show {folder} --resolved > "
+                f"{beside}`",
+            )
+        )
     try:
         spec, header = read_source(source, registry)
         _ = spec.n_parameters  # the layout has to be sound too
     except ZooError as error:
-        raise placed(error, recipe.document.place(("model",), value=True)) from None
-    return Start(spec, None if header is None else weights_path(Path(source)), _sides(recipe, spec))
+        raise placed(error, place) from None
+    weights = None if header is None else find_weights(source, registry).path
+    return Start(spec, weights, _sides(recipe, spec))
 
 
 def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:

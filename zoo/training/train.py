@@ -12,7 +12,7 @@ from zoo.training.checkpoints import checkpoints
 from zoo.training.files import CHECKPOINTS
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
-from zoo.training.processes import make_accelerator, make_model
+from zoo.training.processes import in_first_process, make_accelerator, make_model
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.run import Run
 from zoo.training.split import Splits
@@ -61,10 +61,10 @@ def train(
     check_sides(found, start, splits)
     accelerator = make_accelerator()
     begins = not (resume and checkpoints(folder / CHECKPOINTS))
-    if begins and accelerator.is_main_process:
-        _refuse_another_run(folder, resume=resume)
-        _prepare(folder, found, start, splits)
-    accelerator.wait_for_everyone()
+    with in_first_process(accelerator) as is_first:
+        if begins and is_first:
+            _refuse_another_run(folder, resume=resume)
+            _prepare(folder, found, start, splits)
     model = make_model(start.spec, start.weights, found, accelerator, registry)
     optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
     learner = Learner(start.spec, model, optimizer, accelerator)

@@ -131,7 +131,7 @@ class MultiHeadAttention(nn.Module):
         )
         q, k, v = self._heads(x, memory, rotation, positions, cache, places)
         seen = mask
-        if self.reach is not None:
+        if self.reach is not None and self.reach.hides(k.shape[-2]):
             keys = positions if cache is None else cache.positions(k.shape[-2])
             near = self.reach.mask(positions, keys)
             if global_tokens is not None:

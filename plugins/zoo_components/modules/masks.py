@@ -22,6 +22,12 @@ class Reach(NamedTuple):
     sides: Literal["past", "both"] = "past"
     chunk: int | None = None
 
+    def hides(self, n_keys: int) -> bool:
+        """Whether one of so many tokens may be too far from another."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return True  # a graph is for sequences of all lengths
+        return self.window is None or n_keys > self.past
+
     def mask(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Positions (..., query) and (..., key) to (..., 1, query, key) for all heads; without a
         batch, (query, key). The queries are the last of the keys. Chunks are counted by positions;

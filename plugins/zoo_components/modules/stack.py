@@ -146,8 +146,7 @@ class Stack(nn.Module):
         if self.padding_needed and attended is not None:
             # With a row for each query, no part of a layer leaves out what the mask hides.
             attended = attended.expand(-1, -1, length, -1)
-        embed = self.get_submodule(self.embed_name)
-        x = embed(inputs, positions, token_types=token_types, mask=tokens)
+        x = getattr(self, self.embed_name)(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
             mask=attended,
             tokens=real,
@@ -177,11 +176,12 @@ class Stack(nn.Module):
         """The states after the last layer, and the weights by kind; each layer is told the context
         of its position schemes."""
         found: dict[str, list[torch.Tensor]] = {}
+        layers = list(self.layers)  # once: a module finds one by its number slowly
         for place, number in enumerate(self.order):
             context = contexts[self.schemes_of_layers[number]]
             if cache is not None:
                 context = context._replace(cache=cache.layer(place))
-            x, maps = self.layers[number](x, context)
+            x, maps = layers[number](x, context)
             for kind, weights in maps.items():
                 found.setdefault(kind, []).append(weights)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
@@ -267,14 +267,14 @@ class Stack(nn.Module):
         Raises:
             TypeError: a plugin built something else.
         """
-        scheme = self.get_submodule(name)
+        scheme = getattr(self, name)
         if not isinstance(scheme, PositionScheme):
             raise TypeError(f"{type(scheme).__name__} is not a zoo.position.PositionScheme")
         return scheme
 
     def length(self, inputs: torch.Tensor) -> int:
         """The length of the embedded sequence."""
-        embedded_length = getattr(self.get_submodule(self.embed_name), "embedded_length", None)
+        embedded_length = getattr(getattr(self, self.embed_name), "embedded_length", None)
         return inputs.shape[1] if embedded_length is None else embedded_length(inputs.shape[1])
 
     def positions(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
