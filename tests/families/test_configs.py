@@ -133,6 +133,22 @@ REFUSED = {
         gemma3(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 2.0}}),
         "`rope_parameters` says nothing of 'sliding_attention'",
     ),
+    "two spellings that say different things": (
+        replace(BART, published={"num_attention_heads": 2, "encoder_attention_heads": 4}),
+        "`num_attention_heads` is 2 and `encoder_attention_heads` is 4; they mean the same",
+    ),
+    "no layers": (
+        llama(num_hidden_layers=0),
+        "`decoder` has no layers",
+    ),
+    "an epsilon of nothing, which is not that there is none": (
+        case("cohere2_moe", "Cohere2MoeForCausalLM", {"rms_norm_eps": 0.0}),
+        "`eps` must be greater than 0",
+    ),
+    "a sum that transformers does not divide by": (
+        case("deepseek_v2", "DeepseekV2ForCausalLM", {}, norm_topk_prob=True),
+        "`norm_topk_prob` is true, and nothing reads it",
+    ),
     "a bound that transformers does not apply": (
         gemma3(attn_logit_softcapping=3.0),
         "`attn_logit_softcapping` is 3.0, and nothing reads it",
