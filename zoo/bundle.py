@@ -28,7 +28,7 @@ from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
 from zoo.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
 from zoo.model_files import BESIDES, find_files, selected
 from zoo.open_file import cannot_read
-from zoo.output_names import refuse_file_name
+from zoo.output_names import check_output_name
 from zoo.reading import spec_of
 from zoo.registry import Registry
 from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, changed_tensors
@@ -227,7 +227,7 @@ def write_bundle(
     """
     from zoo.full_form import data_to_toml
 
-    refuse_file_name(folder)
+    check_output_name(folder, folder=True)
     with new_folder(folder) as new, open_weights(saved) as weights:
         header = weights.header
         spec = spec_of(from_weights(header.spec, f"{saved} (its spec)"), registry)

@@ -24,7 +24,7 @@ from zoo.families.spec import family_spec
 from zoo.found_weights import find_weights
 from zoo.held_tensors import stored
 from zoo.loading import load
-from zoo.output_names import refuse_file_name
+from zoo.output_names import check_output_name
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
 from zoo.transformer import Transformer
@@ -47,7 +47,7 @@ def export_folder(source: str | Path, output: Path, *, registry: Registry | None
         SpecError: so is what it says of its configuration.
         ZooError: `output` is there already, or cannot be written.
     """
-    refuse_file_name(output)
+    check_output_name(output, folder=True)
     registry = load_registry() if registry is None else registry
     path = find_weights(source, registry).path
     origin = _origin(read_header(path), Place(str(path)))
