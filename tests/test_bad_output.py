@@ -145,7 +145,9 @@ def test_a_folder_in_the_place_of_a_weights_file(project: Path, refused: Refused
     model = zoo.build(spec())
     zoo.save(model, "saved")
     (project / "x.safetensors").mkdir()
-    assert "'x.safetensors' would be a folder" in refused("bundle", "make", "saved", "x.safetensors")
+    assert "'x.safetensors' would be a folder" in refused(
+        "bundle", "make", "saved", "x.safetensors"
+    )
     with pytest.raises(zoo.ZooError, match="Is a directory"):
         zoo.save(model, "x.safetensors")
 

@@ -112,7 +112,7 @@ class Catalogue:
         tensors.
 
         Raises:
-            WeightsError: values of the configuration are of the wrong type, or contradict each other.
+            WeightsError: values of the configuration are of the wrong type, or contradict others.
         """
         config = Config(file, self.defaults(str(file.data.get("model_type"))), family.defaults)
         if problems := [*config.wrong_types(family.ignores), *config.contradictions()]:
