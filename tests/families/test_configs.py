@@ -82,6 +82,13 @@ READ = {
         rope_theta=500.0,
         rope_scaling=None,
     ),
+    "the activation of its own word": Case(
+        name="t5",
+        kind="encoder_decoder",
+        model_class="T5ForConditionalGeneration",
+        shrunk={".q.": 0.35},
+        published={"dense_act_fn": "silu"},
+    ),
     "both directions": llama(is_causal=False),
     "both directions, by windows": case(
         "mistral", "MistralForCausalLM", {"sliding_window": 4}, is_causal=False
@@ -140,6 +147,15 @@ REFUSED = {
     "no layers": (
         llama(num_hidden_layers=0),
         "`decoder` has no layers",
+    ),
+    "a scale that transformers does not apply": (
+        Case(
+            name="whisper",
+            kind="decoder",
+            model_class="WhisperForCausalLM",
+            config={"scale_embedding": True},
+        ),
+        "`scale_embedding` is true, and nothing reads it",
     ),
     "an epsilon of nothing, which is not that there is none": (
         case("cohere2_moe", "Cohere2MoeForCausalLM", {"rms_norm_eps": 0.0}),
