@@ -221,7 +221,8 @@ def write_bundle(
         max_shard_bytes: as for `zoo.save`.
 
     Raises:
-        WeightsError: the weights are damaged, or `folder` is named as a file.
+        WeightsError: the weights are damaged, `folder` is named as a file, or `companions` holds
+            nothing of a model.
         SpecError, PluginError: their spec cannot be built with the plugins at hand.
         ZooError: the bundle cannot be written, or the card has no metadata block.
     """
@@ -236,7 +237,10 @@ def write_bundle(
         weights.check_unchanged()
         write_text(new / SPEC_NAME, data_to_toml(header.spec))
         beside = companions if companions is not None else weights.path.parent
-        for name in find_files(beside, BESIDES):
+        names = find_files(beside, BESIDES)
+        if companions is not None and not names:
+            raise WeightsError(f"nothing in {str(companions)!r} belongs to a model")
+        for name in names:
             make_folder((new / name).parent)
             copy_synced(beside / name, new / name)
         lock = Lock(
