@@ -378,6 +378,15 @@ def test_pushed_into_a_folder_it_is_the_same(project: Path, store: Store) -> Non
     assert contents(project / "there" / "again") == bundle()
 
 
+@pytest.mark.parametrize("address", ["hf:owner/name", "hf:/owner/name", "s3:bucket/small"])
+def test_half_an_address_is_no_folder(
+    address: str, project: Path, store: Store, refused: Refused
+) -> None:
+    write_files(project / "model", bundle())
+    told = refused("push", "model", address, "--license", "CC0-1.0")
+    assert f"nothing can be pushed to `{address}`" in told
+
+
 @pytest.mark.parametrize("there", ["file", "folder"])
 def test_nothing_is_pushed_over_what_is_there(there: str, project: Path, store: Store) -> None:
     write_files(project / "model", bundle())
