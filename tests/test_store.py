@@ -215,6 +215,18 @@ def test_a_store_that_is_a_file_is_told(store: Store, refused: Refused) -> None:
         assert "Not a directory" in refused(command)
 
 
+def test_where_the_store_can_be_put_is_told(
+    project: Path, store: Store, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container, say, whose home cannot be written to."""
+    write_files(project / "model", bundle())
+    register(project, "small.v1", entry(LOCAL, bundle()))
+    monkeypatch.setenv("ZOO_HOME", "/proc/zoo")  # where nobody can make anything
+    told = refused("pull", "small.v1")
+    assert "the store '/proc/zoo' cannot be written" in told
+    assert "`ZOO_HOME` names another folder" in told
+
+
 def versions(store: Store) -> list[str]:
     return sorted(path.stem.partition("@")[2] for path in (store.root / "refs").iterdir())
 

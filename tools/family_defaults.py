@@ -61,7 +61,8 @@ def text() -> str:
 def described(cls: type[PreTrainedConfig]) -> dict[str, Any]:
     """The defaults and the second names of one config class."""
     found = {name: value for name, value in defaults(cls).items() if is_json(value)}
-    found["quantization_config"] = None  # no field, but it changes what every weight means
+    # No fields, but they change what every weight means, and which file holds the weights.
+    found |= {"quantization_config": None, "transformers_weights": None}
     if (theta := getattr(cls, "default_theta", None)) is not None:
         found["default_theta"] = theta  # of rotary positions; a class attribute and not a field
     for name, stored in cls.attribute_map.items():

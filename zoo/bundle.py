@@ -28,7 +28,7 @@ from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
 from zoo.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
 from zoo.model_files import BESIDES, find_files, selected
 from zoo.open_file import cannot_read
-from zoo.output_names import refuse_file_name
+from zoo.output_names import check_output_name
 from zoo.reading import spec_of
 from zoo.registry import Registry
 from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, changed_tensors
@@ -221,13 +221,14 @@ def write_bundle(
         max_shard_bytes: as for `zoo.save`.
 
     Raises:
-        WeightsError: the weights are damaged, or `folder` is named as a file.
+        WeightsError: the weights are damaged, `folder` is named as a file, or `companions` holds
+            nothing of a model.
         SpecError, PluginError: their spec cannot be built with the plugins at hand.
         ZooError: the bundle cannot be written, or the card has no metadata block.
     """
     from zoo.full_form import data_to_toml
 
-    refuse_file_name(folder)
+    check_output_name(folder, folder=True)
     with new_folder(folder) as new, open_weights(saved) as weights:
         header = weights.header
         spec = spec_of(from_weights(header.spec, f"{saved} (its spec)"), registry)
@@ -236,7 +237,10 @@ def write_bundle(
         weights.check_unchanged()
         write_text(new / SPEC_NAME, data_to_toml(header.spec))
         beside = companions if companions is not None else weights.path.parent
-        for name in find_files(beside, BESIDES):
+        names = find_files(beside, BESIDES)
+        if companions is not None and not names:
+            raise WeightsError(f"nothing in {str(companions)!r} belongs to a model")
+        for name in names:
             make_folder((new / name).parent)
             copy_synced(beside / name, new / name)
         lock = Lock(

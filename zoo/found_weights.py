@@ -11,7 +11,7 @@ from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean
 from zoo.inside import neighbours
 from zoo.registry import Registry
 from zoo.store import resolve
-from zoo.weights_file import weights_path
+from zoo.weights_file import is_file_name, weights_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
     if path.suffix == ".toml" and os.path.isfile(path):
         hint = f"`zoo build {path} -o DIR` makes the initial weights of a spec"
         raise WeightsError(Problem("there are no weights in a .toml file", Place(str(path)), hint))
-    if os.path.exists(path) or path.suffix == ".safetensors":
+    if os.path.exists(path) or is_file_name(path):
         return Found(weights_path(path))
     if registry.catalog.file(name.partition("@")[0]) is not None:
         folder, ref = resolve(name, registry)

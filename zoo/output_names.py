@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zoo.errors import Problem, WeightsError
+from zoo.weights_file import is_file_name
 
 OTHER_FORMATS = frozenset(
     (
@@ -17,31 +18,26 @@ OTHER_FORMATS = frozenset(
 as in `bert-base.uncased`."""
 
 
-def refuse_other_format(path: Path, *, one_file: bool) -> None:
-    """Refuse a name for weights that is that of a file in another format; `one_file` says whether
-    they may be a file.
+def check_output_name(path: Path, *, folder: bool) -> None:
+    """Hold the name under which weights are to be written against what will be there.
+
+    Args:
+        path: a file or a folder.
+        folder: whether several files are written, so that it must be a folder.
 
     Raises:
-        WeightsError: it is, and no folder of that name is there.
+        WeightsError: it is named as a file in another format, and no folder of that name is there;
+            or as a weights file, and must be a folder.
     """
+    if folder and is_file_name(path):
+        message = f"{str(path)!r} would be a folder: more than one file is written"
+        raise WeightsError(Problem(message, help=f"write {str(path.with_suffix(''))!r}"))
     if path.suffix.lower() not in OTHER_FORMATS or path.is_dir():
         return
-    file = f"{str(path.with_suffix('.safetensors'))!r}, or " if one_file else ""
+    file = "" if folder else f"{str(path.with_suffix('.safetensors'))!r}, or "
     raise WeightsError(
         Problem(
             f"{str(path)!r} would not be a {path.suffix} file: weights are written as safetensors",
             help=f"write {file}{str(path.with_suffix(''))!r}, a folder",
         )
     )
-
-
-def refuse_file_name(path: Path) -> None:
-    """Refuse a name for the folder of a model and what belongs to it that is that of a file.
-
-    Raises:
-        WeightsError: it is that of a weights file, and no folder of that name is there.
-    """
-    refuse_other_format(path, one_file=False)
-    if path.suffix.lower() == ".safetensors" and not path.is_dir():
-        message = f"{str(path)!r} would be a folder: with the weights comes what belongs to them"
-        raise WeightsError(Problem(message, help=f"write {str(path.with_suffix(''))!r}"))

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from zoo.atomic import new_file
-from zoo.bundle import SIGNATURE_NAME, read_bundle
+from zoo.bundle import SIGNATURE_NAME, Bundle, read_bundle
 from zoo.errors import Place, Problem, WeightsError, ZooError
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def sign_bundle(path: Path, private_key: Path) -> None:
         file.write(data)
 
 
-def verify_signature(path: Path, public_key: Path) -> None:
-    """Check the signature of a bundle, and the bundle.
+def verify_signature(path: Path, public_key: Path) -> Bundle:
+    """Read a bundle, and check it and its signature.
 
     Raises:
         WeightsError: there is no signature, it was made with another key or over other files, or
@@ -67,6 +67,7 @@ def verify_signature(path: Path, public_key: Path) -> None:
         verifying = model_signing.verifying
         config = verifying.Config().use_elliptic_key_verifier(public_key=public_key)
         config.set_hashing_config(_all_but_the_signature(model_signing)).verify(path, signature)
+    return bundle
 
 
 def _all_but_the_signature(model_signing: ModuleType) -> Any:

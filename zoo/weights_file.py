@@ -159,10 +159,15 @@ def _joined(parts: Mapping[str, str]) -> str:
     return "{" + ",".join(f'"{key}":{parts[key]}' for key in sorted(parts)) + "}"
 
 
+def is_file_name(path: Path) -> bool:
+    """Whether weights of that name are one file, and not in a folder."""
+    return path.suffix.lower() == ".safetensors"
+
+
 def weights_path(path: Path) -> Path:
     """The file that `path` means: itself, or in a folder the index of its shards if there is one,
     else its `model.safetensors`."""
-    if path.suffix == ".safetensors" or os.path.isfile(path):
+    if is_file_name(path) or os.path.isfile(path):
         return path
     index = path / INDEX_NAME
     return index if os.path.isfile(index) else path / FILE_NAME
@@ -171,7 +176,7 @@ def weights_path(path: Path) -> Path:
 def saved_path(path: Path) -> Path:
     """The file that a model is saved as: `path` if it is named `.safetensors`, else
     `model.safetensors` in the folder `path`. A file of another name is somebody else's."""
-    return path if path.suffix == ".safetensors" else path / FILE_NAME
+    return path if is_file_name(path) else path / FILE_NAME
 
 
 def parse_file(raw: bytes, place: Place) -> Header:

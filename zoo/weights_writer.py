@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from zoo.atomic import new_file, remove_file
-from zoo.errors import Problem, WeightsError
-from zoo.output_names import refuse_other_format
+from zoo.errors import WeightsError
+from zoo.output_names import check_output_name
 from zoo.shards import index_bytes, plan_shards, shard_names, shards_in
 from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, saved_path
 
@@ -33,10 +33,11 @@ def destination(
         on_bytes: called with the number of bytes written since the last call.
 
     Raises:
-        WeightsError: the name is that of a file in another format.
+        WeightsError: the name is that of a file in another format, or of one file for shards; or
+            shards have no bytes.
         ZooError: the place cannot be written to, or holds an index that is not the zoo's.
     """
-    refuse_other_format(path, one_file=max_shard_bytes is None)
+    check_output_name(path, folder=max_shard_bytes is not None)
     if max_shard_bytes is not None:
         with _shards(path, max_shard_bytes, on_bytes) as write:
             yield write
@@ -58,8 +59,6 @@ def destination(
 
 @contextmanager
 def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator[Write]:
-    if folder.suffix == ".safetensors":
-        raise WeightsError(Problem(f"shards are written to a folder, not to {str(folder)!r}"))
     if max_bytes < 1:
         raise WeightsError("a shard has at least one byte")
     stale = {FILE_NAME, *shards_in(folder)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 
 _CHUNK = 1 << 20
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 class Local(Source):
@@ -48,7 +50,10 @@ class Local(Source):
 
     @classmethod
     def at(cls, address: str) -> Self | None:
-        return None if "://" in address else cls(kind="local", path=str(Path(address).absolute()))
+        # Half of another address, such as `hf:owner/name`, is not taken for the name of a folder.
+        if _SCHEME.match(address):
+            return None
+        return cls(kind="local", path=str(Path(address).absolute()))
 
     def seen_from(self, folder: Path) -> Self:
         # Without links, behind which `..` would lead elsewhere.

@@ -97,7 +97,8 @@ class Pypi(Source):
 
     def _download(self, wheel: str, access: Access) -> Path:
         folder = access.scratch / wheel
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
+        # Without -P, a pip.py in the working directory would be run.
+        command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-input"]
         command += ["--disable-pip-version-check", "--no-cache-dir", "--only-binary", ":all:"]
         command += ["--no-deps", "--dest", str(folder), "--timeout", str(access.timeout), wheel]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

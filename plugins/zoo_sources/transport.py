@@ -59,7 +59,12 @@ def _opener() -> urllib.request.OpenerDirector:
 
 @contextmanager
 def request(
-    url: str, timeout: float, *, method: str = "GET", headers: Mapping[str, str] = {}
+    url: str,
+    timeout: float,
+    *,
+    method: str = "GET",
+    start: int = 0,
+    headers: Mapping[str, str] = {},
 ) -> Generator[http.client.HTTPResponse]:
     """The answer to a request.
 
@@ -67,6 +72,7 @@ def request(
         url: an https address.
         timeout: seconds without a byte after which the connection is given up.
         method: "GET" or "HEAD".
+        start: the first byte that is asked for, also where it redirects to.
         headers: sent to the host of `url` only, and not where it redirects to.
 
     Raises:
@@ -75,6 +81,8 @@ def request(
     """
     asked = urllib.request.Request(check_url(url), method=method)
     asked.add_header("Accept-Encoding", "identity")
+    if start:
+        asked.add_header("Range", f"bytes={start}-")
     for name, value in headers.items():
         asked.add_unredirected_header(name, value)
     try:
@@ -106,9 +114,8 @@ def download(
     url: str, start: int, timeout: float, headers: Mapping[str, str] = {}
 ) -> Generator[Stream]:
     """A file, from `start` if the server can do that. Raises as `request`."""
-    ranged = {**headers, "Range": f"bytes={start}-"} if start else headers
     try:
-        with request(url, timeout, headers=ranged) as answer:
+        with request(url, timeout, start=start, headers=headers) as answer:
             yield Stream(_pieces(answer, timeout), _start_of(answer, start))
     except urllib.error.HTTPError as error:
         if error.code != _RANGE_NOT_SATISFIABLE:

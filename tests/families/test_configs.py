@@ -82,6 +82,13 @@ READ = {
         rope_theta=500.0,
         rope_scaling=None,
     ),
+    "the activation of its own word": Case(
+        name="t5",
+        kind="encoder_decoder",
+        model_class="T5ForConditionalGeneration",
+        shrunk={".q.": 0.35},
+        published={"dense_act_fn": "silu"},
+    ),
     "both directions": llama(is_causal=False),
     "both directions, by windows": case(
         "mistral", "MistralForCausalLM", {"sliding_window": 4}, is_causal=False
@@ -132,6 +139,31 @@ REFUSED = {
     "no table for a type of layers": (
         gemma3(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 2.0}}),
         "`rope_parameters` says nothing of 'sliding_attention'",
+    ),
+    "two spellings that say different things": (
+        replace(BART, published={"num_attention_heads": 2, "encoder_attention_heads": 4}),
+        "`num_attention_heads` is 2 and `encoder_attention_heads` is 4; they mean the same",
+    ),
+    "no layers": (
+        llama(num_hidden_layers=0),
+        "`decoder` has no layers",
+    ),
+    "a scale that transformers does not apply": (
+        Case(
+            name="whisper",
+            kind="decoder",
+            model_class="WhisperForCausalLM",
+            config={"scale_embedding": True},
+        ),
+        "`scale_embedding` is true, and nothing reads it",
+    ),
+    "an epsilon of nothing, which is not that there is none": (
+        case("cohere2_moe", "Cohere2MoeForCausalLM", {"rms_norm_eps": 0.0}),
+        "`eps` must be greater than 0",
+    ),
+    "a sum that transformers does not divide by": (
+        case("deepseek_v2", "DeepseekV2ForCausalLM", {}, norm_topk_prob=True),
+        "`norm_topk_prob` is true, and nothing reads it",
     ),
     "a bound that transformers does not apply": (
         gemma3(attn_logit_softcapping=3.0),

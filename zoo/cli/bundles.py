@@ -206,14 +206,14 @@ def verify(folder: Path, key: Path | None, as_json: bool) -> None:
     It must have the files of its zoo.lock and no others, and the bytes of each must be right.
     Nothing of it is built.
     """
-    from zoo.bundle import read_bundle
+    if key is None:
+        from zoo.bundle import read_bundle
 
-    found = read_bundle(folder)
-    if key is not None:
-        from zoo.signing import verify_signature
+        _print_bundle(read_bundle(folder), as_json)
+        return
+    from zoo.signing import verify_signature
 
-        verify_signature(folder, key)
-    _print_bundle(found, as_json, signature="checked" if key is not None else None)
+    _print_bundle(verify_signature(folder, key), as_json, signature="checked")
 
 
 @bundle.command()

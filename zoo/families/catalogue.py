@@ -112,10 +112,10 @@ class Catalogue:
         tensors.
 
         Raises:
-            WeightsError: values of the configuration are of the wrong type.
+            WeightsError: values of the configuration are of the wrong type, or contradict others.
         """
         config = Config(file, self.defaults(str(file.data.get("model_type"))), family.defaults)
-        if problems := config.wrong_types(family.ignores):
+        if problems := [*config.wrong_types(family.ignores), *config.contradictions()]:
             raise WeightsError(problems)
         return Scope(family, config, keys, self.vocabulary)
 

@@ -134,6 +134,20 @@ class Config(Mapping[str, Any]):
             if key not in ignored and (expected := _expected(self._values.get(key), value))
         ]
 
+    def contradictions(self) -> list[Problem]:
+        """The spellings of one value for which the file has different ones. transformers takes the
+        one that stands last."""
+        data = self.file.data
+        return [
+            Problem(
+                f"`{one}` is {json.dumps(data[one])} and `{other}` is {json.dumps(data[other])}; "
+                "they mean the same",
+                self.file.place(one),
+            )
+            for one, other in self.defaults.spellings.items()
+            if one in data and other in data and data[one] != data[other]
+        ]
+
     def unread(self, inert: frozenset[str]) -> list[Problem]:
         """The values that are not the defaults and that nobody has read, but for the `inert`
         ones."""

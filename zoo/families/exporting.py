@@ -21,15 +21,12 @@ from zoo.families.origin import Origin, check_companions, read_companions, write
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
-from zoo.found_weights import find_weights
 from zoo.held_tensors import stored
 from zoo.loading import load
-from zoo.output_names import refuse_file_name
+from zoo.output_names import check_output_name
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
 from zoo.transformer import Transformer
-from zoo.weights_file import Header
-from zoo.weights_reader import read_header
 
 
 def export_folder(source: str | Path, output: Path, *, registry: Registry | None = None) -> None:
@@ -47,11 +44,12 @@ def export_folder(source: str | Path, output: Path, *, registry: Registry | None
         SpecError: so is what it says of its configuration.
         ZooError: `output` is there already, or cannot be written.
     """
-    refuse_file_name(output)
+    check_output_name(output, folder=True)
     registry = load_registry() if registry is None else registry
-    path = find_weights(source, registry).path
-    origin = _origin(read_header(path), Place(str(path)))
     model = load(source, registry=registry)
+    assert model.load_report is not None  # `load` sets it
+    path = Path(model.load_report.path)
+    origin = _origin(model, Place(str(path)))
     plan = _plan(model, origin, registry, Place(str(path)))
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
@@ -64,17 +62,17 @@ def export_folder(source: str | Path, output: Path, *, registry: Registry | None
                 _write(tensors, place, file)
 
 
-def _origin(header: Header, where: Place) -> Origin:
-    try:
-        return Origin.model_validate(header.provenance["origin"])
-    except KeyError:
+def _origin(model: Transformer, where: Place) -> Origin:
+    if model.origin is None:
         raise WeightsError(
             Problem(
                 "the model was not imported, so there is no configuration to export it with",
                 where,
                 help="`zoo import` reads the folders that `zoo export` writes",
             )
-        ) from None
+        )
+    try:
+        return Origin.model_validate(model.origin)
     except ValidationError as error:
         first = error.errors()[0]
         at = ".".join(str(key) for key in first["loc"])

@@ -31,7 +31,7 @@ from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.tensor_writer import TensorWriter
 from zoo.model_files import COMPANIONS
-from zoo.output_names import refuse_file_name
+from zoo.output_names import check_output_name
 from zoo.provenance import plugin_versions
 from zoo.registry import Registry, load_registry
 from zoo.saving import TORCH_DTYPES, bytes_of
@@ -148,7 +148,7 @@ def save_import(
     found: Import, output: Path, *, on_bytes: Callable[[int], None] | None = None
 ) -> str:
     """Carry out an import. Arguments, result and errors are those of `import_folder`."""
-    refuse_file_name(output)
+    check_output_name(output, folder=True)
     with new_folder(output) as folder:
         write_companions(found.companions, folder)
         with (folder / FILE_NAME).open("xb") as file:

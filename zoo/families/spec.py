@@ -33,11 +33,10 @@ def family_spec(
     """
     table = scope.family.spec
     data = cast("dict[str, Any]", _evaluated(table, scope))
-    _state_rules(data, table)
-    data = {"format": FORMAT, "name": name, **data, **(changes or {})}
-    document = _Made(str(scope.family.path), data, table)
     try:
-        return spec_of(document, registry)
+        _state_rules(data, table)
+        data = {"format": FORMAT, "name": name, **data, **(changes or {})}
+        return spec_of(_Made(str(scope.family.path), data, table), registry)
     except ZooError as error:
         read = ("made for this configuration", Place(str(scope.config.file.path)))
         raise type(error)(
@@ -85,12 +84,13 @@ def _state_rules(data: dict[str, Any], table: Table) -> None:
         found = list(_per_layer(stack, ())) if isinstance(stack, dict) else []
         if not found:
             continue
-        lengths = {len(values) for _, values in found}
-        if len(lengths) > 1:
-            place = table.entries[name].place()
-            message = f"the layers of `{name}` are counted differently: {sorted(lengths)}"
-            raise SpecError(Problem(message, place))
-        layers = [repr([values[i] for _, values in found]) for i in range(lengths.pop())]
+        lengths = sorted({len(values) for _, values in found})
+        if len(lengths) > 1 or lengths == [0]:
+            message = f"the layers of `{name}` are counted differently: {lengths}"
+            if lengths == [0]:
+                message = f"`{name}` has no layers"
+            raise SpecError(Problem(message, table.entries[name].place()))
+        layers = [repr([values[i] for _, values in found]) for i in range(lengths[0])]
         (usual, _), *_ = Counter(layers).most_common(1)
         _state(stack, found, layers.index(usual), absent=None)
         rules: list[dict[str, Any]] = []

@@ -99,13 +99,12 @@ def _size(path: Path) -> int:
 
 def _receive(source: Source, path: str, partial: Path, size: int, access: Access) -> None:
     """Go on with a partial file until it has `size` bytes."""
+    partial.touch()
     access.on_bytes(_size(partial))
     failures = 0
-    while True:
-        before = _size(partial)
+    while (before := _size(partial)) < size:
         try:
             _append(source, path, partial, size, access)
-            return
         except _BrokenOffError as error:
             failures = 0 if _size(partial) - before > _MUCH else failures + 1
             if failures == ATTEMPTS or not source.remote:

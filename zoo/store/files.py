@@ -87,9 +87,10 @@ class Store:
             folder.mkdir(parents=True)
             yield folder
         except OSError as error:
-            where = str(error.filename or self.root)
-            message = f"{where!r}: {error.strerror or error}"
-            hint = "what was in the store is untouched"
+            where = f" ({error.filename!r})" if error.filename else ""
+            reason = f"{error.strerror or error}{where}"
+            message = f"the store {str(self.root)!r} cannot be written: {reason}"
+            hint = "what was in it is untouched; `ZOO_HOME` names another folder for it"
             raise StoreError(Problem(message, help=hint)) from error
         finally:
             with contextlib.suppress(OSError):  # what stays is for `zoo gc`

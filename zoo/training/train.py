@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Problem, TrainingError, ZooError, placed
-from zoo.output_names import refuse_file_name
+from zoo.output_names import check_output_name
 from zoo.registry import Registry, load_registry
 from zoo.training.checkpoints import checkpoints
 from zoo.training.files import CHECKPOINTS
@@ -55,7 +55,7 @@ def train(
     registry = load_registry() if registry is None else registry
     found = recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
     folder = Path(found.head.name if output is None else output)
-    refuse_file_name(folder)
+    check_output_name(folder, folder=True)
     start = find_start(found, registry)
     splits = find_data(found, found.folder if data is None else Path(data))
     check_sides(found, start, splits)
