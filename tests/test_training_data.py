@@ -147,6 +147,11 @@ def test_no_source_is_in_two_parts(
     assert [{example.source for example in part} for part in again] == found
 
 
+def test_the_seed_decides_what_is_held_out() -> None:
+    held = {frozenset(held_out(EXAMPLES, [8], seed)[1]) for seed in range(4)}
+    assert len(held) == 4
+
+
 @pytest.fixture(scope="module")
 def tokens() -> Tokens:
     return learn_tokens(Bpe(), EXAMPLES, SIDES)
