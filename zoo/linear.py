@@ -144,10 +144,14 @@ class Linear(nn.Linear):
         kept = self._parameters  # not as attributes, which a module finds slowly
         if "weight" not in kept or "bias" not in kept:
             return None
-        there = [one for one in (kept["weight"], kept["bias"]) if one is not None]
-        if any(type(one) is not nn.Parameter or one.is_inference() for one in there):
+        weight, bias = kept["weight"], kept["bias"]
+        if type(weight) is not nn.Parameter or weight.is_inference():
             return None
-        return tuple(_identity(one) for one in there)
+        if bias is None:
+            return (_identity(weight),)
+        if type(bias) is not nn.Parameter or bias.is_inference():
+            return None
+        return _identity(weight), _identity(bias)
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold."""
