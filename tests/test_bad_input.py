@@ -320,6 +320,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "many tables": ("[[a]]\n" * 13_000, "unknown key `a`"),
     "one key many times": ("x = 1\n" * 13_000, "`x` is written twice"),
     "brackets": ("x = " + "[" * 80_000, "values are nested "),
+    "brackets behind four quotes": ('x = ["""a"""", ' + "[" * 80_000, "values are nested "),
+    "brackets behind four apostrophes": ("x = ['''a'''', " + "[" * 80_000, "values are nested "),
     "braces": ("x = " + "{a=" * 26_000, "values are nested "),
     "a long key": ("a" * 80_000 + " = 1", "unknown key `aaa"),
     "a long kind": (f'ffn = "{"a" * 80_000}"', "unknown ffn `aaa"),

@@ -29,11 +29,11 @@ INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that ever
 
 _DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")
 # What decides how deep a text nests. Strings end where their line does if they are not closed, so
-# that the scan is one pass whatever the text is.
+# that the scan is one pass whatever the text is; of lines, they may hold two quotes before their end.
 _TOKEN = re.compile(
     r"""(?P<comment>\#[^\n]*)
-    | (?P<name> \"{3}(?:\\.|[^\\"]|"(?!""))*+(?:\"{3})?
-              | '{3}(?:[^']|'(?!''))*+(?:'{3})?
+    | (?P<name> \"{3}(?:\\.|[^\\"]|"(?!""))*+(?:\"{3,5})?
+              | '{3}(?:[^']|'(?!''))*+(?:'{3,5})?
               | "(?:\\.|[^"\\\n])*+"?
               | '[^'\n]*+'?
               | [\w-]++)
