@@ -14,6 +14,7 @@ from random_specs import REGISTRY, specs
 
 import zoo
 from zoo.cli import run
+from zoo.full_form import to_toml
 from zoo.layer_rules import RuleError, selected
 from zoo.spec import ModelSpec
 
@@ -404,3 +405,9 @@ def test_show_resolved_tells_where_each_value_came_from(
     assert len(origins) == len([line for line in shown.split("\n") if " = " in line])
     # It is a spec too.
     assert zoo.read_spec(shown) == zoo.read_spec("child.toml")
+
+
+def test_no_name_of_a_file_adds_to_the_full_form(write: Write) -> None:
+    path = write("base").rename("a\nseed = 1\n#.toml")
+    found = zoo.read_spec(path)
+    assert zoo.read_spec(to_toml(found, origins=True)) == found
