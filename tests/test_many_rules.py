@@ -66,6 +66,7 @@ def test_a_layer_has_no_more_rules_than_are_read_fast() -> None:
         zoo.read_spec(text)
     message, place = caught.value.problems[-1][:2]
     assert message == f"more than {MOST_RULES} rules speak of one layer"
-    assert place is not None and place.line == text.count("\n") - 2
+    assert place is not None
+    assert place.line == text.count("\n") - 2
     rules = "".join(rule.replace("first = 2", f"at = [{i}]") for i in range(MOST_RULES + 1))
     zoo.read_spec(spec(n_layers=str(MOST_RULES + 1)) + rules)

@@ -44,8 +44,9 @@ def _lines(data: Mapping[str, Any], node: Node | None, path: str) -> Iterator[st
 
 def _tables(value: object) -> list[Mapping[str, Any]]:
     """A table, or the tables of a list of them; none in what is a value itself."""
-    tables = value if isinstance(value, list) else [value]
-    return tables if all(isinstance(table, Mapping) for table in tables) else []
+    items = value if isinstance(value, list) else [value]
+    tables = [item for item in items if isinstance(item, Mapping)]
+    return tables if len(tables) == len(items) else []
 
 
 def _key(name: str) -> str:

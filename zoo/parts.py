@@ -118,9 +118,7 @@ def _layouts(layout: Layout) -> Iterator[Layout]:
                 yield from _layouts(one)
 
 
-def _layer_rows(
-    name: str, part: LayerList, inside: Sequence[Child], rules: Rules
-) -> Iterator[Row]:
+def _layer_rows(name: str, part: LayerList, inside: Sequence[Child], rules: Rules) -> Iterator[Row]:
     around = {child.name: child.component for child in inside}
     several = len(part.groups) > 1
     for at, layer in part.groups:
