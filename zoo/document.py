@@ -29,8 +29,8 @@ MAX_INTEGER = 2**53 - 1  # the largest that JSON readers agree on (RFC 8785, sec
 INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that every JSON reader keeps"
 
 # What decides how deep a text nests. Strings end where their line does if they are not closed, so
-# that the scan is one pass whatever the text is. Those of several lines may end with quotes of their
-# own, two at most, before the three that close them.
+# that the scan is one pass whatever the text is. Those of several lines may end with quotes of
+# their own, two at most, before the three that close them.
 _TOKEN = re.compile(
     r"""(?P<comment>\#[^\n]*)
     | (?P<name> \"{3}(?:\\.|[^\\"]|"(?!""))*+(?:\"{3,5})?
