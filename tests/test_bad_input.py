@@ -13,6 +13,7 @@ from mistakes import CASES, plain, rendered
 from trials import KEYS, Refused, spec
 
 import zoo
+from zoo.usage import MAX_NOTES
 
 
 @pytest.mark.parametrize(("marked", "expected"), CASES.values(), ids=CASES)
@@ -77,6 +78,15 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
     assert f"      = help: allowed here: {listed}\n" in told
     keys = told.split("unknown key `zzz`")[1]
     assert all(f"`{key}`" in keys for key in KEYS)
+
+
+def test_of_many_nearer_values_the_first_are_told(refused: Refused) -> None:
+    rule = ("[[encoder.layers]]", "first = 1", "block.ffn.d_ff = 6")
+    stacks = ("[encoder.block.ffn]", "d_ff = 4", "[decoder.block.ffn]", "d_ff = 5")
+    (Path("spec.toml")).write_text(spec(*stacks, *rule))
+    told = refused("validate", "spec.toml")
+    assert "`d_ff` has no effect" in told
+    assert told.count("note: `d_ff` is stated nearer here") == MAX_NOTES
 
 
 def test_mistakes_of_one_line_are_told_from_left_to_right(refused: Refused) -> None:
