@@ -7,7 +7,6 @@ tree-sitter grammar of TOML and are worked out only when a problem has to be sho
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Callable
 from functools import cached_property
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.budget import Budget, raising
 from zoo.errors import Place, Problem, SpecError, dotted, nearest, quoted
+from zoo.toml_limits import too_deep
 
 if TYPE_CHECKING:
     from zoo.toml_places import Places
@@ -24,26 +24,6 @@ KeyPath = tuple[str | int, ...]
 """Where a value stands in nested tables and arrays."""
 
 DEFAULT_BUDGET = Budget()
-
-MAX_INTEGER = 2**53 - 1  # the largest that JSON readers agree on (RFC 8785, section 3.2.2.3)
-INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that every JSON reader keeps"
-
-# What decides how deep a text nests. Strings end where their line does if they are not closed, so
-# that the scan is one pass whatever the text is. Those of several lines may end with quotes of
-# their own, two at most, before the three that close them.
-_TOKEN = re.compile(
-    r"""(?P<comment>\#[^\n]*)
-    | (?P<name> \"{3}(?:\\.|[^\\"]|"(?!""))*+(?:\"{3,5})?
-              | '{3}(?:[^']|'(?!''))*+(?:'{3,5})?
-              | "(?:\\.|[^"\\\n])*+"?
-              | '[^'\n]*+'?
-              | [\w-]++)
-    | (?P<dot>\.)
-    | (?P<open>[\[{])
-    | (?P<close>[\]}])
-    | (?P<end>[=,\n])""",
-    re.VERBOSE | re.DOTALL,
-)
 
 
 class Document:
@@ -179,23 +159,6 @@ def parse(text: str, name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
 
         read_around_errors(document)
     return document
-
-
-def too_deep(document: Document, text: str) -> Problem | None:
-    """The first place where values nest, or a key has parts, beyond the limit. The parsers take
-    quadratic time or overflow the stack on what is far beyond. `text` is the document's, or what
-    is left of it without errors."""
-    depth = parts = 0
-    limit = document.max_depth
-    for token in _TOKEN.finditer(text):
-        kind = token.lastgroup
-        depth = max(0, depth + (kind == "open") - (kind == "close"))
-        parts = parts + 1 if kind == "dot" else parts if kind == "name" else 0
-        if depth > limit or parts >= limit:
-            what = "values are nested" if depth > limit else "keys are nested"
-            place = document.at_offset(token.start())
-            return Problem(f"{what} more than {limit} deep", place, raising("key_depth"))
-    return None
 
 
 def from_data(data: dict[str, Any], name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:

@@ -64,7 +64,7 @@ def by_key(key: str, tables: Mapping[str, Schema], otherwise: Schema) -> Schema:
     """The table that the value of `key` names. It is a chain of ifs, whose errors name the very key
     that is wrong; of an `anyOf`, a checker would tell the errors of every choice."""
     schema = otherwise
-    for name, table in reversed(tables.items()):
+    for name, table in reversed(list(tables.items())):
         is_named = {"properties": {key: {"const": name}}, "required": [key]}
         schema = {"if": is_named, "then": table, "else": schema}
     return schema

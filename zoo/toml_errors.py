@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from typing import TYPE_CHECKING
 
-from zoo.document import INTEGER_MESSAGE, Document, too_deep
 from zoo.errors import Problem, SpecError, dotted, in_order, quoted
+from zoo.toml_limits import INTEGER_MESSAGE, too_deep
 from zoo.toml_places import Duplicate, find_places
+
+if TYPE_CHECKING:
+    from zoo.document import Document
 
 MAX_SYNTAX_ERRORS = 20
 _TWICE = re.compile("Cannot|Duplicate")  # how tomllib's messages of keys written twice begin
