@@ -81,3 +81,12 @@ def test_mistakes_of_a_parent_are_told_in_its_file(refused: Refused, project: Pa
         "base.toml:10:1: error: unknown key `n_head`",
         "spec.toml:3:1: error: unknown key `n_layer`",
     ]
+
+
+def test_extends_follows_no_link(refused: Refused, project: Path) -> None:
+    (project / "elsewhere").write_text(spec())
+    (project / "base.toml").symlink_to("elsewhere")
+    (project / "spec.toml").write_text('format = 1\nname = "a"\nextends = "base"\n')
+    assert "`base.toml` is a link, which `extends` does not follow" in refused(
+        "validate", "spec.toml"
+    )

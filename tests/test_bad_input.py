@@ -13,6 +13,7 @@ from mistakes import CASES, plain, rendered
 from trials import KEYS, Refused, spec
 
 import zoo
+from zoo.usage import MAX_NOTES
 
 
 @pytest.mark.parametrize(("marked", "expected"), CASES.values(), ids=CASES)
@@ -77,6 +78,15 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
     assert f"      = help: allowed here: {listed}\n" in told
     keys = told.split("unknown key `zzz`")[1]
     assert all(f"`{key}`" in keys for key in KEYS)
+
+
+def test_of_many_nearer_values_the_first_are_told(refused: Refused) -> None:
+    rule = ("[[encoder.layers]]", "first = 1", "block.ffn.d_ff = 6")
+    stacks = ("[encoder.block.ffn]", "d_ff = 4", "[decoder.block.ffn]", "d_ff = 5")
+    (Path("spec.toml")).write_text(spec(*stacks, *rule))
+    told = refused("validate", "spec.toml")
+    assert "`d_ff` has no effect" in told
+    assert told.count("note: `d_ff` is stated nearer here") == MAX_NOTES
 
 
 def test_mistakes_of_one_line_are_told_from_left_to_right(refused: Refused) -> None:
@@ -182,6 +192,15 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
     assert refused("show", "spec") == (
         "error: there is no file and no model `spec`\n      = help: did you mean `spec.toml`?\n"
     )
+    (project / "dangling.toml").symlink_to("nothing")
+    (project / "folder.toml").mkdir()
+    assert refused("validate", "dangling.toml") == (
+        "error: `dangling.toml` is a link to what does not exist\n"
+    )
+    for near in ("dangling", "folder"):  # what is no file is not proposed
+        assert f"did you mean `{near}" not in refused("validate", f"{near}s.toml")
+        (project / "child.toml").write_text(f'format = 1\nname = "a"\nextends = "{near}"\n')
+        assert f"did you mean `{near}" not in refused("validate", "child.toml")
     assert "did you mean `vaswani-base`?" in refused("validate", "vaswani_base")
     assert refused("validate", "spec.toml/x.toml") == (
         "error: `spec.toml/x.toml` cannot be read: Not a directory\n"
@@ -320,6 +339,9 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "many tables": ("[[a]]\n" * 13_000, "unknown key `a`"),
     "one key many times": ("x = 1\n" * 13_000, "`x` is written twice"),
     "brackets": ("x = " + "[" * 80_000, "values are nested "),
+    "brackets behind four quotes": ('x = ["""a"""", ' + "[" * 80_000, "values are nested "),
+    "brackets behind four apostrophes": ("x = ['''a'''', " + "[" * 80_000, "values are nested "),
+    "brackets that a wrong line hides": ('x """\ny = ' + "[" * 80_000, "values are nested "),
     "braces": ("x = " + "{a=" * 26_000, "values are nested "),
     "a long key": ("a" * 80_000 + " = 1", "unknown key `aaa"),
     "a long kind": (f'ffn = "{"a" * 80_000}"', "unknown ffn `aaa"),
@@ -341,6 +363,27 @@ def test_hostile_texts_are_refused_fast(line: str, message: str, refused: Refuse
     assert time.process_time() - start < 20
     assert message in told
     assert len(told) < 40_000
+
+
+def test_all_syntax_errors_are_told_together_and_once(refused: Refused, project: Path) -> None:
+    lines = ('name = "b"', "é = 1", 'x = "a\\', "", "d_ff = " + "9" * 5000)
+    (project / "spec.toml").write_text(spec(*lines))
+    told = [line for line in refused("validate", "spec.toml").split("\n") if "error" in line]
+    assert [line.split(": error: ")[1][:20] for line in told] == [
+        "`name` is written tw",
+        "not TOML: invalid st",
+        "not TOML: unescaped ",
+        "`d_ff` is written tw",
+    ]
+    text = 'x = { "é" = 1, "é" = 2 }\ny = 1\ny = 2\nz = ' + "9" * 5000
+    (project / "spec.toml").write_text(text)
+    told = [line for line in refused("validate", "spec.toml").split("\n") if "error" in line]
+    assert told == [
+        "spec.toml:1:16: error: `x.é` is written twice",
+        "spec.toml:3:1: error: `y` is written twice",
+        "spec.toml:4:5: error: the integer is beyond 9,007,199,254,740,991, the largest that every "
+        "JSON reader keeps",
+    ]
 
 
 def test_deep_keys_in_comments_and_strings_are_no_keys(project: Path) -> None:

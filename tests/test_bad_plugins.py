@@ -421,6 +421,26 @@ def test_a_plugin_whose_build_fails(
             "class Mine(Builder):\n    def ties(self):\n        raise SystemExit(1)\n",
             "the ties of bad failed: SystemExit: 1",
         ),
+        (
+            "builder",
+            "from zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def ties(self):\n        return {'a.b': 'c'}\n",
+            "the ties of bad failed: TypeError: there is no tensor `a.b`",
+        ),
+        (
+            "builder",
+            "from zoo.layout import Layout, LayerList, vector\nfrom zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def layout(self):\n"
+            "        return Layout({'layers': LayerList((([0], vector(3)),))})\n",
+            "the layout of bad failed: TypeError: a group of layers has a Tensor, not a Layout",
+        ),
+        (
+            "builder",
+            "from zoo.layout import Layout, LayerList\nfrom zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def layout(self):\n"
+            "        return Layout({'layers': LayerList(((3, Layout()),))})\n",
+            "the layout of bad failed: TypeError: object of type 'int' has no len()",
+        ),
     ],
 )
 def test_an_init_or_a_builder_that_fails(slot: str, code: str, message: str, project: Path) -> None:

@@ -486,7 +486,7 @@ def test_list_takes_a_pattern(arguments: list[str], names: dict[str, Any], comma
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["modles"], "no model or component matches `modles`", "did you mean `models`?"),
+        (["modles"], "no model or component matches `modles`", "did you mean `zoo list models`?"),
         (["rotery"], "no model or component matches", "did you mean `rotary`?"),
         (["components", "norn"], "no component matches", "did you mean `norm`?"),
         (["models", "lama-3-8*"], "no model matches", "did you mean `llama-3-8b`?"),

@@ -158,13 +158,19 @@ def test_a_part_that_only_one_has_is_one_difference(
     assert "\ndecoder\n  - a table with " in capsys.readouterr().out
 
 
-def test_true_is_not_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("field", "one", "true"),
+    [("bool | int = 0", "1", "true"), ("tuple[bool | int, ...] = ()", "[0, 1]", "[0, true]")],
+)
+def test_true_is_not_1(
+    field: str, one: str, true: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "registry.toml").write_text('format = 1\n[ffn]\nmine = "parts.py:Mine"\n')
     (folder / "parts.py").write_text(
         "from zoo.slots import FeedForward\n\n\n"
-        'class Mine(FeedForward):\n    """Mine."""\n\n    flag: bool | int = 0\n'
+        f'class Mine(FeedForward):\n    """Mine."""\n\n    flag: {field}\n'
     )
-    for name, value in (("a", "1"), ("b", "true"), ("c", "1")):
+    for name, value in (("a", one), ("b", true), ("c", one)):
         mine = f'ffn = {{ kind = "mine", flag = {value} }}\n'
         (folder / f"{name}.toml").write_text(SMALL.replace("d_ff = 24\n", mine))
     assert run(["diff", "a.toml", "c.toml"]) == 0

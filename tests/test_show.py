@@ -270,3 +270,10 @@ def test_the_cache_in_words_where_layers_differ() -> None:
 def test_an_encoder_keeps_nothing() -> None:
     found = spec(builder="encoder", encoder={"self_attn": {"window": 8}})
     assert summary_data(found)["kv_cache_of_last_tokens"] == []
+
+
+@pytest.mark.parametrize("sharing", [True, [0, 1, 0, 0]])
+def test_layers_with_the_same_weights_keep_a_cache_each(sharing: Any) -> None:
+    shared, alone = spec(decoder={"share_layers": sharing}), spec()
+    assert shared.layout.n_parameters < alone.layout.n_parameters
+    assert shared.layout.cache_per_token == alone.layout.cache_per_token

@@ -14,7 +14,10 @@ from random_specs import REGISTRY, specs
 
 import zoo
 from zoo.cli import run
+from zoo.full_form import to_toml
 from zoo.layer_rules import RuleError, selected
+from zoo.layout import Layout, vector
+from zoo.slots import Builder
 from zoo.spec import ModelSpec
 
 ROOT = Path(__file__).parent.parent
@@ -404,3 +407,29 @@ def test_show_resolved_tells_where_each_value_came_from(
     assert len(origins) == len([line for line in shown.split("\n") if " = " in line])
     # It is a spec too.
     assert zoo.read_spec(shown) == zoo.read_spec("child.toml")
+
+
+def test_no_name_of_a_file_adds_to_the_full_form(write: Write) -> None:
+    path = write("base").rename("a\nseed = 1\n#.toml")
+    found = zoo.read_spec(path)
+    assert zoo.read_spec(to_toml(found, origins=True)) == found
+
+
+# --- ties ---------------------------------------------------------------------------------------
+
+
+class Tied(Builder):
+    """Four vectors, of which each is said to be one with another."""
+
+    def layout(self) -> Layout:
+        return Layout({name: vector(3) for name in "abcd"})
+
+    def ties(self) -> dict[str, str]:
+        return {"b": "c", "d": "a", "c": "d"}
+
+
+def test_what_is_tied_through_others_is_one_tensor() -> None:
+    spec = ModelSpec("tied", Tied.model_construct(kind="tied"))
+    assert spec.ties == {"b": "a", "c": "a", "d": "a"}
+    assert list(spec.tensors) == ["a"]
+    assert spec.n_parameters == 3

@@ -100,7 +100,9 @@ def _table_differences(a: _Table, b: _Table, prefix: str) -> Iterator[dict[str, 
 
 
 def _same(a: object, b: object) -> bool:
-    """Equality that tells `true` from 1; 1 and 1.0 are the same number."""
+    """Equality that tells `true` from 1, also in arrays; 1 and 1.0 are the same number."""
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
     return a == b and isinstance(a, bool) == isinstance(b, bool)
 
 

@@ -6,7 +6,7 @@ tree-sitter grammar of TOML and are worked out only when a problem has to be sho
 
 from __future__ import annotations
 
-import re
+import os
 import tomllib
 from collections.abc import Callable
 from functools import cached_property
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.budget import Budget, raising
 from zoo.errors import Place, Problem, SpecError, dotted, nearest, quoted
+from zoo.toml_limits import too_deep
 
 if TYPE_CHECKING:
     from zoo.toml_places import Places
@@ -23,26 +24,6 @@ KeyPath = tuple[str | int, ...]
 """Where a value stands in nested tables and arrays."""
 
 DEFAULT_BUDGET = Budget()
-
-MAX_INTEGER = 2**53 - 1  # the largest that JSON readers agree on (RFC 8785, section 3.2.2.3)
-INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that every JSON reader keeps"
-
-_DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")
-# What decides how deep a text nests. Strings end where their line does if they are not closed, so
-# that the scan is one pass whatever the text is.
-_TOKEN = re.compile(
-    r"""(?P<comment>\#[^\n]*)
-    | (?P<name> \"{3}(?:\\.|[^\\"]|"(?!""))*+(?:\"{3})?
-              | '{3}(?:[^']|'(?!''))*+(?:'{3})?
-              | "(?:\\.|[^"\\\n])*+"?
-              | '[^'\n]*+'?
-              | [\w-]++)
-    | (?P<dot>\.)
-    | (?P<open>[\[{])
-    | (?P<close>[\]}])
-    | (?P<end>[=,\n])""",
-    re.VERBOSE | re.DOTALL,
-)
 
 
 class Document:
@@ -149,7 +130,10 @@ def read_document(
 def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str | None]:
     name = quoted(path, 500)
     if isinstance(error, FileNotFoundError):
-        near = nearest(path.name, (other.name for other in path.parent.glob("*.toml")))
+        if path.is_symlink():
+            return f"{name} is a link to what does not exist", None
+        others = filter(os.path.isfile, path.parent.glob("*.toml"))
+        near = nearest(path.name, (other.name for other in others))
         return f"{name} does not exist", f"did you mean `{near}`?" if near else None
     if isinstance(error, IsADirectoryError):
         from zoo.inside import inside  # here: only a mistake needs it
@@ -166,35 +150,15 @@ def parse(text: str, name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
     if not text.strip():
         hint = "add `format = 1`; a spec also states a `name` and a `builder`"
         raise SpecError(Problem("the file is empty", document.at(1, 1), hint))
-    if problem := _too_deep(document):
+    if problem := too_deep(document, text):
         raise SpecError(problem)
     try:
         document.data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # syntax errors are some, and integers of more digits than Python converts
         from zoo.toml_errors import read_around_errors
 
         read_around_errors(document)
-    except ValueError:  # an integer of more digits than Python converts
-        found = _DIGITS.search(text)
-        place = document.at_offset(found.start()) if found else document.at(1, 1)
-        raise SpecError(Problem(INTEGER_MESSAGE, place)) from None
     return document
-
-
-def _too_deep(document: Document) -> Problem | None:
-    """The first place where values nest, or a key has parts, beyond the limit. The parsers take
-    quadratic time or overflow the stack on what is far beyond."""
-    depth = parts = 0
-    limit = document.max_depth
-    for token in _TOKEN.finditer(document.text or ""):
-        kind = token.lastgroup
-        depth = max(0, depth + (kind == "open") - (kind == "close"))
-        parts = parts + 1 if kind == "dot" else parts if kind == "name" else 0
-        if depth > limit or parts >= limit:
-            what = "values are nested" if depth > limit else "keys are nested"
-            place = document.at_offset(token.start())
-            return Problem(f"{what} more than {limit} deep", place, raising("key_depth"))
-    return None
 
 
 def from_data(data: dict[str, Any], name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:

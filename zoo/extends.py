@@ -68,7 +68,8 @@ def _find_parent(
         return path, lambda: parent.place(value=True)
     if entry := registry.models.get(name):
         return entry.folder / entry.target, lambda: entry.place
-    beside = [path.stem for path in folder.glob("*.toml")] if folder is not None else []
+    others = folder.glob("*.toml") if folder is not None else ()
+    beside = [path.stem for path in others if path.is_file() and not path.is_symlink()]
     message = f"there is no spec {quoted(name)} beside this one or in the registry"
     known = [*beside, *registry.models]
     otherwise = "`zoo list models` lists those of the registry"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import tomlkit
-from tomlkit.container import Container
-from tomlkit.items import Table
 
+from zoo.errors import printable
 from zoo.node import Node
 from zoo.tables import Leaf
 
@@ -23,43 +22,35 @@ def to_toml(spec: ModelSpec, *, origins: bool = False) -> str:
 
 def data_to_toml(data: Mapping[str, Any], origin: Node | None = None) -> str:
     """A resolved spec, given as plain data, as TOML text; `origin` knows where values are from."""
-    document = tomlkit.document()
-    _fill(document, data, origin, root=True)
-    return tomlkit.dumps(document)
+    return "".join(f"{line}\n" for line in _lines(data, origin, ""))
 
 
-def _fill(
-    table: Container | Table, data: Mapping[str, Any], node: Node | None, *, root: bool = False
-) -> None:
+def _lines(data: Mapping[str, Any], node: Node | None, path: str) -> Iterator[str]:
+    """The lines of the table at `path`: its values, then the tables inside it below their heads.
+    tomlkit spells keys and values, and no more: it takes quadratic time for a document."""
     for key, value in data.items():
-        if _is_table(value) or _is_list_of_tables(value):
-            continue
-        item = tomlkit.item(value)
-        if node is not None:
-            item.comment(origin_of(node, key, root=root))
-        table.add(key, item)
+        if not _tables(value):
+            origin = f" # {origin_of(node, key, root=not path)}" if node is not None else ""
+            yield f"{_key(key)} = {tomlkit.item(value).as_string()}{origin}"
     for key, value in data.items():
-        if _is_table(value):
-            inner = tomlkit.table()
-            child = node.values.get(key) if node is not None else None
-            _fill(inner, value, child if isinstance(child, Node) else None)
-            table.add(key, inner)
-        elif _is_list_of_tables(value):
-            rules = tomlkit.aot()
-            nodes = node.values.get(key) if node is not None else None
-            for index, item in enumerate(value):
-                inner = tomlkit.table()
-                _fill(inner, item, nodes[index] if isinstance(nodes, list) else None)
-                rules.append(inner)
-            table.add(key, rules)
+        inner = f"{path}.{_key(key)}" if path else _key(key)
+        head = f"[{inner}]" if isinstance(value, Mapping) else f"[[{inner}]]"
+        nodes = node.values.get(key) if node is not None else None
+        for index, table in enumerate(_tables(value)):
+            below = nodes[index] if isinstance(nodes, list) else nodes
+            yield from ("", head)
+            yield from _lines(table, below if isinstance(below, Node) else None, inner)
 
 
-def _is_table(value: object) -> bool:
-    return isinstance(value, dict)
+def _tables(value: object) -> list[Mapping[str, Any]]:
+    """A table, or the tables of a list of them; none in what is a value itself."""
+    items = value if isinstance(value, list) else [value]
+    tables = [item for item in items if isinstance(item, Mapping)]
+    return tables if len(tables) == len(items) else []
 
 
-def _is_list_of_tables(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_table, value))
+def _key(name: str) -> str:
+    return tomlkit.key(name).as_string()
 
 
 def origin_of(node: Node, key: str, *, root: bool) -> str:
@@ -72,4 +63,4 @@ def origin_of(node: Node, key: str, *, root: bool) -> str:
     if not isinstance(leaf, Leaf) or not leaf.stated:
         return "default"
     place = leaf.place()
-    return f"{place.file}:{place.line}" if place.line else place.file
+    return printable(f"{place.file}:{place.line}" if place.line else place.file)

@@ -9,6 +9,8 @@ from zoo.errors import counted
 
 SELECTORS = ("every", "first", "last", "at")
 START = "start"
+MOST_RULES = 64
+"""Of a layer. Of more, each value would be looked for in all of them, for every set of layers."""
 
 
 class RuleError(ValueError):

@@ -210,7 +210,11 @@ class Layout(_Counted):
         """The tensor of that name. Raises `KeyError` when there is none."""
         first, _, rest = name.partition(".")
         part = self.parts[first]
-        return part if isinstance(part, Tensor) else part.find(rest)
+        if not isinstance(part, Tensor):
+            return part.find(rest)
+        if rest:
+            raise KeyError(name)
+        return part
 
     def tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         """Every stored tensor with its full name, in the order of the modules."""
@@ -252,6 +256,11 @@ class LayerList(_Counted):
     groups: tuple[tuple[Sequence[int], Layout], ...]
     passes: int = 1
     order: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for _, layer in self.groups:
+            if not isinstance(layer, Layout):
+                raise TypeError(f"a group of layers has {_told(layer)}, not a Layout")
 
     def runs(self, at: Sequence[int]) -> int:
         """How often the layers of these numbers run, all together."""

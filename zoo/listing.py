@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from zoo.errors import Problem, RegistryError, did_you_mean, quoted
+from zoo.errors import Problem, RegistryError, did_you_mean, nearest, quoted
 from zoo.registry import Registry, load_registry
 from zoo.registry_file import Entry
 from zoo.summaries import summary_of
@@ -95,10 +95,11 @@ def _nothing(registry: Registry, what: str | None, pattern: str) -> Problem:
     elsewhere = [group for group, rows in _rows(registry, pattern).items() if rows]
     if elsewhere:
         hint = f"`zoo list {elsewhere[0]} {pattern}` finds some"
+    elif what is None and (group := nearest(pattern, GROUPS)):
+        hint = f"did you mean `zoo list {group}`?"
     else:
         rows = [row for group in groups for row, _ in everything[group]]
         known = {row[key] for row in rows for key in ("name", "slot") if key in row}
-        known |= set(GROUPS) if what is None else set()
         hint = did_you_mean(pattern, known, f"`zoo list{f' {what}' if what else ''}` lists all")
     sought = " or ".join(group.removesuffix("s") for group in groups)
     return Problem(f"no {sought} matches {quoted(pattern)}", help=hint)

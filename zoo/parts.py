@@ -19,6 +19,10 @@ MOST_VALUES = 8
 """Of a longer list of values, only their number is printed."""
 
 
+Rules = dict[int, list[Child]]
+"""What the rule holds that a component stands in, by the component's id."""
+
+
 class Row(NamedTuple):
     """One part. `layers` are the numbers of the layers that it stands for, and `runs` how often
     these run, all together; `component` is what describes it, None for a plain module."""
@@ -68,11 +72,12 @@ def _short(value: Any) -> str:
 def rows_of(layout: Layout) -> list[Row]:
     """The parts directly inside. What has no tensors stands before the layers, or last."""
     inside = [] if layout.component is None else list(children(layout.component))
-    bare = [_bare(child) for child in _without_tensors(layout, inside)]
+    rules = _rules(inside)
+    bare = [_bare(child) for child in _without_tensors(layout, inside, rules)]
     rows: list[Row] = []
     for name, part in layout.parts.items():
         if isinstance(part, LayerList):
-            rows += [*bare, *_layer_rows(name, part, inside)]
+            rows += [*bare, *_layer_rows(name, part, inside, rules)]
             bare = []
         elif isinstance(part, Layout) and (part.size or _is_there(part.component)):
             rows.append(Row(name, part, part.component, rows_of(part)))
@@ -88,12 +93,12 @@ def _bare(child: Child) -> Row:
     return Row(child.name, layout, child.component, rows_of(layout))
 
 
-def _without_tensors(layout: Layout, inside: Sequence[Child]) -> Iterator[Child]:
+def _without_tensors(layout: Layout, inside: Sequence[Child], rules: Rules) -> Iterator[Child]:
     """The components inside that are nowhere in the layout since they have no tensors."""
     placed = {id(one.component) for one in _layouts(layout)}
     lists = [part for part in layout.parts.values() if isinstance(part, LayerList)]
-    rules = [_rule(layer, inside) for part in lists for _, layer in part.groups]
-    replaced = {child.name for child in rules[0]} if rules and all(rules) else set()
+    of_layers = [rules.get(id(layer.component), []) for part in lists for _, layer in part.groups]
+    replaced = {child.name for child in of_layers[0]} if of_layers and all(of_layers) else set()
     for child in inside:
         if isinstance(child.mark, LayerRules) or is_absent(child.component):
             continue
@@ -113,13 +118,13 @@ def _layouts(layout: Layout) -> Iterator[Layout]:
                 yield from _layouts(one)
 
 
-def _layer_rows(name: str, part: LayerList, inside: Sequence[Child]) -> Iterator[Row]:
+def _layer_rows(name: str, part: LayerList, inside: Sequence[Child], rules: Rules) -> Iterator[Row]:
     around = {child.name: child.component for child in inside}
     several = len(part.groups) > 1
     for at, layer in part.groups:
         own = [
             Row(child.name, Layout(), child.component)
-            for child in _rule(layer, inside)
+            for child in rules.get(id(layer.component), [])
             if child.component not in (layer.component, around.get(child.name))
         ]
         title = f"{name} {ranges(at)}" if several else name
@@ -127,13 +132,14 @@ def _layer_rows(name: str, part: LayerList, inside: Sequence[Child]) -> Iterator
         yield Row(title, layer, layer.component, inner, at, part.runs(at))
 
 
-def _rule(layer: Layout, inside: Sequence[Child]) -> list[Child]:
-    """What the rule holds that a layer is of: its block, and what else differs there."""
+def _rules(inside: Sequence[Child]) -> Rules:
+    """What each rule for single layers holds: a block, and what else differs there."""
+    found: Rules = {}
     for rule in inside:
-        own = list(children(rule.component)) if isinstance(rule.mark, LayerRules) else []
-        if any(child.component is layer.component for child in own):
-            return own
-    return []
+        if isinstance(rule.mark, LayerRules):
+            own = list(children(rule.component))
+            found |= {id(child.component): own for child in own}
+    return found
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zoo.budget import check_budget
 from zoo.document import Document, from_data, from_weights, parse, read_document
 from zoo.errors import Place, Problem, SpecError, did_you_mean, nearest, quoted
+from zoo.plugin_errors import plugin_code
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import OF_SPECS, ModelSpec
@@ -45,7 +46,8 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
         hint = "`zoo train` trains by it, `zoo validate` checks it; its `model` names the spec"
         raise SpecError(Problem(message, Place(document.name), hint))
     spec = validate(resolve(document, registry))
-    check_budget(spec, registry.budget, Place(document.name))
+    with plugin_code(f"the layout of {spec.name}"):
+        check_budget(spec, registry.budget, Place(document.name))
     return spec
 
 

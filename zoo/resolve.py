@@ -6,6 +6,7 @@ and `zoo show --resolved`, can tell its origin. Nothing is validated here but na
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -27,7 +28,7 @@ from zoo.errors import (
     quoted,
 )
 from zoo.extends import NAME_PATTERN, with_parents
-from zoo.layer_rules import SELECTORS, START, RuleError, groups, selected
+from zoo.layer_rules import MOST_RULES, SELECTORS, START, RuleError, groups, selected
 from zoo.node import Node, Resolved
 from zoo.registry import Registry, registered_near
 from zoo.slots import Plugin
@@ -295,12 +296,20 @@ class _Resolver:
         n_layers = self.n_layers(node.values.get(mark.count))
         if entry is None or n_layers is None:
             return []
-        rules = [
-            as_table(rule, entry.document, (*entry.path, index), self.findings)
-            for index, rule in enumerate(written)
-        ]
+        rules: list[Table] = []
+        selections: list[list[int]] = []
+        n_rules: Counter[int] = Counter()
+        for index, data in enumerate(written):
+            rule = as_table(data, entry.document, (*entry.path, index), self.findings)
+            layers = self.layers_of(rule, n_layers)
+            n_rules.update(layers)
+            if any(n_rules[layer] > MOST_RULES for layer in layers):
+                message = f"more than {MOST_RULES} rules speak of one layer"
+                self.findings.add(Problem(message, rule.place()))
+                return []
+            rules.append(rule)
+            selections.append(layers)
         self.rules += rules
-        selections = [self.layers_of(rule, n_layers) for rule in rules]
         found: list[Node] = []
         for numbers, layers in groups(selections).items():
             around = [*scope, *(rules[number] for number in numbers)]

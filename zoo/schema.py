@@ -17,7 +17,7 @@ from zoo.extends import NAME_PATTERN
 from zoo.field_docs import class_doc, field_docs
 from zoo.layer_rules import SELECTORS, START
 from zoo.registry import Registry
-from zoo.schema_values import Reading, Readings, Schema, merged, plain_value, ref
+from zoo.schema_values import Reading, Readings, Schema, by_key, merged, named, plain_value, ref
 from zoo.spec import FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -96,8 +96,7 @@ class _Schemas:
             entry = self.definitions[slot] = {
                 "description": f"What fills the slot `{slot}`: a kind, or a table."
             }
-            # What checks is the chain of ifs: its errors name the very key. Editors look for
-            # completions in `anyOf`, whose last choice lets everything pass.
+            # Editors look for completions in `anyOf`, whose last choice lets everything pass.
             entry["anyOf"] = [self.kinds(slot), self.any_kind(slot), True]
             entry["if"] = {"type": "string"}
             entry["then"] = {"enum": list(self.registry.plugins[slot])}
@@ -105,14 +104,9 @@ class _Schemas:
         return ref(slot)
 
     def kinds(self, slot: str) -> Schema:
-        """The names of the kinds, each with its description for taplo."""
-        kinds = list(self.registry.plugins[slot])
-        docs = [_doc(self.load(slot, kind)) for kind in kinds]
-        return {
-            "enum": kinds,
-            "description": f"The kind that fills the slot `{slot}`.",
-            "x-taplo": {"docs": {"enumValues": docs}},
-        }
+        """The names of the kinds."""
+        docs = {kind: _doc(self.load(slot, kind)) for kind in self.registry.plugins[slot]}
+        return named(docs, f"The kind that fills the slot `{slot}`.")
 
     def any_kind(self, slot: str) -> Schema:
         """A reference to the table that leaves its kind open: the keys of all kinds."""
@@ -131,11 +125,8 @@ class _Schemas:
 
     def by_kind(self, slot: str, key: str) -> Schema:
         """The table of the kind that `key` names, or of any kind without it."""
-        schema = self.any_kind(slot)
-        for kind in reversed(list(self.registry.plugins[slot])):
-            named = {"properties": {key: {"const": kind}}, "required": [key]}
-            schema = {"if": named, "then": self.plugin(slot, kind), "else": schema}
-        return schema
+        tables = {kind: self.plugin(slot, kind) for kind in self.registry.plugins[slot]}
+        return by_key(key, tables, self.any_kind(slot))
 
     def plugin(self, slot: str, kind: str) -> Schema:
         """A reference to the table of one kind."""

@@ -54,6 +54,22 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/$defs/{name}"}
 
 
+def named(docs: Mapping[str, str], description: str) -> Schema:
+    """One of these names, each with its description for taplo."""
+    enum_values = {"enumValues": list(docs.values())}
+    return {"enum": list(docs), "description": description, "x-taplo": {"docs": enum_values}}
+
+
+def by_key(key: str, tables: Mapping[str, Schema], otherwise: Schema) -> Schema:
+    """The table that the value of `key` names. It is a chain of ifs, whose errors name the very key
+    that is wrong; of an `anyOf`, a checker would tell the errors of every choice."""
+    schema = otherwise
+    for name, table in reversed(list(tables.items())):
+        is_named = {"properties": {key: {"const": name}}, "required": [key]}
+        schema = {"if": is_named, "then": table, "else": schema}
+    return schema
+
+
 def merged(readings: list[Reading]) -> Schema:
     """One schema for a key that several components read: what any of them expects."""
     choices: list[Schema] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from zoo.errors import quoted
 from zoo.layout import Layout, Tensor
 from zoo.plugin_errors import plugin_code
 from zoo.slots import Builder
@@ -86,9 +87,18 @@ class ModelSpec:
     @cached_property
     def ties(self) -> Mapping[str, str]:
         """Tensors that are one and the same: each other name, and the name it is stored under,
-        which is the lexicographically first."""
+        which is the lexicographically first.
+
+        Raises:
+            PluginError: the builder's `ties` has failed, or names a tensor that is not there.
+        """
         with plugin_code(f"the ties of {self.name}"):
             pairs = dict(self.model.ties())
+            for name in (*pairs, *pairs.values()):
+                try:
+                    self.layout.find(name)
+                except KeyError:
+                    raise TypeError(f"there is no tensor {quoted(name)}") from None
         groups: dict[str, set[str]] = {}
         for alias, target in pairs.items():
             group = groups.get(alias, {alias}) | groups.get(target, {target})

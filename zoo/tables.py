@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.document import INTEGER_MESSAGE, MAX_INTEGER, Document, KeyPath
+from zoo.document import Document, KeyPath
 from zoo.errors import Findings, Place, Problem, quoted
+from zoo.toml_limits import INTEGER_MESSAGE, MAX_INTEGER
 
 
 class _Refused:

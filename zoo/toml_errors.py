@@ -7,6 +7,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 from zoo.errors import Problem, SpecError, dotted, in_order, quoted
+from zoo.toml_limits import INTEGER_MESSAGE, too_deep
 from zoo.toml_places import Duplicate, find_places
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_SYNTAX_ERRORS = 20
 _TWICE = re.compile("Cannot|Duplicate")  # how tomllib's messages of keys written twice begin
+_DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")  # more than Python converts
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -29,6 +31,10 @@ def read_around_errors(document: Document) -> None:
         raise SpecError(Problem("not TOML, but JSON", document.at(1, 1), hint))
     broken: list[Problem] = []
     while len(broken) < MAX_SYNTAX_ERRORS:
+        # A string that was not closed, and is gone with its line, may have hidden what nests.
+        if problem := too_deep(document, text):
+            broken.append(problem)
+            break
         try:
             document.data = tomllib.loads(text)
             break
@@ -38,15 +44,21 @@ def read_around_errors(document: Document) -> None:
                 text = found.text_without_duplicates
                 continue
             problem, line = _syntax_problem(document, str(error))
+            if problem in broken:
+                break
             broken.append(problem)
             lines = text.split("\n")
             # Without its line, the next error can be told; but not without the head of a table,
             # whose keys would then be another's.
-            if line is None or not lines[line - 1] or lines[line - 1].lstrip().startswith("["):
+            written = lines[line - 1].strip() if line is not None else ""
+            if line is None or not written or written.startswith("["):
                 break
-            lines[line - 1] = ""
+            lines[line - 1] = " " * len(lines[line - 1])  # all else stands where it stood
             text = "\n".join(lines)
-        except ValueError:  # an integer that is too long, told when the rest is right
+        except ValueError:
+            digits = _DIGITS.search(text)
+            place = document.at_offset(digits.start() if digits else 0)
+            broken.append(Problem(INTEGER_MESSAGE, place))
             break
     if broken:
         raise SpecError(in_order([*document.problems, *broken]))

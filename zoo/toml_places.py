@@ -10,6 +10,8 @@ from tree_sitter import Language, Node, Parser
 
 Span = tuple[int, int, int]  # line and column from 1, width in characters
 _Path = tuple[str | int, ...]
+_NOTHING = b"\xff"
+"""A byte that no text has; it is taken out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Places:
 def find_places(text: str) -> Places:
     """Walk the text's syntax tree. A text with syntax errors gives what can be told of it."""
     walk = _Walk(text)
-    walk.places.text_without_duplicates = walk.source.decode(errors="replace")
+    walk.places.text_without_duplicates = walk.source.replace(_NOTHING, b"").decode()
     return walk.places
 
 
@@ -127,8 +129,9 @@ class _Walk:
         inline = node.parent is not None and node.parent.type == "inline_table"
         start = before.end_byte if inline and before is not None else node.start_byte
         for index in range(start, node.end_byte):
-            if self.source[index] not in b"\r\n":
-                self.source[index] = ord(" ")
+            byte = self.source[index]
+            if byte not in b"\r\n":  # one space for each character, whatever its bytes
+                self.source[index : index + 1] = _NOTHING if byte & 0xC0 == 0x80 else b" "
 
     def key_path(self, node: Node) -> tuple[tuple[str, ...], list[Node]]:
         parts: list[Node] = []

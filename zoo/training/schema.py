@@ -11,7 +11,7 @@ from pydantic_core import core_schema
 
 from zoo.field_docs import class_doc, field_docs
 from zoo.schema import DIALECT
-from zoo.schema_values import Reading, Readings, Schema, merged, ref
+from zoo.schema_values import Reading, Readings, Schema, by_key, merged, named, ref
 from zoo.training.recipe import KINDS, TABLES
 from zoo.training.tables import Head, Table
 
@@ -70,28 +70,21 @@ class _WithMeanings(GenerateJsonSchema):
 def _of_kind(name: str, kinds: Mapping[str, type[Table]], definitions: dict[str, Schema]) -> Schema:
     """The table `name`, whose key `kind` picks its class; `definitions` gets that of any kind.
 
-    As in the schema of specs, the chain of ifs is what checks, and editors look for completions in
-    `anyOf`, whose last choice lets everything pass.
+    As in the schema of specs, editors look for completions in `anyOf`, whose last choice lets
+    everything pass.
     """
     any_kind = f"any-{name}"
     readings: Readings = {}
-    schema: Schema = ref(any_kind)
-    for kind, cls in reversed(list(kinds.items())):
+    for kind, cls in kinds.items():
         table = definitions[cls.__name__]
         for key, value in table["properties"].items():
-            readings.setdefault(key, []).insert(0, Reading(kind, value))
+            readings.setdefault(key, []).append(Reading(kind, value))
         table["properties"] = {
             "kind": {"const": kind, "description": table["description"]},
             **table["properties"],
         }
-        named = {"properties": {"kind": {"const": kind}}, "required": ["kind"]}
-        schema = {"if": named, "then": ref(cls.__name__), "else": schema}
-    docs = [class_doc(cls) for cls in kinds.values()]
-    words = {
-        "enum": list(kinds),
-        "description": f"The kind of `[{name}]`.",
-        "x-taplo": {"docs": {"enumValues": docs}},
-    }
+    docs = {kind: class_doc(cls) for kind, cls in kinds.items()}
+    words = named(docs, f"The kind of `[{name}]`.")
     definitions[any_kind] = {
         "type": "object",
         "description": f"`[{name}]`, of any kind.",
@@ -99,4 +92,5 @@ def _of_kind(name: str, kinds: Mapping[str, type[Table]], definitions: dict[str,
         "required": ["kind"],
         "additionalProperties": False,
     }
-    return {"anyOf": [ref(any_kind), True], **schema}
+    tables = {kind: ref(cls.__name__) for kind, cls in kinds.items()}
+    return {"anyOf": [ref(any_kind), True], **by_key("kind", tables, ref(any_kind))}

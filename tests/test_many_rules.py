@@ -1,0 +1,72 @@
+"""Specs with a rule for every layer: what is done with them grows with the layers, and not with
+their square."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+from random_specs import REGISTRY
+from trials import spec
+
+import zoo
+from zoo.diff import Side, diff_data
+from zoo.drawing import to_svg
+from zoo.full_form import to_toml
+from zoo.layer_rules import MOST_RULES
+from zoo.show import backends_data, summary_data
+
+
+def with_rules(n_layers: int, selector: str) -> str:
+    """A spec of so many layers, and a rule for each with another width."""
+    rules = [f"[[encoder.layers]]\n{selector.format(i)}\nd_ff = {i + 1}" for i in range(n_layers)]
+    return spec(*rules, n_layers=str(n_layers))
+
+
+def calls(action: Callable[[], object]) -> int:
+    """How many functions an action calls, those in C included."""
+    count = 0
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(look)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        lambda spec: zoo.read_spec(spec.to_dict(), registry=REGISTRY),
+        summary_data,
+        backends_data,
+        lambda spec: to_toml(spec, origins=True),
+        to_svg,
+        lambda spec: diff_data(Side("a", spec), Side("b", spec)),
+    ],
+    ids=["read", "show", "backends", "full form", "draw", "diff"],
+)
+def test_work_grows_with_the_layers(done: Callable[[zoo.ModelSpec], object]) -> None:
+    warm, few, many = (zoo.read_spec(with_rules(n, "at = [{}]")) for n in (10, 10, 80))
+    done(warm)  # what is made once is made by now
+    assert calls(lambda: done(many)) < 8 * calls(lambda: done(few))
+
+
+def test_a_layer_has_no_more_rules_than_are_read_fast() -> None:
+    rule = "[[encoder.layers]]\nfirst = 2\nd_ff = 3\n"
+    text = spec() + (MOST_RULES + 1) * rule
+    with pytest.raises(zoo.SpecError) as caught:
+        zoo.read_spec(text)
+    message, place = caught.value.problems[-1][:2]
+    assert message == f"more than {MOST_RULES} rules speak of one layer"
+    assert place is not None
+    assert place.line == text.count("\n") - 2
+    rules = "".join(rule.replace("first = 2", f"at = [{i}]") for i in range(MOST_RULES + 1))
+    zoo.read_spec(spec(n_layers=str(MOST_RULES + 1)) + rules)
