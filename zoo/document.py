@@ -149,6 +149,8 @@ def read_document(
 def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str | None]:
     name = quoted(path, 500)
     if isinstance(error, FileNotFoundError):
+        if path.is_symlink():
+            return f"{name} is a link that leads nowhere", None
         near = nearest(path.name, (other.name for other in path.parent.glob("*.toml")))
         return f"{name} does not exist", f"did you mean `{near}`?" if near else None
     if isinstance(error, IsADirectoryError):
