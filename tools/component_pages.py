@@ -36,8 +36,8 @@ def pages() -> dict[str, str]:
         "# Components",
         "",
         "What ships with the zoo, by slot. A key marked *shared* may be stated on any table around",
-        "the component, and the nearest statement counts ([how](../build.md)). What a page calls *the",
-        "registry's* default is marked here; a registry of yours names another by a line in",
+        "the component, and the nearest statement counts ([how](../build.md)). What a page calls",
+        "*the registry's* default is marked here; a registry of yours names another by a line in",
         '`[defaults]`, such as `norm = { kind = "rms_norm", override = true }`.',
     ]
     for slot, entries in registry.plugins.items():
