@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,11 @@ from zoo.store.files import Store
 # No example is wrong for being slow, as all are on a machine that is busy.
 settings.register_profile("zoo", deadline=None)
 settings.load_profile("zoo")
+
+# torch warns of Python 3.13.0 whenever it compiles: of this version's fault, and of nothing else.
+if sys.version_info[:3] == (3, 13, 0):
+    message = "Guards may run slower on Python 3.13.0. Consider upgrading to Python 3.13.1+."
+    os.environ["PYTHONWARNINGS"] = f"ignore:{message}:RuntimeWarning"  # of the commands' processes
 
 
 @pytest.fixture

@@ -52,6 +52,14 @@ def test_a_family_that_extends_itself(toy: Path) -> None:
         read_family(toy)
 
 
+def test_a_missing_key(toy: Path) -> None:
+    change(toy, 'model_type = ["toy"]', "")
+    line = change(toy, 'hf = "{@}norm.{w}", ', "")
+    message = told(toy)
+    assert f"{toy}:1:1: error: the key `model_type` is missing\n" in message
+    assert f"{toy}:{line}:8: error: the key `hf` is missing\n" in message
+
+
 def test_missing_rule(toy: Path) -> None:
     change(toy, "norm = { hf", "# norm = { hf")
     message = told(toy)

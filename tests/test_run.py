@@ -113,6 +113,12 @@ def test_what_is_no_text(with_words: Callable[[str], str], refused: Refused, tex
     assert "'ich \\udcff' is not a text" in refused("run", folder, "ich \udcff")
 
 
+@pytest.mark.parametrize("text", ["drei", None, 3, [3, 4]])
+def test_what_is_no_text_of_ids(saved: Path, text: Any) -> None:
+    with pytest.raises(InputError, match="so text is written as ids"):
+        zoo.TextModel.load(saved / "decoder").run(["3", text])
+
+
 @pytest.mark.parametrize("name", ["pair", "decoder"])
 @pytest.mark.parametrize("options", [(), ("--beams", "3"), ("--sample", "--top-k", "4")])
 def test_generating(

@@ -121,6 +121,16 @@ def test_without_a_signature(bundle: Path, capsys: pytest.CaptureFixture[str]) -
     assert "there is no signature" in told
 
 
+def test_without_the_library(
+    bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "model_signing", None)
+    assert failure(capsys, "bundle", "sign", "bundle", "--key", "mine.key") == (
+        "error: signing needs the package `model_signing`, which is not installed\n"
+        "      = help: pip install 'zoo[sign]'\n"
+    )
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b"\xff", b'{"a": 1}'])
 def test_what_is_no_signature(
     content: bytes, signed: Path, capsys: pytest.CaptureFixture[str]

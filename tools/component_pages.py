@@ -36,7 +36,9 @@ def pages() -> dict[str, str]:
         "# Components",
         "",
         "What ships with the zoo, by slot. A key marked *shared* may be stated on any table around",
-        "the component, and the nearest statement counts ([how](../build.md)).",
+        "the component, and the nearest statement counts ([how](../build.md)). What a page calls",
+        "*the registry's* default is marked here; a registry of yours names another by a line in",
+        '`[defaults]`, such as `norm = { kind = "rms_norm", override = true }`.',
     ]
     for slot, entries in registry.plugins.items():
         index += ["", f"## {slot}", ""]
@@ -44,7 +46,9 @@ def pages() -> dict[str, str]:
             cls = registry.plugin(slot, kind)
             name = f"{slot}.{kind}.md"
             found[name] = page(slot, kind, cls)
-            index.append(f"- [`{kind}`]({name}): {summary(class_doc(cls))}")
+            default = registry.defaults.get(slot)
+            mark = " (the default)" if default and default.target == kind else ""
+            index.append(f"- [`{kind}`]({name}){mark}: {summary(class_doc(cls))}")
     found["README.md"] = "\n".join(index) + "\n"
     return found
 

@@ -131,7 +131,7 @@ def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str |
     name = quoted(path, 500)
     if isinstance(error, FileNotFoundError):
         if path.is_symlink():
-            return f"{name} is a link to what does not exist", None
+            return f"{name} is a link that leads nowhere", None
         others = filter(os.path.isfile, path.parent.glob("*.toml"))
         near = nearest(path.name, (other.name for other in others))
         return f"{name} does not exist", f"did you mean `{near}`?" if near else None

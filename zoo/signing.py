@@ -79,8 +79,8 @@ def _library() -> ModuleType:
     try:
         import model_signing
     except ModuleNotFoundError as error:
-        help_ = "install the extra: `pip install zoo[sign]`"
-        raise ZooError(Problem(f"there is no module `{error.name}`", help=help_)) from None
+        message = f"signing needs the package `{error.name}`, which is not installed"
+        raise ZooError(Problem(message, help="pip install 'zoo[sign]'")) from None
     return model_signing
 
 

@@ -179,9 +179,13 @@ def _head(document: Document, findings: Findings) -> _Head | None:
             path = wrong["loc"] if document.holds(wrong["loc"][:1]) else ()
             known = _Head.model_fields if len(path) == 1 else Rule.model_fields
             unknown = wrong["type"] == "extra_forbidden"
-            message = f"unknown key {quoted(wrong['loc'][-1])}" if unknown else wrong["msg"]
+            key = quoted(wrong["loc"][-1])
+            message = wrong["msg"].removeprefix("Value error, ")
+            if unknown:
+                message = f"unknown key {key}"
+            elif wrong["type"] == "missing":
+                message = f"the key {key} is missing"
             hint = did_you_mean(str(wrong["loc"][-1]), known) if unknown else None
-            message = message.removeprefix("Value error, ")
             findings.add(Problem(message, document.place(path, value=not unknown), hint))
         return None
 

@@ -43,7 +43,7 @@ class Numbers:
         """`5 9 33` to [5, 9, 33]. Raises InputError for anything else."""
         try:
             return [int(word) for word in text.split()]
-        except ValueError:
+        except (AttributeError, ValueError):  # no string, or other words than numbers
             raise InputError(
                 Problem(
                     f"the model's folder holds no {TOKENIZER}, so text is written as ids",
