@@ -464,6 +464,19 @@ def test_tied_copies_are_compared_by_their_bytes(
         assert "must be the same as" in refused(source)
 
 
+def test_a_tied_copy_of_another_shape_is_none(source: Path) -> None:
+    """Its bytes are the same."""
+    change_config(source, tie_word_embeddings=True)
+
+    def tie(tensors: dict[str, torch.Tensor]) -> None:
+        table = tensors["model.embed_tokens.weight"]
+        tensors["lm_head.weight"] = table.clone()
+        tensors["model.embed_tokens.weight"] = table.reshape(table.shape[::-1])
+
+    change_tensors(source, tie)
+    assert "`model.embed_tokens.weight` must be the same as" in refused(source)
+
+
 def test_each_byte_of_a_tensor_is_read_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a tensor that is there twice, or that is transposed."""
     change_config(source, tie_word_embeddings=True)
