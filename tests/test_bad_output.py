@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
 from toy_training import write_toy
 from trials import Refused, contents, spec
 
@@ -158,6 +159,37 @@ def test_a_folder_may_be_named_with_a_dot(project: Path) -> None:
     for name in ("bert-base.uncased", "qwen2.5", "there.bin"):
         zoo.save(model, name)
         assert (project / name / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("case", ["foreign", "imported", "trained"])
+def test_initial_weights_replace_none_but_initial_ones(
+    case: str, built: dict[str, bytes], project: Path, refused: Refused
+) -> None:
+    folder = project / "out"
+    model = zoo.load(folder)
+    if case == "foreign":
+        save_file(model.state_dict(), folder / "model.safetensors")
+        what = "a file that holds no weights of the zoo"
+    elif case == "imported":
+        model.origin = {"family": "toy"}
+        zoo.save(model, folder)
+        what = "imported weights"
+    else:
+        (folder / "tokenizer.json").write_text("{}")
+        what = "the weights that tokenizer.json belongs to"
+    before = contents(project)
+    assert refused("build", "spec.toml", "-o", "out", "--seed", "1") == (
+        f"out/model.safetensors: error: initial weights would take the place of {what}\n"
+        "      = help: `-o` names another place; or remove what is there\n"
+    )
+    assert contents(project) == before
+
+
+def test_initial_weights_replace_initial_ones(built: dict[str, bytes], project: Path) -> None:
+    assert run(["build", "spec.toml", "-o", "out", "--seed", "1"]) == 0
+    after = contents(project)
+    assert after.keys() == built.keys()
+    assert after["out/model.safetensors"] != built["out/model.safetensors"]
 
 
 def test_a_disk_that_is_full(built: dict[str, bytes], project: Path) -> None:

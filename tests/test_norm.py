@@ -293,3 +293,9 @@ def test_epsilons_are_positive(cls: type[Norm], eps: float) -> None:
 def test_one_number_has_no_standard_deviation() -> None:
     with pytest.raises(ValidationError, match="no unbiased standard deviation"):
         StdNorm(kind="std_norm", width=1)
+
+
+@pytest.mark.parametrize("kind", [LayerNorm, RmsNorm])
+def test_a_printed_norm_tells_its_width_and_eps(kind: type[LayerNorm] | type[RmsNorm]) -> None:
+    module = kind(kind="any", width=WIDTH, eps=1e-3).build()
+    assert str(module) == f"{kind.__name__}({WIDTH}, eps=0.001)"

@@ -9,10 +9,12 @@ import torch
 
 from zoo.building import build
 from zoo.cli.progress import bytes_bar
-from zoo.errors import Problem, ZooError
+from zoo.errors import Place, Problem, WeightsError, ZooError
+from zoo.model_files import COMPANIONS, find_files
 from zoo.saving import described
 from zoo.spec import ModelSpec
 from zoo.weights_file import weights_path
+from zoo.weights_reader import read_header
 from zoo.weights_writer import destination
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def build_and_save(
         build(spec, device=target, dtype=torch_dtype)
         return report
     path = output if output is not None else Path(spec.name)
+    _refuse_to_replace(weights_path(path))
     n_bytes = sum(
         t.size * (8 if t.dtype == "int64" else torch_dtype.itemsize) for t in spec.tensors.values()
     )
@@ -59,6 +62,32 @@ def build_and_save(
         report["content_digest"] = header.content_digest
     report["path"] = str(weights_path(path))
     return report
+
+
+def _refuse_to_replace(there: Path) -> None:
+    """Initial weights take the place of none but initial ones.
+
+    Raises:
+        WeightsError: the weights there are not the zoo's, were imported, or were trained, so that
+            a tokenizer or something else that models come with is beside them.
+    """
+    if not there.is_file():
+        return
+    beside = find_files(there.parent, COMPANIONS)
+    try:
+        origin = read_header(there).provenance.get("origin")
+    except WeightsError:
+        what = "a file that holds no weights of the zoo"
+    else:
+        if origin is None and not beside:
+            return
+        what = "imported weights" if origin else f"the weights that {beside[0]} belongs to"
+    message = f"initial weights would take the place of {what}"
+    raise WeightsError(
+        Problem(
+            message, Place(str(there)), help="`-o` names another place; or remove what is there"
+        )
+    )
 
 
 def import_and_save(

@@ -22,6 +22,10 @@ class LayerNorm(nn.Module):
         self.weight = _weight(width, zero_centered) if weight else None
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
+    def extra_repr(self) -> str:
+        """The width and `eps`, as `print(model)` shows them."""
+        return f"{self.shape[0]}, eps={self.eps}"
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., width)."""
         if self.weight is None or not self.zero_centered:
@@ -44,6 +48,10 @@ class RmsNorm(nn.Module):
         self.zero_centered = zero_centered
         self.cast_first = cast_first
         self.weight = _weight(width, zero_centered) if weight else None
+
+    def extra_repr(self) -> str:
+        """As for `LayerNorm`."""
+        return f"{self.shape[0]}, eps={self.eps}"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., width)."""
