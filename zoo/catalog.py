@@ -116,7 +116,11 @@ class Catalog:
 def _no_link(path: Path) -> Path:
     """`path` itself. Raises `RegistryError` for a link, which could lead to any file, whose lines
     would be shown."""
-    if path.is_symlink():
+    try:
+        is_link = path.is_symlink()
+    except OSError as error:
+        raise _unreadable(path.parent, error) from None
+    if is_link:
         raise RegistryError(Problem("a model's file must not be a symbolic link", Place(str(path))))
     return path
 

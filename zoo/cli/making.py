@@ -13,7 +13,7 @@ from zoo.errors import Place, Problem, WeightsError, ZooError
 from zoo.model_files import COMPANIONS, find_files
 from zoo.saving import described
 from zoo.spec import ModelSpec
-from zoo.weights_file import weights_path
+from zoo.weights_file import is_file_name, weights_path
 from zoo.weights_reader import read_header
 from zoo.weights_writer import destination
 
@@ -47,7 +47,7 @@ def build_and_save(
         build(spec, device=target, dtype=torch_dtype)
         return report
     path = output if output is not None else Path(spec.name)
-    _refuse_to_replace(weights_path(path))
+    _refuse_to_replace(path)
     n_bytes = sum(
         t.size * (8 if t.dtype == "int64" else torch_dtype.itemsize) for t in spec.tensors.values()
     )
@@ -64,15 +64,16 @@ def build_and_save(
     return report
 
 
-def _refuse_to_replace(there: Path) -> None:
+def _refuse_to_replace(path: Path) -> None:
     """Initial weights take the place of none but initial ones.
 
     Raises:
         WeightsError: the weights there are not the zoo's, were imported, or were trained, so that
             a tokenizer or something else that models come with is beside them.
     """
-    if not there.is_file():
-        return
+    there = weights_path(path)
+    if not there.is_file() or (there == path and not is_file_name(path)):
+        return  # nothing is there, or another file in the place of a folder, which is told later
     beside = find_files(there.parent, COMPANIONS)
     try:
         origin = read_header(there).provenance.get("origin")
