@@ -122,6 +122,17 @@ def test_statement(name: str, causal: bool) -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-11)
 
 
+def test_a_bias_is_added_to_the_scores() -> None:
+    """exp(score + bias) is exp(score) exp(bias): so the weights tell."""
+    module, scheme = randomised(described().build().double()), randomised(distances().double(), 1)
+    x = torch.randn(2, LENGTH, D_MODEL, dtype=torch.float64)
+    bias = torch.randn(HEADS, LENGTH, LENGTH, dtype=torch.float64)
+    _, plain = module(x, scheme=scheme, return_weights=True)
+    _, found = module(x, scheme=scheme, bias=bias, return_weights=True)
+    expected = plain * bias.exp()
+    torch.testing.assert_close(found, expected / expected.sum(-1, keepdim=True))
+
+
 def test_default_scale() -> None:
     assert described().scale == pytest.approx((3 * HEAD) ** -0.5)
     assert described(terms=TERMS[:1]).scale == pytest.approx((2 * HEAD) ** -0.5)

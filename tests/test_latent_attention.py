@@ -19,6 +19,7 @@ from references.attention_cases import (
     some_mask,
 )
 
+from zoo.cache import Cache
 from zoo_components.norm import NoNorm
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -59,6 +60,22 @@ def test_weights_do_not_change_the_output() -> None:
     torch.testing.assert_close(fused, explicit, rtol=0, atol=1e-14)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, LENGTH).double())
     assert not weights.triu(1).any()
+
+
+def test_with_a_cache_keys_are_expanded_once() -> None:
+    """All tokens at once are expanded; the ones that follow meet the latents themselves."""
+    module, x, cache = made(described_latent()), randn(2, LENGTH, 6), Cache(LENGTH)
+    expanded: list[int] = []
+    module.kv_b_proj.register_forward_hook(lambda _, args, __: expanded.append(args[0].shape[-2]))
+    whole, _ = module(x, causal=True)
+    outputs = []
+    for n_tokens in (LENGTH - 2, 1, 1):
+        start = cache.length
+        cache.append(n_tokens, seen=None, counted=None, device=x.device)
+        part = x[:, start : cache.length]
+        outputs.append(module(part, causal=True, cache=cache.layer(0).of(""))[0])
+    torch.testing.assert_close(torch.cat(outputs, 1), whole)
+    assert expanded == [LENGTH, LENGTH - 2]
 
 
 def test_only_the_rope_part_is_turned() -> None:

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import zoo
 from zoo.memory import memory_limit
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         10 kB\nSwapTotal:       200 kB\n"
@@ -102,3 +104,17 @@ def test_a_model_larger_than_the_memory_is_refused_before_any_of_it_is_made(proj
     assert [path.name for path in project.iterdir()] == ["large.toml"]
     meta = [sys.executable, "-m", "zoo", "build", "large.toml", "--device", "meta"]
     assert subprocess.run(meta, capture_output=True, check=False).returncode == 0
+
+
+def test_every_byte_of_a_model_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that are computed take memory as well. The memory of this machine cannot be filled to
+    the last byte, so it is told."""
+    sizes = {"vocab": 11, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 16}
+    table = {"kind": "sinusoidal", "max_length": 100}
+    spec = {"format": 1, "name": "tiny", "builder": "decoder", **sizes, "position": table}
+    n_bytes = 2 * (zoo.read_spec(spec).n_parameters + 100 * 8)
+    monkeypatch.setattr("zoo.building.memory_limit", lambda: n_bytes)
+    zoo.build(spec, dtype=torch.bfloat16)
+    monkeypatch.setattr("zoo.building.memory_limit", lambda: n_bytes - 1)
+    with pytest.raises(zoo.ZooError, match=f"are {n_bytes:,} bytes, and there are {n_bytes - 1:,}"):
+        zoo.build(spec, dtype=torch.bfloat16)

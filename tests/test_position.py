@@ -41,6 +41,11 @@ def added(module: Any, width: int, positions: Tensor | None = None) -> Tensor:
     return module.embed(x, positions) - x
 
 
+def test_the_layout_counts_the_table() -> None:
+    description = Sinusoidal(kind="sinusoidal", d_model=4, max_length=LENGTH, offset=2)
+    assert description.layout().computed == sinusoidal(4, offset=2).table.numel() == 9 * 4
+
+
 @pytest.mark.parametrize("width", [1, 2, 5, 8, 9])
 @pytest.mark.parametrize("base", [10000.0, 7.0])
 @pytest.mark.parametrize("offset", [0, 2])

@@ -124,6 +124,13 @@ def test_what_rules_replace_in_all_layers_is_not_told() -> None:
     assert "rotary" not in found.values()
 
 
+def test_what_a_rule_replaces_in_the_first_layer_alone_is_told() -> None:
+    rule = {"at": [0], "position": "alibi"}
+    found = told(spec(position="rotary", decoder={"layers": [rule]}))
+    assert found["decoder.position"] == "rotary"
+    assert found["decoder.layers 0.position"] == "alibi"
+
+
 def test_json_has_kinds_and_values() -> None:
     found = rows(spec(decoder={"self_attn": {"softcap": 50.0, "n_kv_heads": 2}}))
     row = found["decoder.layers.self_attn"]

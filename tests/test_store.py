@@ -677,8 +677,13 @@ def test_a_name_of_two_registries_is_an_error(
     write_files(users, {})
     (users / "own").mkdir(parents=True)
     (users / "registry.toml").write_text('format = 1\ncatalog = "own"\n')
-    (users / "own" / "small.v1.toml").write_text(entry(LOCAL, bundle()))
-    assert "is registered twice" in refused("pull", "small")
+    first = users / "own" / "small.v1.toml"
+    first.write_text(entry(LOCAL, bundle()))
+    for override in ("", "override = false\n"):
+        register(project, "small.v1", override + entry(LOCAL, bundle()))
+        told = refused("pull", "small")
+        assert "small.v1.toml: error: model `small.v1` is registered twice" in told
+        assert f"{first}: note: first registered here" in told
     register(project, "small.v1", "override = true\n" + entry(LOCAL, bundle()))
     assert run(["pull", "small"]) == 0
 

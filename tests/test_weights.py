@@ -473,6 +473,10 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "digest": (lambda d, t: d["tensors"][NORM].update(sha256="0" * 64), f"the bytes of `{NORM}`"),
     "no digest": (lambda d, t: d["tensors"][NORM].update(sha256="0"), "no SHA-256"),
     "fraction": (lambda d, t: d["tensors"][NORM].update(shape=[8.0]), "list of integers"),
+    "less than nothing": (
+        lambda d, t: d["tensors"][NORM].update(shape=[-8]),
+        "list of integers",
+    ),
     "truth": (lambda d, t: d["tensors"][NORM].update(shape=[True]), "list of integers"),
     "more in a record": (lambda d, t: d["tensors"][NORM].update(note=1), "metadata is damaged"),
     "more in the header": (lambda d, t: d.update(note=1), "metadata is damaged"),
