@@ -86,11 +86,15 @@ def test_greedy_search_of_decoders(decoders: peers.Pair, penalty: float) -> None
     assert generated(ours, zoo.Greedy(repetition_penalty=penalty)) == wanted
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
-def test_beam_search_of_decoders(decoders: peers.Pair, alpha: float) -> None:
+@pytest.mark.parametrize(
+    ("alpha", "penalty"), [(0.0, 1.0), (0.6, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, 1.7)]
+)
+def test_beam_search_of_decoders(decoders: peers.Pair, alpha: float, penalty: float) -> None:
     theirs, ours = decoders
-    wanted = [expected(theirs, row, num_beams=4, length_penalty=alpha) for row in PROMPTS]
-    assert generated(ours, zoo.Beam(size=4, length_penalty=alpha)) == wanted
+    options = {"num_beams": 4, "length_penalty": alpha, "repetition_penalty": penalty}
+    wanted = [expected(theirs, row, **options) for row in PROMPTS]
+    method = zoo.Beam(size=4, length_penalty=alpha, repetition_penalty=penalty)
+    assert generated(ours, method) == wanted
 
 
 @pytest.mark.parametrize("eos", [[3], [49], [3, 12, 25, 42], [5, 11, 16, 48], range(20)])
@@ -327,6 +331,13 @@ def test_top_p_takes_no_more_tokens_than_it_needs() -> None:
     """Of four that are alike, whose quarters are exact numbers, two are a half."""
     found = probabilities(torch.zeros(1, 4, dtype=torch.float64), zoo.Sampling(top_p=0.5))
     assert sorted(found[0].tolist()) == [0.0, 0.0, 0.5, 0.5]
+
+
+def test_half_precision_is_cut_off_in_full() -> None:
+    scores = LOGITS.bfloat16()
+    method = zoo.Sampling(temperature=0.7, min_p=0.1)
+    found = probabilities(scores, method)
+    torch.testing.assert_close(found.double(), probabilities(scores.double(), method))
 
 
 def test_tokens_are_drawn_with_their_probabilities(four_tokens: Transformer) -> None:

@@ -141,6 +141,20 @@ def test_of_a_memory() -> None:
     assert len(zoo.generate(model, [[1], [2]], memory=good, max_new_tokens=2)) == 2
 
 
+@pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Beam(size=2)])
+def test_what_is_hidden_of_a_memory_is_not_attended_to(method: Any) -> None:
+    spec = {**SIZES, "builder": "decoder", "vocab": 9, "memory_width": 8}
+    model, memory = zoo.build(spec, dtype=torch.float64), torch.randn(2, 4, 8, dtype=torch.float64)
+    mask = torch.tensor([[True, True, False, False], [True, True, True, True]])
+    options: dict[str, Any] = {"max_new_tokens": 3, "method": method}
+    found = zoo.generate(model, [[1], [2]], memory=memory, memory_mask=mask, **options)
+    for row, n_tokens in enumerate((2, 4)):
+        alone = memory[row : row + 1, :n_tokens]
+        (wanted,) = zoo.generate(model, [[row + 1]], memory=alone, **options)
+        assert found[row].ids == wanted.ids
+        assert found[row].score == pytest.approx(wanted.score, abs=1e-12)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Sampling(), zoo.Beam(size=2)])
 def test_of_weights_that_are_no_numbers(value: float, method: Any) -> None:

@@ -144,6 +144,16 @@ def test_a_spec_survives_its_full_form(name: str) -> None:
             },
             "`long_factors` has 3 factors for 4 rotated pairs",
         ),
+        (
+            {
+                "kind": "rotary_longrope",
+                "factor": 2.0,
+                "original_length": 8,
+                "short_factors": [1.0] * 5,
+                "long_factors": [1.0] * 4,
+            },
+            "`short_factors` has 5 factors for 4 rotated pairs",
+        ),
     ],
 )
 def test_contradictions(position: dict[str, Any], message: str) -> None:

@@ -218,6 +218,13 @@ def test_which_layers_a_rule_means(rules: list[dict[str, Any]], widths: list[int
             },
             "layers 1 and 2 share their weights and cannot differ",
         ),
+        (
+            {
+                "position": "rotary",
+                "encoder": {"share_layers": True, "layers": [{"first": 1, "position": "alibi"}]},
+            },
+            "layers 0 and 1 share their weights and cannot differ",
+        ),
         ({"encoder": {"share_layers": [0]}}, "has 1 number for 2 layers"),
         ({"encoder": {"share_layers": []}}, "has 0 numbers for 2 layers"),
         ({"encoder": {"share_layers": [1, 1]}}, "the weights 1 and never 0"),

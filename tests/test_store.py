@@ -260,6 +260,31 @@ def test_removing_and_collecting_leaves_nothing(published: Path, store: Store) -
     assert stored_files(store) == {}
 
 
+def test_what_somebody_may_still_be_at_is_left_alone(
+    project: Path, published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull that has made its snapshot and not yet its ref, and files that are being written; a
+    minute and an hour later nobody is at them any more."""
+    assert run(["pull", "small"]) == 0
+    assert run(["rm", "small"]) == 0
+    (snapshot,) = store.snapshots()
+    outside = project / "outside"
+    names = ["partial/1.2", "work/1/file", "refs/.zoo-1.tmp", "blobs/ab/.zoo-1.tmp"]
+    written = [store.root / name for name in (*names, "trusted/small.v1/.zoo-1.tmp")]
+    written.append(outside / ".zoo-1.tmp" / "file")
+    for path in written:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for folder in (snapshot, *(path.parent for path in written)):
+        os.utime(folder, (0, 0))  # what was changed in it, or when it was moved, counts
+    now = time.time
+    for seconds, left in ((0, {snapshot, *written}), (61, set(written)), (3601, set[Path]())):
+        monkeypatch.setattr("zoo.store.collecting.time.time", lambda s=seconds: now() + s)
+        assert run(["gc", str(outside)]) == 0
+        assert {path for path in (snapshot, *written) if path.exists()} == left
+    assert not list(outside.iterdir())
+
+
 def test_what_is_collected_before_it_has_a_ref_is_published_again(
     published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
