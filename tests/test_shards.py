@@ -66,6 +66,13 @@ def test_the_index_is_the_standard_one(sharded: Path) -> None:
     )
 
 
+def test_a_shard_may_be_full_to_the_last_byte(sharded: Path, tmp_path: Path) -> None:
+    n_bytes = json.loads((sharded / INDEX).read_text())["metadata"]["total_size"]
+    for most, n_shards in ((n_bytes, 1), (n_bytes - 1, 2)):
+        zoo.save(zoo.build(TINY), tmp_path / str(n_shards), max_shard_bytes=most)
+        assert len(shards(tmp_path / str(n_shards))) == n_shards
+
+
 def test_a_shard_alone_is_no_model(sharded: Path) -> None:
     with pytest.raises(zoo.WeightsError, match=r"(?s)one shard of several.*name the folder"):
         zoo.load(shards(sharded)[0])
@@ -100,8 +107,9 @@ def test_somebody_elses_index_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [INDEX]
 
 
+@pytest.mark.parametrize("seed", [4, 3], ids=["another model", "the same model"])
 def test_after_an_error_the_old_shards_are_whole(
-    sharded: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, sharded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {path.name: path.read_bytes() for path in sharded.iterdir()}
     replace = Path.replace
@@ -117,7 +125,7 @@ def test_after_an_error_the_old_shards_are_whole(
     for fails in ("-00003-of-", INDEX):
         monkeypatch.setattr(Path, "replace", full(fails))
         with pytest.raises(zoo.ZooError, match="No space left"):
-            zoo.save(zoo.build(TINY, seed=4), sharded, max_shard_bytes=MOST)
+            zoo.save(zoo.build(TINY, seed=seed), sharded, max_shard_bytes=MOST)
         monkeypatch.undo()
         assert {path.name: path.read_bytes() for path in sharded.iterdir()} == before
 

@@ -141,6 +141,31 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     assert toy(resume=True)["content_digest"] == digest
 
 
+def test_a_checkpoint_is_on_disk_before_it_has_its_name(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a crash could leave the name with half of the bytes."""
+    synced: list[int] = []
+    sync, rename = os.fsync, Path.rename
+    folder = tmp_path / "out" / "checkpoints"
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    def name(self: Path, target: Path) -> Path:
+        if target.parent == folder:
+            assert {path.stat().st_ino for path in (self, *self.iterdir())} <= set(synced)
+            synced.clear()
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", name)
+    toy(recipe=RECIPE.replace("steps = 12", "steps = 4"))
+    assert checkpoints(folder)
+    assert folder.stat().st_ino in synced  # the name, too
+
+
 def test_a_damaged_checkpoint_is_told(toy: Toy, tmp_path: Path) -> None:
     toy()
     (file,) = checkpoints(tmp_path / "out" / "checkpoints")[-1].glob("*.safetensors")
