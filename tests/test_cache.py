@@ -222,6 +222,10 @@ RECOMPUTED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "attention `disentangled` cannot use a cache",
     ),
+    "mask_tokens": (
+        {"embedding": {"kind": "tokens", "token_dropout": 0.1, "mask_id": 3}},
+        "embedding `tokens` cannot use a cache",
+    ),
     "temperature_across": (
         {**PAIR, "cross_attn": {"kind": "multi_head", "q_temperature": "log"}},
         "attention `multi_head` cannot use a cache",

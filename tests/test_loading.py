@@ -119,6 +119,7 @@ def test_the_report_accounts_for_every_tensor(tiny: Path) -> None:
         loaded = row.name.startswith("encoder.") or row.name == TABLE
         assert row.values == ("loaded" if loaded else "initial")
         assert names[row.dtype] is state[row.name].dtype
+        assert row.dtype == ("I64" if row.stored == "I64" else "BF16")
         assert row.shape == tuple(state[row.name].shape)
         assert row.stored == ("I64" if row.name.endswith("num_batches_tracked") else "F32")
         assert row.cast == (loaded and row.stored == "F32")

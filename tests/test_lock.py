@@ -9,7 +9,7 @@ import pytest
 import zoo
 from zoo.cli import run
 from zoo.errors import Place
-from zoo.lock import LOCK_NAME, Lock, parse_lock, read_lock
+from zoo.lock import LOCK_NAME, FileRecord, Lock, parse_lock, read_lock
 
 SPEC = """
 format = 1
@@ -98,6 +98,9 @@ def test_a_bundle_is_loaded_with_what_it_was_made_with(
 
 
 def test_without_a_lock(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(LOCK_NAME).rename("elsewhere")
+    Path(LOCK_NAME).symlink_to("elsewhere")  # which could lead to any file
+    assert "as a regular file" in failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
     Path(LOCK_NAME).unlink()
     assert "there is no lock, as" in failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
     assert run(["build", "spec.toml", "-o", "out"]) == 0
@@ -135,6 +138,17 @@ def test_a_lock_that_is_not_as_it_was_written(old: str, new: str, locked: Path) 
     assert changed != text
     with pytest.raises(zoo.WeightsError, match="the lock is damaged"):
         parse_lock(changed.encode(), Place("zoo.lock"))
+
+
+@pytest.mark.parametrize(
+    ("n_files", "size", "message"), [(1, -1, "a number of bytes"), (5000, 0, "longer than 262,144")]
+)
+def test_a_lock_of_files_that_cannot_be(
+    n_files: int, size: int, message: str, locked: Path
+) -> None:
+    files = {str(number): FileRecord("0" * 64, size) for number in range(n_files)}
+    with pytest.raises(zoo.WeightsError, match=message):
+        parse_lock(other(read_lock(locked), files=files).encode(), Place("zoo.lock"))
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xff", b"\0" * 100, b"#" * (1 << 19), b"format = 1\n"])
