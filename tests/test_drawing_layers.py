@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from drawings import SMALL, drawn, within
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +69,15 @@ def test_layers_that_share_their_weights_in_sets_say_which() -> None:
     drawing = drawn(f"{SMALL}\ndecoder = {{ share_layers = [0, 1, 0, 0] }}")
     assert [t for t in drawing.texts if t.endswith("×")] == ["4 ×"]
     assert "same weights in layers 0,2-3" in " ".join(drawing.texts)
+
+
+@pytest.mark.parametrize("n_sets", [4, 5])
+def test_of_many_sets_of_shared_weights_the_first_are_told(n_sets: int) -> None:
+    numbers = [n // 2 for n in range(2 * n_sets)] + [n_sets]  # the last layer shares nothing
+    spec = SMALL.replace("n_layers = 4", f"n_layers = {len(numbers)}")
+    told = " ".join(drawn(f"{spec}\ndecoder = {{ share_layers = {numbers} }}").texts)
+    (sets,) = re.findall(r"same weights in layers ([-0-9;. ]+[-0-9.])", told)
+    assert sets == ("0-1; 2-3; 4-5; 6-7" if n_sets == 4 else "0-1; 2-3; 4-5; 6-7; ...")
 
 
 def test_rules_and_shared_weights_in_one_stack() -> None:

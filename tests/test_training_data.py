@@ -74,6 +74,7 @@ BAD_FILES = {
         "a.tsv:2:3: error: the target is missing\n    2 | abc\n      |   ^\n"
         "      = help: a tab separates the columns",
     ),
+    "lines of Windows": (b"a\tb\r\nabc\t\r\n", "a.tsv:2:4: error: the target is missing"),
     "not utf-8": (b"a\tb\nna\xc3\xafve\tna\xefve\n", "a.tsv:2:9: error: not UTF-8: the byte 0xef"),
     "empty": (b" \n\n", "a.tsv: error: the file is empty"),
     "nothing below the header": (b"de\ten\n", "there is nothing to learn from"),
@@ -262,6 +263,12 @@ def test_epochs_differ_in_their_order() -> None:
     orders = [batches(rows, tokens=8, seed=0, epoch=epoch) for epoch in range(3)]
     assert orders[0] != orders[1] != orders[2]
     assert orders[1] != batches(rows, tokens=8, seed=1, epoch=0)
+
+
+def test_batches_do_not_come_by_their_lengths() -> None:
+    rows = [Row([0] * length, [0, 0]) for length in range(1, 41)]
+    lengths = [rows[batch[0]].length for batch in batches(rows, tokens=80, seed=0, epoch=0)]
+    assert lengths != sorted(lengths)
 
 
 @given(st.integers(1, 9), st.integers(1, 5))
