@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import zoo
-from zoo.atomic import new_file, new_folder, write_text
+from zoo.atomic import copy_synced, make_folder, new_file, new_folder, write_text
 
 SPEC = """
 format = 1
@@ -108,6 +108,34 @@ def test_the_file_is_on_disk_before_it_has_its_name(
     assert done[:2] == [("sync", inode), ("rename", inode)]
     folders = {("sync", folder.stat().st_ino) for folder in (path.parent, tmp_path)}
     assert set(done[2:]) == folders
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The number and the size of what was written to the disk."""
+    done: list[tuple[int, int]] = []
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        done.append((found.st_ino, found.st_size))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return done
+
+
+def test_a_copy_is_on_disk(tmp_path: Path, synced: list[tuple[int, int]]) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(bytes(100_000))
+    copy_synced(source, target)
+    assert synced == [(target.stat().st_ino, 100_000)]
+
+
+def test_folders_are_on_disk(tmp_path: Path, synced: list[tuple[int, int]]) -> None:
+    """Each before one is made in it."""
+    make_folder(tmp_path / "a" / "b")
+    assert [inode for inode, _ in synced] == [p.stat().st_ino for p in (tmp_path, tmp_path / "a")]
 
 
 FULL = """

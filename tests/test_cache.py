@@ -203,6 +203,16 @@ RECOMPUTED: dict[str, tuple[dict[str, Any], str]] = {
         {"position": {"kind": "rotary_dynamic", "factor": 2.0, "original_length": 6}},
         "positions are told apart otherwise",
     ),
+    "dynamic_in_the_block": (
+        {
+            "position": "none",
+            "block": {
+                "kind": "residual",
+                "self_position": {"kind": "rotary_dynamic", "factor": 2.0, "original_length": 6},
+            },
+        },
+        "positions are told apart otherwise",
+    ),
     "longrope": (
         {
             "position": {

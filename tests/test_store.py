@@ -575,6 +575,7 @@ def test_what_was_seen_first_is_what_counts(untold: Path, store: Store, refused:
     lock = store.root / "trusted" / "small.v1" / "zoo.lock"
     seen = lock.read_bytes()
     assert sha256(weights()) in seen.decode()
+    assert [*lock.parent.iterdir()] == [lock]
     write_files(untold, bundle(seed=1))
     assert zoo.load("small").spec.name == "small"
     assert run(["rm", "small"]) == 0
@@ -582,6 +583,27 @@ def test_what_was_seen_first_is_what_counts(untold: Path, store: Store, refused:
     for arguments in (["pull", "small"], ["pull", "small", "--trust-first-use"]):
         assert "has the SHA-256" in refused(*arguments)
     assert lock.read_bytes() == seen
+
+
+def test_what_was_seen_is_on_disk_before_it_has_its_name(
+    untold: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a crash could leave half of it, and the model would be refused ever after."""
+    synced: set[int] = set()
+    sync, link = os.fsync, os.link
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    def name(source: Path, target: Path) -> None:
+        assert target.name != "zoo.lock" or source.stat().st_ino in synced
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "link", name)
+    assert run(["pull", "small", "--trust-first-use"]) == 0
+    assert (store.root / "trusted" / "small.v1").stat().st_ino in synced
 
 
 def test_of_two_who_see_other_things_first_one_is_told(untold: Path, store: Store) -> None:
