@@ -299,6 +299,20 @@ def test_scores_are_log_probabilities(four_tokens: Transformer) -> None:
             assert one.score == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Beam(size=1, length_penalty=0.0)])
+def test_log_probabilities_in_half_precision_are_exact(method: Any) -> None:
+    """The model computes in half precision; its scores are normalised and summed in full."""
+    sizes = {"n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 16, "head": "linear"}
+    spec = {"format": 1, "name": "tiny", "builder": "decoder", "vocab": 50, **sizes}
+    model, ids, expected = zoo.build(spec, dtype=torch.bfloat16).eval(), [1, 2], 0.0
+    (found,) = zoo.generate(model, ids, max_new_tokens=5, method=method, cache=False)
+    with torch.inference_mode():
+        for token in found.ids:
+            expected += float(model(torch.tensor([ids]))[0, -1].float().log_softmax(-1)[token])
+            ids = [*ids, token]
+    assert found.score == pytest.approx(expected, abs=1e-5)
+
+
 # --- sampling -------------------------------------------------------------------------------------
 
 LOGITS = torch.log(torch.tensor([[0.4, 0.3, 0.15, 0.1, 0.05]], dtype=torch.float64))

@@ -250,7 +250,9 @@ def test_an_unknown_version_tells_those_there_are(published: Path, store: Store)
         zoo.load("small@ffff")
 
 
-def test_removing_and_collecting_leaves_nothing(published: Path, store: Store) -> None:
+def test_removing_and_collecting_leaves_nothing(
+    published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["pull", "small"]) == 0
     assert stored_files(store)
     assert run(["gc", "--all"]) == 0
@@ -258,6 +260,8 @@ def test_removing_and_collecting_leaves_nothing(published: Path, store: Store) -
     assert run(["rm", "small"]) == 0
     assert run(["gc", "--all"]) == 0
     assert stored_files(store) == {}
+    size = human_bytes(sum(map(len, bundle().values())))  # each byte once, whatever its names
+    assert capsys.readouterr().out.endswith(f" files removed, {size} freed\n")
 
 
 def test_what_somebody_may_still_be_at_is_left_alone(
@@ -283,6 +287,16 @@ def test_what_somebody_may_still_be_at_is_left_alone(
         assert run(["gc", str(outside)]) == 0
         assert {path for path in (snapshot, *written) if path.exists()} == left
     assert not list(outside.iterdir())
+
+
+def test_a_snapshot_that_is_pulled_again_is_as_a_new_one(published: Path, store: Store) -> None:
+    """A collector leaves what is new alone, until it has a ref."""
+    assert run(["pull", "small"]) == 0
+    assert run(["rm", "small"]) == 0
+    (snapshot,) = store.snapshots()
+    os.utime(snapshot, (0, 0))
+    assert run(["pull", "small"]) == 0
+    assert snapshot.stat().st_mtime > time.time() - 3600
 
 
 def test_what_is_collected_before_it_has_a_ref_is_published_again(
@@ -333,6 +347,7 @@ def test_damage_in_the_store_is_found_and_mended(
     assert run(["pull", "small"]) == 0
     assert run(["verify"]) == 0
     assert {path.name for path in store.root.rglob("model.safetensors")} == {"model.safetensors"}
+    assert all(sha256(path.read_bytes()) == path.name for path in store.blobs())
 
 
 def test_how_far_verifying_is_is_shown_on_a_terminal(published: Path, store: Store) -> None:

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from toy_training import MODEL, PAIRS, RECIPE, command, in_processes, write_toy
 import zoo
 from zoo.cli import run
 from zoo.store.files import Store
+from zoo.training.batches import Row
 from zoo.training.checkpoints import checkpoints
 from zoo.training.data import read_data
+from zoo.training.loop import Loop
 from zoo.training.tables import Tsv
 
 Toy = Callable[..., dict[str, Any]]
@@ -90,6 +92,22 @@ def test_a_resumed_run_has_the_same_weights(toy: Toy, digest: str) -> None:
     toy(recipe=RECIPE.replace("steps = 12", "steps = 7"))
     assert toy(resume=True)["content_digest"] == digest
     assert toy(resume=True)["content_digest"] == digest  # nothing is left to do
+
+
+def test_each_epoch_has_another_order(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Row] = []
+    update = Loop.update
+
+    def noted(self: Loop, batch: Sequence[Row], step: int) -> torch.Tensor:
+        seen.extend(batch)
+        return update(self, batch, step)
+
+    monkeypatch.setattr(Loop, "update", noted)
+    toy()
+    n_rows = len(PAIRS) - 4
+    first, second = seen[:n_rows], seen[n_rows : 2 * n_rows]
+    assert sorted(first) == sorted(second)
+    assert first != second
 
 
 def test_the_seed_decides(toy: Toy, digest: str) -> None:
