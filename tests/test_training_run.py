@@ -94,13 +94,21 @@ def test_a_resumed_run_has_the_same_weights(toy: Toy, digest: str) -> None:
     assert toy(resume=True)["content_digest"] == digest  # nothing is left to do
 
 
-def test_each_epoch_has_another_order(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_epoch_has_another_order_and_each_step_another_dropout(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And what is logged is the mean loss of a token since the last time."""
     seen: list[Row] = []
+    seeds: set[int] = set()
+    losses: list[tuple[float, int]] = []
     update = Loop.update
 
     def noted(self: Loop, batch: Sequence[Row], step: int) -> torch.Tensor:
         seen.extend(batch)
-        return update(self, batch, step)
+        total = update(self, batch, step)
+        seeds.add(torch.initial_seed())
+        losses.append((float(total), sum(len(row.target) - 1 for row in batch)))
+        return total
 
     monkeypatch.setattr(Loop, "update", noted)
     toy()
@@ -108,6 +116,10 @@ def test_each_epoch_has_another_order(toy: Toy, monkeypatch: pytest.MonkeyPatch)
     first, second = seen[:n_rows], seen[n_rows : 2 * n_rows]
     assert sorted(first) == sorted(second)
     assert first != second
+    assert len(seeds) == len(losses) == 12
+    for record in json.loads((tmp_path / "out" / "metrics.json").read_text())["history"]:
+        totals, counts = zip(*losses[record["step"] - 2 : record["step"]], strict=True)
+        assert record["loss"] == pytest.approx(sum(totals) / sum(counts))
 
 
 def test_the_seed_decides(toy: Toy, digest: str) -> None:
@@ -327,12 +339,14 @@ def test_what_one_process_refuses_all_refuse(tmp_path: Path, config: Path) -> No
 
 
 def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) -> None:
-    """Without dropout and smoothing, over the tokens of the sentences that were held out."""
-    report = toy()
+    """Without dropout and smoothing, over the tokens of the sentences that were held out, which are
+    more than a batch."""
+    recipe = RECIPE.replace("valid = 4", "valid = 20")
+    report = toy(recipe=recipe.replace("batch_tokens = 300", "batch_tokens = 60"))
     model = zoo.load(tmp_path / "out").eval()
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     losses = []
-    for source, target in read_data(Tsv(train="toy.tsv", valid=4), tmp_path, 0).valid:
+    for source, target in read_data(Tsv(train="toy.tsv", valid=20), tmp_path, 0).valid:
         begin, *labels = tokenizer.encode(f"<s>{target}").ids
         inputs = torch.tensor([[begin, *labels[:-1]]])
         with torch.no_grad():
