@@ -47,6 +47,11 @@ def test_components_match_by_their_names_and_by_their_slots(own: zoo.Registry) -
     assert sorted(zoo.list_components("tw*", registry=own)) == ["ffn.twofold", "norm.twice"]
 
 
+def test_of_two_words_the_first_is_what_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "modles", "gpt*"]) == 2
+    assert "'modles' is neither 'models' nor 'components'" in capsys.readouterr().err
+
+
 def test_without_a_registry_names_are_those_around_the_working_directory() -> None:
     assert {"gpt2", "vaswani-base", "beer-de-en"} <= set(zoo.list_models())
     assert "norm.rms_norm" in zoo.list_components("norm")

@@ -198,6 +198,11 @@ def test_which_layers_a_rule_means(rules: list[dict[str, Any]], widths: list[int
     assert found == widths
 
 
+def test_a_second_scheme_that_rotates_is_enough_for_what_is_about_rotation() -> None:
+    stack = {"relative": "rotary", "self_attn": {"kind": "multi_head", "rotate_values": True}}
+    assert zoo.read_spec(spec(encoder=stack)).model.encoder.relative.rotates
+
+
 # --- contradictions -------------------------------------------------------------------------------
 
 

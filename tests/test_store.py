@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,12 +91,17 @@ def test_what_is_in_the_store_needs_the_source_no_more(published: Path) -> None:
     assert run(["verify", "small"]) == 0
 
 
-def test_equal_bytes_are_stored_once(project: Path, published: Path, store: Store) -> None:
+def test_equal_bytes_are_stored_once(
+    project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     register(project, "small.v2", entry(LOCAL, bundle()))
     assert run(["pull", "small.v1", "small.v2"]) == 0
     inodes = {path.stat().st_ino for path in store.root.rglob("model.safetensors")}
     inodes |= {path.stat().st_ino for path in store.blobs() if path.stat().st_size > 1000}
     assert len(inodes) == 1
+    assert run(["store"]) == 0
+    size = human_bytes(sum(map(len, bundle().values())))
+    assert capsys.readouterr().out.endswith(f"\n2 models, {size}\n")
 
 
 def test_stored_files_cannot_be_written_by_mistake(published: Path, store: Store) -> None:
@@ -248,6 +254,15 @@ def test_an_unknown_version_tells_those_there_are(published: Path, store: Store)
     run(["pull", "small"])
     with pytest.raises(zoo.ZooError, match=f"no version `ffff`.*\n.*{versions(store)[0]}"):
         zoo.load("small@ffff")
+
+
+def test_the_start_of_several_versions_is_none_of_them(published: Path, store: Store) -> None:
+    assert run(["pull", "small"]) == 0
+    (ref,) = refs(store)
+    write_ref(store, replace(ref, version=f"{ref.version[:-1]}x"))
+    assert zoo.load(f"small@{ref.version}").spec.name == "small"
+    with pytest.raises(zoo.ZooError, match=f"several versions `{ref.version[:8]}`"):
+        zoo.load(f"small@{ref.version[:8]}")
 
 
 def test_removing_and_collecting_leaves_nothing(

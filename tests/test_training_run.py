@@ -128,6 +128,11 @@ def test_the_seed_decides(toy: Toy, digest: str) -> None:
     assert toy("other", recipe=other)["content_digest"] != digest
 
 
+def test_labels_are_smoothed(toy: Toy, digest: str) -> None:
+    plain = RECIPE.replace("label_smoothing = 0.1\n", "")
+    assert toy("plain", recipe=plain)["content_digest"] != digest
+
+
 def test_a_killed_run_goes_on(toy: Toy, digest: str, tmp_path: Path) -> None:
     """Killed without warning after its first checkpoint, while it may be writing the next."""
     recipe = tmp_path / "recipe.toml"
