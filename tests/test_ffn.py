@@ -342,6 +342,16 @@ def test_dropout_is_after_the_inner_norm(kind: str) -> None:
     torch.testing.assert_close(y[kept], 2 * whole[kept])
 
 
+def test_the_fans_of_a_convolution_are_those_of_torch() -> None:
+    """A position of each kernel is an input, too; the bias goes by its weight."""
+    conv = Conv1d(kind="conv1d", d_model=D_MODEL, d_ff=D_FF, kernel_size=3, norm=NONE)
+    tensors = dict(conv.layout().tensors())
+    for name in ("up_proj", "down_proj"):
+        weight, bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
+        expected = nn.init._calculate_fan_in_and_fan_out(torch.empty(weight.shape))
+        assert (weight.fan_in, weight.fan_out) == (bias.fan_in, bias.fan_out) == expected
+
+
 def test_convolutions_of_one_position_are_the_mlp() -> None:
     conv = randomised(Conv1d(kind="conv1d", d_model=D_MODEL, d_ff=D_FF, norm=NONE))
     plain = Mlp(kind="mlp", d_model=D_MODEL, d_ff=D_FF, norm=NONE).build().double()
