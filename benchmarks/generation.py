@@ -78,8 +78,8 @@ def beam(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
     }
     assert search() == their_search()[:, 1:].tolist()
     if ctranslate2 := peer("ctranslate2"):
-        model = ctranslate2.translator(theirs, threads=torch.get_num_threads())
-        translate = partial(ctranslate2.translate, model, source, n=n)
+        translator = ctranslate2.translator(theirs, threads=torch.get_num_threads())
+        translate = partial(translator, source, n=n)
         assert search() == translate(beams=1)
         cases["CTranslate2"] = timed(partial(translate, beams=BEAMS))
     bars = {"Marian of transformers": 1 / 2, "CTranslate2": 1 / 0.7}
