@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import zoo
 from families.cases import all_cases
 from families.checkpoints import load, make_model, save
 from families.conformance import Truth, check, registry, run
@@ -52,3 +53,13 @@ def test_frequencies_that_differ_among_layers_are_refused(tmp_path: Path) -> Non
     save_file(tensors, tmp_path / "original" / "model.safetensors", {"format": "pt"})
     with pytest.raises(WeightsError, match=r"layer\.1\..*inv_freq.* must be the same as"):
         import_folder(tmp_path / "original", tmp_path / "imported", registry=registry())
+
+
+def test_sinusoids_may_be_stored_in_half_precision(tmp_path: Path) -> None:
+    """They are those that the model computes, rounded."""
+    case = all_cases()["pegasus"]
+    save(make_model(case).bfloat16(), case, tmp_path / "original")
+    import_folder(tmp_path / "original", tmp_path / "imported", registry=registry())
+    table = zoo.load(tmp_path / "imported").get_submodule("encoder.embed.positions").table
+    stored = load_file(tmp_path / "original" / "model.safetensors")
+    assert torch.equal(table, stored["model.encoder.embed_positions.weight"])
