@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from families.cases import Case, all_cases
-from families.checkpoints import make_model, save
+from families.checkpoints import make_config, make_model, save
 from families.conformance import Report, compare_outputs, make_truth, registry
 from zoo.errors import ZooError
 from zoo.families import import_folder
@@ -51,6 +51,11 @@ def gpt_neox(**published: Any) -> Case:
 
 def tiny(name: str, **published: Any) -> Case:
     return replace(all_cases()[name], published=published)
+
+
+def inside(name: str, key: str, **stated: Any) -> Case:
+    """A case of which a table of the configuration states these."""
+    return tiny(name, **{key: {**make_config(all_cases()[name]).to_dict()[key], **stated}})
 
 
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 500.0}
@@ -201,6 +206,30 @@ REFUSED = {
     "the same, in a mixture": (
         tiny("granitemoe_swa", rope_parameters={"rope_theta": 500.0, **YARN}),
         "scaled rotary positions are not read",
+    ),
+    "scaled positions of an encoder": (
+        inside("t5gemma", "encoder", rope_parameters={"rope_theta": 500.0, **YARN}),
+        "scaled rotary positions are not read",
+    ),
+    "scaled positions of a decoder": (
+        inside("t5gemma", "decoder", rope_parameters={"rope_theta": 500.0, **YARN}),
+        "scaled rotary positions are not read",
+    ),
+    "a bound of nothing, which is not that there is none": (
+        inside("t5gemma", "decoder", attn_logit_softcapping=0.0),
+        "`softcap` must be greater than 0",
+    ),
+    "an encoder in one direction": (
+        inside("encoder-decoder", "encoder", is_decoder=True),
+        "an encoder that sees no later tokens is not read",
+    ),
+    "slopes that transformers does not compute": (
+        inside("mpt", "attn_config", alibi_bias_max=7),
+        "`alibi_bias_max` must be 8",
+    ),
+    "a choice of experts that transformers does not make": (
+        replace(tiny("phimoe"), config={"num_experts_per_tok": 1}),
+        "`num_experts_per_tok` is 1, and nothing reads it",
     ),
     "a bound of what is normalised before": (
         tiny("olmoe", clip_qkv=3.0),
