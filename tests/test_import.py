@@ -344,6 +344,16 @@ def test_a_quantised_checkpoint(source: Path) -> None:
     assert "`quantization_config` is" in refused(source, at="config.json:")
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_adapter(source: Path, alone: bool) -> None:
+    """transformers applies it to the weights beside it, or to those of the model that it names."""
+    (source / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    if alone:
+        (source / "model.safetensors").rename(source / "adapter_model.safetensors")
+        (source / "config.json").unlink()
+    assert "there is an adapter, which is not read" in refused(source)
+
+
 def test_weights_in_a_file_of_another_name(source: Path) -> None:
     """transformers would read that file, and not the one beside it."""
     shutil.copy(source / "model.safetensors", source / "other.safetensors")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Size, contradiction
+from zoo.layout import Layout, Tensor
 from zoo.slots import Position
 
 if TYPE_CHECKING:
@@ -297,4 +298,37 @@ class Llama3Rotary(Rotary):
             original_length=self.original_length,
             low_freq_factor=self.low_freq_factor,
             high_freq_factor=self.high_freq_factor,
+        )
+
+
+class StoredRotary(Position):
+    """Rotary positions whose frequencies are a tensor of the weights, and not computed: those of
+    ESM-2 were rounded to float16 in its training. Elements k and k + head_dim / 2 are a pair. As
+    all constants are, they are 1 until weights are loaded."""
+
+    rotates: ClassVar[bool] = True
+    site: ClassVar[str] = "rotary"
+
+    @model_validator(mode="after")
+    def _check_width(self) -> Self:
+        if self.head_dim is None or self.head_dim % 2:
+            raise ValueError("rotary positions need a self-attention that states an even head_dim")
+        return self
+
+    def layout(self) -> Layout:
+        pairs = (self.head_dim or 0) // 2
+        weight = Tensor((pairs,), "constant", value=1.0, buffer=True)
+        return Layout({"frequencies": Layout({"weight": weight})})
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.frequencies import StoredFrequencies
+        from zoo_components.modules.rotary import RotaryPositions
+
+        width = self.head_dim or 0
+        return RotaryPositions(
+            width=width,
+            interleaved=False,
+            clockwise=False,
+            frequencies=StoredFrequencies(width=width),
+            magnitude=1.0,
         )

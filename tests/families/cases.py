@@ -44,8 +44,6 @@ class Case:
         untied: whether the head gets weights of its own although the config says that it is tied,
             as in some published checkpoints.
         left: whether it is also given texts with padding on the left.
-        may_lack: tensors that transformers computes, and misses in an export that lacks them, since
-            it saves them under other names.
         features: of a model that listens, the shape of the features of one input in transformers:
             (frames, features), or the reverse if `channels_first`.
         channels_first: which of the two.
@@ -62,7 +60,6 @@ class Case:
     attention: str = "eager"
     untied: bool = False
     left: bool = True
-    may_lack: tuple[str, ...] = ()
     features: tuple[int, int] | None = None
     channels_first: bool = False
     memory: tuple[int, int] | None = None

@@ -167,8 +167,7 @@ def load(case: Case, folder: Path, may_lack: Collection[str] = ()) -> PreTrained
     model, report = cls.from_pretrained(
         folder, attn_implementation=case.attention, output_loading_info=True
     )
-    may_lack = {*may_lack, *case.may_lack}
-    found = {what: sorted(set(names) - may_lack) for what, names in report.items()}
+    found = {what: sorted(set(names) - set(may_lack)) for what, names in report.items()}
     if complaints := {what: names for what, names in found.items() if names}:
         raise ValueError(f"transformers loads {folder} with {complaints}")
     for tensor in (*model.parameters(), *model.buffers()):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from families.cases import Case
-from families.checkpoints import make_model, save
+from families.cases import Case, all_cases
+from families.checkpoints import make_config, make_model, save
 from families.conformance import Report, compare_outputs, make_truth, registry
 from zoo.errors import ZooError
 from zoo.families import import_folder
@@ -49,6 +49,16 @@ def gpt_neox(**published: Any) -> Case:
     return case("gpt_neox", "GPTNeoXForCausalLM", {"rope_parameters": half}, **published)
 
 
+def tiny(name: str, **published: Any) -> Case:
+    return replace(all_cases()[name], published=published)
+
+
+def inside(name: str, key: str, **stated: Any) -> Case:
+    """A case of which a table of the configuration states these."""
+    return tiny(name, **{key: {**make_config(all_cases()[name]).to_dict()[key], **stated}})
+
+
+PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 500.0}
 BART = Case(name="bart", kind="encoder_decoder", model_class="BartForConditionalGeneration")
 
 READ = {
@@ -89,6 +99,18 @@ READ = {
         shrunk={".q.": 0.35},
         published={"dense_act_fn": "silu"},
     ),
+    "a share of the pairs": llama(rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5}),
+    "a share of the pairs, outside": llama(rope_parameters=PROPORTIONAL, partial_rotary_factor=0.5),
+    "a share of the pairs, clockwise": tiny(
+        "nanochat", rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5}
+    ),
+    "another base than that of the frequencies, which are stored": tiny("esm", rope_theta=500.0),
+    "positions counted from another padding": tiny("m2m_100", pad_token_id=7),
+    "a source of which all is padding": tiny("speech_to_text", pad_token_id=0),
+    "a head that is said to be untied": tiny("mt5", tie_word_embeddings=False),
+    "a head that is said to be untied, and is scaled": tiny("umt5", tie_word_embeddings=False),
+    "half of a window": tiny("modernbert", sliding_window=2, local_attention=8),
+    "half of a window, of a decoder": tiny("modernbert-decoder", sliding_window=2),
     "both directions": llama(is_causal=False),
     "both directions, by windows": case(
         "mistral", "MistralForCausalLM", {"sliding_window": 4}, is_causal=False
@@ -164,6 +186,54 @@ REFUSED = {
     "a sum that transformers does not divide by": (
         case("deepseek_v2", "DeepseekV2ForCausalLM", {}, norm_topk_prob=True),
         "`norm_topk_prob` is true, and nothing reads it",
+    ),
+    "a base that is no number": (
+        llama(rope_parameters={"rope_theta": "500.0"}),
+        "'500.0' is no number",
+    ),
+    "a share that is no number": (
+        tiny("phi", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": "0.5"}),
+        "'0.5' is no number",
+    ),
+    "a padding that takes a position away": (
+        tiny("xglm", pad_token_id=2),
+        "`pad_token_id` must be 0 or 1",
+    ),
+    "scaled positions in layers with bases of their own": (
+        tiny("granite_swa", rope_parameters={"rope_theta": 500.0, **YARN}),
+        "scaled rotary positions are not read",
+    ),
+    "the same, in a mixture": (
+        tiny("granitemoe_swa", rope_parameters={"rope_theta": 500.0, **YARN}),
+        "scaled rotary positions are not read",
+    ),
+    "scaled positions of an encoder": (
+        inside("t5gemma", "encoder", rope_parameters={"rope_theta": 500.0, **YARN}),
+        "scaled rotary positions are not read",
+    ),
+    "scaled positions of a decoder": (
+        inside("t5gemma", "decoder", rope_parameters={"rope_theta": 500.0, **YARN}),
+        "scaled rotary positions are not read",
+    ),
+    "a bound of nothing, which is not that there is none": (
+        inside("t5gemma", "decoder", attn_logit_softcapping=0.0),
+        "`softcap` must be greater than 0",
+    ),
+    "an encoder in one direction": (
+        inside("encoder-decoder", "encoder", is_decoder=True),
+        "an encoder that sees no later tokens is not read",
+    ),
+    "slopes that transformers does not compute": (
+        inside("mpt", "attn_config", alibi_bias_max=7),
+        "`alibi_bias_max` must be 8",
+    ),
+    "a choice of experts that transformers does not make": (
+        replace(tiny("phimoe"), config={"num_experts_per_tok": 1}),
+        "`num_experts_per_tok` is 1, and nothing reads it",
+    ),
+    "a bound of what is normalised before": (
+        tiny("olmoe", clip_qkv=3.0),
+        "`clip_qkv` is 3.0, and nothing reads it",
     ),
     "a bound that transformers does not apply": (
         gemma3(attn_logit_softcapping=3.0),

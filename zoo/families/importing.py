@@ -40,6 +40,7 @@ from zoo.weights_file import FILE_NAME, Header, Record
 
 _UNKNOWN = "0" * 64  # stands in the header until a tensor's digest is known
 _TOLERANCE = 1e-5
+_ADAPTER = "adapter_config.json"  # beside weights, too, transformers applies it to them
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,10 @@ def plan_import(
     if not os.path.isdir(source):
         message = "this is not a folder" if os.path.exists(source) else "there is no such folder"
         hint = "name one on this machine, with a config.json; `zoo pull` fetches named models"
+        raise WeightsError(Problem(message, Place(str(source)), hint))
+    if (source / _ADAPTER).is_file():
+        message = f"{_ADAPTER} says that there is an adapter, which is not read"
+        hint = "merge it into the weights of its model first"
         raise WeightsError(Problem(message, Place(str(source)), hint))
     file = read_json(source / CONFIG)
     catalogue = Catalogue(registry)
@@ -246,8 +251,9 @@ def _check_computed(found: Import, reader: Reader) -> None:
         own, tensor = getattr(module, attribute), found.tensors[key]
         stored = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype])
         reader.read(tensor, bytes_of(stored))
+        tolerance = max(_TOLERANCE, torch.finfo(stored.dtype).eps)  # what rounding it has cost
         if own.shape != stored.shape or not torch.allclose(
-            own, stored.float(), rtol=0.0, atol=_TOLERANCE
+            own, stored.float(), rtol=0.0, atol=tolerance
         ):
             message = f"`{key}` is not the table that the model computes as `{table}`"
             problems.append(Problem(message, found.where))

@@ -13,7 +13,7 @@ from zoo.families.config import Config
 from zoo.families.expression import ExpressionError, UnknownNameError, parse
 from zoo.families.family import Family
 from zoo.families.pattern import PREFIX
-from zoo.families.vocabulary import Vocabulary, magnitude
+from zoo.families.vocabulary import Vocabulary, magnitude, number
 
 _MAX_RANGE = 100_000
 
@@ -104,7 +104,10 @@ class Scope(Mapping[str, Any]):
             "index": lambda items, item: items.index(item),
             "sqrt": math.sqrt,
             "log": math.log,
-            **{f.__name__: f for f in (len, int, float, str, min, max, sum, abs, round)},
+            "int": lambda value: int(number(value)),
+            "float": lambda value: float(number(value)),
+            "refuse": _refuse,
+            **{f.__name__: f for f in (len, str, min, max, sum, abs, round)},
         }
 
     def _present(self, name: str) -> bool:
@@ -115,6 +118,10 @@ class Scope(Mapping[str, Any]):
 
 def _or(value: Any, default: Any) -> Any:
     return default if value is None else value
+
+
+def _refuse(reason: str) -> None:
+    raise ExpressionError(reason)
 
 
 def _range(*bounds: int) -> list[int]:

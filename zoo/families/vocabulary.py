@@ -104,10 +104,10 @@ class Vocabulary(BaseModel):
         for scaling in [table for table in (stated, older) if table] or [default or {}]:
             table = self._scaled(scaling, config, by_layers=by_layers)
             base = scaling.get("rope_theta") or config.get("rope_theta") or theta
-            table["base"] = float(base or config.get("default_theta") or 10000.0)
+            table["base"] = float(number(base or config.get("default_theta") or 10000.0))
             share = 1.0 if fraction is None else scaling.get("partial_rotary_factor", fraction)
             if share != 1.0:
-                table["fraction"] = float(share)
+                table["fraction"] = float(number(share))
             if interleaved:
                 table["pairs"] = "interleaved"
             tables.append(table)
@@ -138,6 +138,7 @@ def _settings(scaling: Mapping[str, Any], config: Config, *, by_layers: bool) ->
     outside = None if by_layers else config.get("original_max_position_embeddings")
     original = outside or scaling.get("original_max_position_embeddings")
     settings = {
+        "partial_rotary_factor": config.get("partial_rotary_factor"),
         **scaling,
         "max_position_embeddings": longest,
         "original_max_position_embeddings": original or longest,
@@ -155,6 +156,13 @@ def _settings(scaling: Mapping[str, Any], config: Config, *, by_layers: bool) ->
         for name, value in settings.items()
         if value is not None
     }
+
+
+def number(value: float | str) -> float:
+    """The value, which Python would also read from a string."""
+    if isinstance(value, str):
+        raise TypeError(f"{value!r} is no number")
+    return value
 
 
 def magnitude(factor: float, scale: Any = 1.0) -> float:

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,18 @@ class ProportionalFrequencies(Frequencies):
         frequencies = 1.0 / self.positions_per_radian(positions, dtype) / self.factor
         turned = torch.arange(self.width // 2, device=positions.device) < self.n_turned
         return frequencies.masked_fill(~turned, 0.0)
+
+
+class StoredFrequencies(nn.Module):
+    """A tensor of weight (width / 2,)."""
+
+    def __init__(self, *, width: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.empty(width // 2))
+
+    def forward(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The frequencies, (width / 2,)."""
+        return self.weight.to(dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

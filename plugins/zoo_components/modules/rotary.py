@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from zoo.position import PositionScheme, Rotation
-from zoo_components.modules.frequencies import Frequencies
+from zoo_components.modules.frequencies import Frequencies, StoredFrequencies
 
 
 class RotaryPositions(PositionScheme):
@@ -25,7 +25,7 @@ class RotaryPositions(PositionScheme):
         width: int,
         interleaved: bool,
         clockwise: bool,
-        frequencies: Frequencies,
+        frequencies: Frequencies | StoredFrequencies,
         magnitude: float,
     ) -> None:
         super().__init__()
