@@ -142,9 +142,7 @@ def test_json_has_kinds_and_values() -> None:
         ("encoder", {"causal": True}, "causal, d_model 32"),
     ],
 )
-def test_a_stack_says_whether_it_is_causal(
-    builder: str, values: dict[str, Any], text: str
-) -> None:
+def test_a_stack_says_whether_it_is_causal(builder: str, values: dict[str, Any], text: str) -> None:
     assert told(spec(builder=builder, **{builder: values}))[builder] == text
 
 
