@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -75,6 +76,54 @@ def test_an_output_folder_that_cannot_be(
         r"error: cannot write '.*': \w.*\n +.*help: what was there is untouched", told.err
     )
     assert contents(project) == built
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "build spec.toml -o ''",
+        "build ''",
+        "validate spec.toml ''",
+        "validate spec.toml -d ''",
+        "show ''",
+        "show spec.toml --svg ''",
+        "diff spec.toml ''",
+        "diff '' spec.toml",
+        "schema -o ''",
+        "lock ''",
+        "lock spec.toml -o ''",
+        "load ''",
+        "run '' text",
+        "score ''",
+        "score out -d ''",
+        "train ''",
+        "train recipe.toml -o ''",
+        "import ''",
+        "import out -o ''",
+        "export '' --to hf -o there",
+        "export out --to hf -o ''",
+        "bundle make '' there",
+        "bundle make out ''",
+        "bundle make out there --card ''",
+        "bundle verify ''",
+        "bundle verify out --key ''",
+        "bundle sign '' --key key.pem",
+        "push '' there --license mit",
+        "push out there --license mit -o ''",
+        "pull ''",
+        "verify ''",
+        "rm ''",
+        "lint bert --config ''",
+        "init ''",
+        "--registry '' list",
+    ],
+)
+def test_an_empty_name_is_not_the_working_directory(
+    line: str, built: dict[str, bytes], refused: Refused
+) -> None:
+    assert re.search(
+        r"Invalid value for .*: the (path|name) is empty\n", refused(*shlex.split(line))
+    )
 
 
 def test_a_file_in_the_place_of_a_folder(project: Path, refused: Refused) -> None:

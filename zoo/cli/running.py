@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from zoo.cli.options import complete_models, json_option
+from zoo.cli.options import json_option, model_type
 from zoo.cli.output import print_report
 from zoo.errors import InputError, Place, Problem
 
@@ -32,7 +32,7 @@ GENERATING_OPTIONS = {
 
 
 @click.command()
-@click.argument("model", shell_complete=complete_models)
+@click.argument("model", type=model_type)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option(
     "-n",
