@@ -236,6 +236,8 @@ def show(
         print_report(as_json, flops_data(found, flops), flops_text)
     elif svg is None or as_json:
         print_report(as_json, views.summary_data(found), views.summary_text)
+    else:
+        click.echo(svg)
 
 
 @click.command()
@@ -282,6 +284,7 @@ def schema(layers: Layers, what: str, output: Path | None) -> None:
         sys.stdout.write(text)
     else:
         write_text(output, text)
+        click.echo(output)
 
 
 @click.command("list")
