@@ -175,7 +175,7 @@ def test_build_on_meta_writes_nothing(command: Zoo, project: Path) -> None:
         (["--dtype", "int8"], "--dtype"),
         (["--device", "nowhere"], "the device `nowhere` cannot be used"),
         (["--device", "cuda:99"], "the device `cuda:99` cannot be used"),
-        (["-o", "tiny.toml"], "cannot write 'tiny.toml/model.safetensors'"),
+        (["-o", "tiny.toml"], "cannot write `tiny.toml/model.safetensors`"),
         (["--nothing"], "No such option"),
     ],
 )

@@ -74,7 +74,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     the folder holds is left out, and told.
     """
     from zoo.atomic import write_text
-    from zoo.errors import Problem
+    from zoo.errors import Problem, quoted
     from zoo.found_weights import find_weights
     from zoo.store.files import Store, StoreError
     from zoo.store.pushing import push
@@ -84,7 +84,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     weights = find_weights(model, registry).path
     if weights.name not in (FILE_NAME, INDEX_NAME):
         hint = f"`zoo bundle make {weights} DIR` makes one of it"
-        raise StoreError(Problem(f"{str(weights)!r} is not the folder of a model", help=hint))
+        raise StoreError(Problem(f"{quoted(weights)} is not the folder of a model", help=hint))
     store = Store.default()
     shown = partial(_written, address)
     pushed = push(
