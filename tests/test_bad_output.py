@@ -142,8 +142,8 @@ def test_a_name_of_another_format(
     (project / "spec.toml").write_text(spec())
     told = refused("build", "spec.toml", "-o", f"out/{name}", *shards)
     assert f"`out/{name}` would not be a {Path(name).suffix} file" in told
-    file = "" if shards else "'out/x.safetensors', or "
-    assert f"help: write {file}'out/x', a folder" in told
+    file = "" if shards else "`out/x.safetensors`, or "
+    assert f"help: write {file}`out/x`, a folder" in told
     model = zoo.build("spec.toml")
     with pytest.raises(WeightsError, match=f"`{name}` would not be a"):
         zoo.save(model, name)
