@@ -406,6 +406,32 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         spec('ffn = "mlp«»', "dropout = 0.1"),
         [("not TOML: the string is not closed on its line",)],
     ),
+    "a table between braces over several lines": (
+        spec("ffn = {«»", '  kind = "mlp",', "}"),
+        [
+            (
+                "not TOML: the inline table is not closed on its line",
+                "help: write it on one line, or its keys below a `[head]`",
+            )
+        ],
+    ),
+    "curly quotes": (
+        spec("ffn = «\u201c»mlp\u201d"),
+        [("not TOML: invalid value", 'help: write straight quotes: `"`')],
+    ),
+    "a Cyrillic letter": (
+        spec("dropo«\u0443»t = 0.1"),
+        [
+            (
+                "not TOML: expected '=' after a key in a key/value pair",
+                "help: this is U+0443, cyrillic small letter u; it can stand between quotes only",
+            )
+        ],
+    ),
+    "a builder that is misspelled": (
+        spec(without="builder").replace("source_vocab", '«bulder» = "decoder"\nsource_vocab'),
+        [("the key `builder` is missing", "help: did you mean `builder`?")],
+    ),
     "several lines that are not TOML": (
         spec('ffn «"»mlp"', "dropout = «.»1", "causal = «y»es"),
         [

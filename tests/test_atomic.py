@@ -164,7 +164,7 @@ def test_on_a_full_disk_the_old_model_is_whole(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == 4 * "error: cannot write 'model.safetensors': File too large\n"
+    assert done.stdout == 4 * "error: cannot write `model.safetensors`: File too large\n"
 
 
 def test_a_folder_is_not_overwritten(tmp_path: Path) -> None:

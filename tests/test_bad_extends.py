@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from trials import Refused, spec
 
+import zoo
+from zoo.cli import run
+
 
 def test_keys_of_two_files_that_contradict(refused: Refused, project: Path) -> None:
     (project / "base.toml").write_text(spec())
@@ -90,3 +93,20 @@ def test_extends_follows_no_link(refused: Refused, project: Path) -> None:
     assert "`base.toml` is a link, which `extends` does not follow" in refused(
         "validate", "spec.toml"
     )
+
+
+def test_a_model_with_the_name_of_its_parent_does_not_take_its_folder(
+    refused: Refused, project: Path
+) -> None:
+    (project / "base.toml").write_text(spec())
+    (project / "child.toml").write_text('extends = "base"\nn_layers = 3\n')
+    assert run(["build", "base.toml"]) == 0
+    assert refused("build", "child.toml") == (
+        "base.toml:2:8: error: `bad` is the name of a spec that this one extends\n"
+        '    2 | name = "bad"\n'
+        "      |        ^^^^^\n"
+        "      = help: state a `name` in `child.toml`, or a folder: `-o DIR`\n"
+    )
+    assert run(["build", "child.toml", "--device", "meta"]) == 0
+    assert run(["build", "child.toml", "-o", "child"]) == 0
+    assert zoo.load("child").spec.to_dict()["decoder"]["n_layers"] == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -72,16 +73,64 @@ def test_an_output_folder_that_cannot_be(
     told = capsys.readouterr()
     assert told.out == ""
     assert re.match(
-        r"error: cannot write '.*': \w.*\n +.*help: what was there is untouched", told.err
+        r"error: cannot write `.*`: \w.*\n +.*help: what was there is untouched", told.err
     )
     assert contents(project) == built
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "build spec.toml -o ''",
+        "build ''",
+        "validate spec.toml ''",
+        "validate spec.toml -d ''",
+        "show ''",
+        "show spec.toml --svg ''",
+        "diff spec.toml ''",
+        "diff '' spec.toml",
+        "schema -o ''",
+        "lock ''",
+        "lock spec.toml -o ''",
+        "load ''",
+        "run '' text",
+        "score ''",
+        "score out -d ''",
+        "train ''",
+        "train recipe.toml -o ''",
+        "import ''",
+        "import out -o ''",
+        "export '' --to hf -o there",
+        "export out --to hf -o ''",
+        "bundle make '' there",
+        "bundle make out ''",
+        "bundle make out there --card ''",
+        "bundle verify ''",
+        "bundle verify out --key ''",
+        "bundle sign '' --key key.pem",
+        "push '' there --license mit",
+        "push out there --license mit -o ''",
+        "pull ''",
+        "verify ''",
+        "rm ''",
+        "lint bert --config ''",
+        "init ''",
+        "--registry '' list",
+    ],
+)
+def test_an_empty_name_is_not_the_working_directory(
+    line: str, built: dict[str, bytes], refused: Refused
+) -> None:
+    assert re.search(
+        r"Invalid value for .*: the (path|name) is empty\n", refused(*shlex.split(line))
+    )
 
 
 def test_a_file_in_the_place_of_a_folder(project: Path, refused: Refused) -> None:
     (project / "spec.toml").write_text(spec())
     for output in ("spec.toml", "spec.toml/deeper"):
         told = refused("build", "spec.toml", "-o", output)
-        assert f"'{output}/model.safetensors': a file has the name of 'spec.toml'\n" in told
+        assert f"`{output}/model.safetensors`: a file has the name of `spec.toml`\n" in told
 
 
 @pytest.mark.parametrize("name", ["x.pt", "x.PTH", "x.bin", "x.ckpt", "x.h5", "x.onnx", "x.gguf"])
@@ -92,11 +141,11 @@ def test_a_name_of_another_format(
     """It would be a folder, which no program that reads such files could read."""
     (project / "spec.toml").write_text(spec())
     told = refused("build", "spec.toml", "-o", f"out/{name}", *shards)
-    assert f"'out/{name}' would not be a {Path(name).suffix} file" in told
-    file = "" if shards else "'out/x.safetensors', or "
-    assert f"help: write {file}'out/x', a folder" in told
+    assert f"`out/{name}` would not be a {Path(name).suffix} file" in told
+    file = "" if shards else "`out/x.safetensors`, or "
+    assert f"help: write {file}`out/x`, a folder" in told
     model = zoo.build("spec.toml")
-    with pytest.raises(WeightsError, match=f"'{name}' would not be a"):
+    with pytest.raises(WeightsError, match=f"`{name}` would not be a"):
         zoo.save(model, name)
     assert not Path(name).exists()
 
@@ -131,8 +180,8 @@ def test_a_folder_named_as_a_file(
     told = refused(*FOLDERS[command], name)
     suffix = Path(name).suffix
     what = "be a folder: " if suffix == ".safetensors" else f"not be a {suffix} file: "
-    assert f"'{name}' would {what}" in told
-    assert f"help: write '{Path(name).with_suffix('')}'" in told
+    assert f"`{name}` would {what}" in told
+    assert f"help: write `{Path(name).with_suffix('')}`" in told
 
 
 def test_an_ending_in_capitals_is_that_of_a_file(project: Path) -> None:
@@ -146,7 +195,7 @@ def test_a_folder_in_the_place_of_a_weights_file(project: Path, refused: Refused
     model = zoo.build(spec())
     zoo.save(model, "saved")
     (project / "x.safetensors").mkdir()
-    assert "'x.safetensors' would be a folder" in refused(
+    assert "`x.safetensors` would be a folder" in refused(
         "bundle", "make", "saved", "x.safetensors"
     )
     with pytest.raises(zoo.ZooError, match="Is a directory"):

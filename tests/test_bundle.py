@@ -150,7 +150,7 @@ def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(bundle: Path, s
 def test_a_folder_without_what_is_asked_of_it(saved: Path) -> None:
     """A bundle that lacks the tokenizer that was named would be found out by who gets it."""
     Path("empty").mkdir()
-    with pytest.raises(zoo.ZooError, match="nothing in 'empty' belongs to a model"):
+    with pytest.raises(zoo.ZooError, match="nothing in `empty` belongs to a model"):
         write_bundle(
             saved,
             Path("other"),

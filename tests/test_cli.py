@@ -175,7 +175,7 @@ def test_build_on_meta_writes_nothing(command: Zoo, project: Path) -> None:
         (["--dtype", "int8"], "--dtype"),
         (["--device", "nowhere"], "the device `nowhere` cannot be used"),
         (["--device", "cuda:99"], "the device `cuda:99` cannot be used"),
-        (["-o", "tiny.toml"], "cannot write 'tiny.toml/model.safetensors'"),
+        (["-o", "tiny.toml"], "cannot write `tiny.toml/model.safetensors`"),
         (["--nothing"], "No such option"),
     ],
 )
@@ -440,6 +440,9 @@ def test_one_thing_is_no_plural(number: int, text: str) -> None:
 
 # --- list -----------------------------------------------------------------------------------------
 
+ROOT = Path(__file__).parent.parent
+IN_REGISTRY, IN_CATALOG = f"models of {ROOT / 'registry.toml'}", f"models of {ROOT / 'models'}"
+
 
 def listed(out: str) -> dict[str, list[str]]:
     """The names below each heading."""
@@ -459,18 +462,33 @@ def test_list(command: Zoo) -> None:
         listed(command("list", "components")[1]),
     )
     assert everything == models | components
-    assert set(models) == {"models"}
-    assert {"vaswani-base", "gpt2", "llama-3-8b"} <= set(models["models"])
+    assert set(models) == {IN_REGISTRY, IN_CATALOG}
+    assert {"vaswani-base", "gpt2", "llama-3-8b"} <= set(models[IN_REGISTRY])
+    assert {"gpt2.openai", "bert-base.uncased"} <= set(models[IN_CATALOG])
     assert components.keys() >= {"builder", "block", "attention", "ffn", "norm", "position", "head"}
     assert {"mlp", "glu"} <= set(components["ffn"])
+
+
+def test_files_of_models_are_below_the_registry_that_names_them(
+    command: Zoo, project: Path
+) -> None:
+    (project / "registry.toml").write_text('format = 1\n[models]\nown = "tiny.toml"\n')
+    out = command("list", "models", "own")[1] + command("list", "models", "gpt2*")[1]
+    for line in out.splitlines():
+        if line.startswith("models of "):
+            below = Path(line.removeprefix("models of "))
+            below = below.parent if below.suffix == ".toml" else below
+        elif line:
+            assert (below / line.split()[1]).is_file()
+    assert out.startswith("models of registry.toml\n  own  tiny.toml\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
         (["components", "layer_*"], {"norm": ["layer_norm"]}),
-        (["models", "llama-3-*b"], {"models": ["llama-3-8b", "llama-3-70b"]}),
-        (["vaswani-b[ai]*"], {"models": ["vaswani-base", "vaswani-big"]}),
+        (["models", "llama-3-*b"], {IN_REGISTRY: ["llama-3-8b", "llama-3-70b"]}),
+        (["vaswani-b[ai]*"], {IN_REGISTRY: ["vaswani-base", "vaswani-big"]}),
         (["mlp"], {"ffn": ["mlp"]}),
         (["components", "emb*"], {"embedding": ["tokens", "vectors", "conv_frontend"]}),
     ],

@@ -173,6 +173,12 @@ def test_what_goes_in_is_named_below_each_stack() -> None:
     assert (texts.count("ids"), texts.count("vectors")) == (0, 2)  # the input, and the kind
 
 
+def test_layers_say_whether_they_are_causal() -> None:
+    assert drawn(SMALL).texts.count("causal") == 1
+    assert drawn(SMALL.replace("decoder", "encoder")).texts.count("causal") == 0
+    assert Drawing(to_svg(zoo.read_spec("vaswani-base"))).texts.count("causal") == 1
+
+
 def test_memory_goes_from_the_top_of_the_encoder_to_each_cross_attention() -> None:
     drawing = Drawing(to_svg(zoo.read_spec("vaswani-base")))
     (line,) = drawing.lines("memory")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -113,7 +114,9 @@ def test_show_writes_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file = tmp_path / "gpt2.svg"
     assert run(["show", "gpt2", "--svg", str(file)]) == 0
     assert file.read_text() == to_svg(zoo.read_spec("gpt2"))
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == f"{file}\n"
+    assert run(["show", "gpt2", "--svg", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "gpt2"
 
 
 def test_a_picture_that_cannot_be_written_is_a_clear_error(

@@ -55,6 +55,9 @@ def test_another_spec_is_refused(locked: Path, capsys: pytest.CaptureFixture[str
     Path("spec.toml").write_text(SPEC.replace("d_ff = 8", "d_ff = 16"))
     told = failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
     assert "zoo.lock: error: the spec's digest is `sha256:" in told
+    assert told.endswith(
+        "help: restore what the lock names; or, if the change is meant, `zoo lock` writes it anew\n"
+    )
     assert not Path("out").exists()
     assert run(["build", "spec.toml", "-o", "out"]) == 0
 
@@ -73,7 +76,7 @@ def test_every_difference_is_told(locked: Path, capsys: pytest.CaptureFixture[st
     text = other(read_lock(locked), name="x", zoo="9.9", torch="1.0", plugins=plugins)
     Path(LOCK_NAME).write_text(text)
     told = failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
-    assert told.count("error:") == 5
+    assert (told.count("error:"), told.count("help:")) == (5, 1)
     for part in (
         f"the zoo's version is `{zoo.__version__}`; the lock says `9.9`",
         "the lock says `1.0`",
@@ -94,7 +97,9 @@ def test_a_bundle_is_loaded_with_what_it_was_made_with(
     folder = Path("bundle")
     (folder / LOCK_NAME).write_text(other(read_lock(folder), torch="1.0"))
     assert run(["load", "bundle"]) == 0
-    assert "torch's version is" in failure(capsys, "load", "bundle", "--locked")
+    told = failure(capsys, "load", "bundle", "--locked")
+    assert "torch's version is" in told
+    assert told.endswith("if the change is meant, leave out `--locked`\n")
 
 
 def test_without_a_lock(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:

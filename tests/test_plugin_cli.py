@@ -88,7 +88,7 @@ def test_init_overwrites_nothing(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     message = refused("init", cwd=tmp_path)
-    assert f"'{name}' is there already" in message
+    assert f"`{name}` is there already" in message
 
 
 def test_init_in_a_folder_of_a_name_that_is_too_long(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_init_in_a_folder_of_a_name_that_is_too_long(tmp_path: Path) -> None:
 
 def test_init_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "cannot write 'file/registry.toml'" in refused("init", "file", cwd=tmp_path)
+    assert "cannot write `file/registry.toml`" in refused("init", "file", cwd=tmp_path)
 
 
 # --- plugin new ---------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_new_leaves_a_table_alone_that_has_no_lines(text: str, tmp_path: Path) -
         (("ffn", "Mine"), "names are made of lower-case letters"),
         (("ffn", "../mine"), "`../mine` is not a valid name"),
         (("ffn", "mlp"), "ffn `mlp` is registered already"),
-        (("ffn", "there"), "'plugins/there.py' is there already"),
+        (("ffn", "there"), "`plugins/there.py` is there already"),
     ],
 )
 def test_new_refuses(arguments: tuple[str, str], message: str, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ REFUSALS = {
     "no such tokenizer": (
         ('kind = "bpe"', 'kind = "files"\nsource = "none.json"'),
         ("", ""),
-        "none.json' cannot be read",
+        "none.json` cannot be read",
     ),
     "no tokenizer": (
         ('kind = "bpe"', 'kind = "files"\nsource = "model.toml"'),
@@ -236,8 +236,8 @@ def test_validating_tells_at_once_all_that_a_recipe_names_and_is_not_there(proje
     assert (status, out.split(":")[0]) == (2, "model.toml")
     for place, message in {
         "recipe.toml:3:9": "`modell.toml` does not exist",
-        "recipe.toml:7:9": "the data file 'toi.tsv' cannot be read",
-        "recipe.toml:8:9": "the data file 'no.tsv' cannot be read",
+        "recipe.toml:7:9": "the data file `toi.tsv` cannot be read",
+        "recipe.toml:8:9": "the data file `no.tsv` cannot be read",
         "wrong.toml:22:1": "unknown key `stepps`",
     }.items():
         assert f"{place}: error: {message}" in err
@@ -272,12 +272,12 @@ def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None
     (project / "out").mkdir()
     (project / "out" / "thesis.txt").write_text("mine")
     told = refused("train", "recipe.toml", "-o", "out")
-    assert "'out' is there already, and not empty" in told
+    assert "`out` is there already, and not empty" in told
     assert "help: `--resume` goes on" in told
     (project / "out" / "model.safetensors").write_text("a model, from which nothing goes on")
     assert "help: `-o` names another folder" in refused("train", "recipe.toml", "-o", "out")
     told = refused("train", "recipe.toml", "-o", "out/thesis.txt")
-    assert "'out/thesis.txt' is there already, and a file\n" in told
+    assert "`out/thesis.txt` is there already, and a file\n" in told
     assert "help: `-o` names another folder" in told
 
 

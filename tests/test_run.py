@@ -235,7 +235,7 @@ def test_classes_have_the_names_that_their_checkpoint_gave_them(
 def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str]) -> None:
     decoder, pair, mlm = (str(saved / name) for name in ("decoder", "pair", "mlm"))
     assert "holds no tokenizer.json" in refused("run", decoder, "some text")
-    assert "id 10 in sequence 0 is outside" in refused("run", decoder, "10")
+    assert "id 10 is outside" in refused("run", decoder, "10")
     assert "the text is empty" in refused("run", decoder, "")
     for option in (("--beams", "2"), ("-n", "4"), ("--sample",), ("--eos", "1")):
         assert "mlm generates no text" in refused("run", mlm, "3 4", *option)
@@ -301,8 +301,57 @@ def test_lines_of_the_standard_input(
     given(b"ich\nein\n\xff\n")
     assert run(["run", folder, "-n", "5"]) == 2
     told = capsys.readouterr()
-    assert "line 3 of the standard input is not UTF-8" in told.err
+    assert "standard input:3: error: this line is not UTF-8" in told.err
     assert len(told.out.splitlines()) == 2  # what was read before it
+    folder = with_words("decoder")
+    given(b"ich\nein\nbier\n\n")
+    assert run(["run", folder, "-n", "5"]) == 2
+    assert "standard input:4: error: the text is empty" in capsys.readouterr().err
+
+
+def test_a_blank_line_is_translated_to_one(
+    with_words: Callable[[str], str],
+    saved: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A line out for each line in; a translator is not asked to invent one."""
+    folder = with_words("pair")
+    given = io.TextIOWrapper(io.BytesIO(b"ich\n\n \t\nein bier\n"))
+    monkeypatch.setattr(sys, "stdin", given)
+    alone = [said(capsys, folder, text, "-n", "5") for text in ("ich", "ein bier")]
+    assert said(capsys, folder, "-n", "5") == f"{alone[0]}\n\n{alone[1]}"
+    told = {"task": "translate", "text": "", "ids": [], "score": 0.0, "ended": "eos"}
+    assert reported(capsys, folder, "") == told
+    assert reported(capsys, str(saved / "pair"), " ", "--start", "0") == told
+    assert list(zoo.TextModel.load(folder).stream(" ")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "options", "told"),
+    [
+        ("decoder", "3\n\n", (), "2: error: the text is empty"),
+        ("decoder", "3\n3 10\n", (), "2: error: text: id 10 is outside"),
+        ("decoder", "3\nx\n", (), "2: error: the model's folder holds no tokenizer.json"),
+        ("pair", "3\n\n3 99\n", ("--start", "0"), "3: error: text: id 99 is outside"),
+        ("mlm", "3 2\n3 4\n", ("--mask-id", "2"), "2: error: the text holds no masked token"),
+        ("classes", "3\n3\n99\n", (), "3: error: text: id 99 is outside"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_told_with_its_number(
+    saved: Path,
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    lines: str,
+    options: tuple[str, ...],
+    told: str,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    assert f"standard input:{told}" in refused("run", str(saved / name), *options)
+    text = told[1:]
+    texts = lines.removesuffix("\n").split("\n")
+    assert f"text {told[0]}{text}" in refused("run", str(saved / name), *texts, *options)
 
 
 def test_texts_in_python(with_words: Callable[[str], str]) -> None:

@@ -251,6 +251,7 @@ def test_the_command_prints_or_writes_the_schema(
     file = tmp_path / "zoo.schema.json"
     assert run(["schema", "-o", str(file)]) == 0
     assert file.read_text() == printed
+    assert capsys.readouterr().out == f"{file}\n"
     assert run(["schema", "-o", str(file / "below")]) == 2
     assert "cannot write" in capsys.readouterr().err
     assert file.read_text() == printed

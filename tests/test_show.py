@@ -141,12 +141,27 @@ def test_json_has_kinds_and_values() -> None:
 
 
 @pytest.mark.parametrize(
+    ("builder", "values", "text"),
+    [
+        ("decoder", {}, "causal, d_model 32"),
+        ("encoder", {}, "d_model 32"),
+        ("decoder", {"causal": False}, "d_model 32, causal false"),
+        ("encoder", {"causal": True}, "causal, d_model 32"),
+    ],
+)
+def test_a_stack_says_whether_it_is_causal(builder: str, values: dict[str, Any], text: str) -> None:
+    assert told(spec(builder=builder, **{builder: values}))[builder] == text
+
+
+@pytest.mark.parametrize(
     ("values", "text", "left"),
     [
         ({"n_heads": 64, "v_head_dim": 64}, "64 heads of 128", ["v_head_dim"]),
         ({"n_heads": 64, "v_head_dim": 64}, "64 heads of 64", []),
         ({"q_rank": 512, "kv_rank": 512}, "8 heads, kv_rank 512", ["q_rank"]),
         ({"bias": True}, "True", ["bias"]),
+        ({"causal": True}, "causal", []),
+        ({"causal": False}, "causal", ["causal"]),
         ({"scale": 5.0}, "15.0 or 5", ["scale"]),
         ({"activation": "gelu"}, "gelu_tanh", ["activation"]),
     ],

@@ -229,7 +229,7 @@ def test_where_the_store_can_be_put_is_told(
     register(project, "small.v1", entry(LOCAL, bundle()))
     monkeypatch.setenv("ZOO_HOME", "/proc/zoo")  # where nobody can make anything
     told = refused("pull", "small.v1")
-    assert "the store '/proc/zoo' cannot be written" in told
+    assert "the store `/proc/zoo` cannot be written" in told
     assert "`ZOO_HOME` names another folder" in told
 
 
@@ -811,7 +811,7 @@ def test_the_store_tells_what_is_in_it(
     assert f"small.v1@{model['version']}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["../models/small.v1", "/etc/passwd", "small/v1", ".", "", "a\0b"])
+@pytest.mark.parametrize("name", ["../models/small.v1", "/etc/passwd", "small/v1", ".", "a\0b"])
 def test_a_name_is_no_path(name: str, published: Path, refused: Refused) -> None:
     assert "there is no published model" in refused("pull", name)
 

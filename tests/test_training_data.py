@@ -118,7 +118,7 @@ def test_of_many_bad_lines_the_first_are_told_and_the_others_counted(tmp_path: P
 def test_parallel_files_of_different_lengths(tmp_path: Path, de: str, en: str, short: str) -> None:
     (tmp_path / "a.de").write_text(de)
     (tmp_path / "a.en").write_text(en)
-    with pytest.raises(TrainingError, match=rf"{short}', which ends before it"):
+    with pytest.raises(TrainingError, match=rf"{short}`, which ends before it"):
         read_data(Parallel(train=Files(source="a.de", target="a.en")), tmp_path, 0)
 
 

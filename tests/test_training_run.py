@@ -205,7 +205,7 @@ def test_a_damaged_checkpoint_is_told(toy: Toy, tmp_path: Path) -> None:
     toy()
     (file,) = checkpoints(tmp_path / "out" / "checkpoints")[-1].glob("*.safetensors")
     os.truncate(file, file.stat().st_size - 1)
-    with pytest.raises(zoo.TrainingError, match=r"step-00000012' cannot be read"):
+    with pytest.raises(zoo.TrainingError, match=r"step-00000012` cannot be read"):
         toy(resume=True)
 
 

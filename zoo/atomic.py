@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from zoo.errors import Problem, ZooError
+from zoo.errors import Problem, ZooError, quoted
 
 _NO_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
 """What file systems say that cannot sync folders."""
@@ -59,7 +59,7 @@ def remove_file(path: Path) -> None:
         path.unlink(missing_ok=True)
         sync(path.parent)
     except OSError as error:
-        raise ZooError(f"cannot remove {str(path)!r}: {error.strerror}") from None
+        raise ZooError(f"cannot remove {quoted(path)}: {error.strerror}") from None
 
 
 @contextmanager
@@ -96,7 +96,9 @@ def _inside_new_folders(path: Path, target: Path) -> Generator[None]:
     try:
         for folder in reversed(target.parents):
             if folder.is_file():
-                raise NotADirectoryError(errno.ENOTDIR, f"a file has the name of {folder.name!r}")
+                raise NotADirectoryError(
+                    errno.ENOTDIR, f"a file has the name of {quoted(folder.name)}"
+                )
             if not folder.is_dir():
                 with contextlib.suppress(FileExistsError):  # somebody else makes it meanwhile
                     folder.mkdir()
@@ -117,12 +119,12 @@ def _inside_new_folders(path: Path, target: Path) -> Generator[None]:
 
 
 def _not_written(path: Path, error: OSError) -> ZooError:
-    message = f"cannot write {str(path)!r}: {error.strerror or error}"
+    message = f"cannot write {quoted(path)}: {error.strerror or error}"
     return ZooError(Problem(message, help="what was there is untouched"))
 
 
 def _not_settled(path: Path, error: OSError) -> ZooError:
-    message = f"{str(path)!r} is written, but the disk says: {error.strerror}"
+    message = f"{quoted(path)} is written, but the disk says: {error.strerror}"
     return ZooError(Problem(message, help="it may be gone after a power failure: write it again"))
 
 

@@ -239,7 +239,7 @@ def write_bundle(
         beside = companions if companions is not None else weights.path.parent
         names = find_files(beside, BESIDES)
         if companions is not None and not names:
-            raise WeightsError(f"nothing in {str(companions)!r} belongs to a model")
+            raise WeightsError(f"nothing in {quoted(companions)} belongs to a model")
         for name in names:
             make_folder((new / name).parent)
             copy_synced(beside / name, new / name)

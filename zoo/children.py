@@ -58,8 +58,8 @@ def distinctive_values(component: Component) -> dict[str, Any]:
 
 
 def untold(values: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The values that do not stand in a text: neither with their names nor, but for booleans, as a
-    word. A word of the text tells one value."""
+    """The values that do not stand in a text: neither with their names nor as a word. A word of the
+    text tells one value; of booleans, the name tells what is true."""
     named = {name for name, value in values.items() if f"{name} {value}" in text}
     words = Counter(re.findall(r"[\w.]+", text))
     words.subtract(str(values[name]) for name in named)
@@ -67,8 +67,9 @@ def untold(values: Mapping[str, Any], text: str) -> dict[str, Any]:
     for name, value in values.items():
         if name in named:
             continue
-        if not isinstance(value, bool) and words[str(value)] > 0:
-            words[str(value)] -= 1
+        word = str(value) if not isinstance(value, bool) else name if value else ""
+        if words[word] > 0:
+            words[word] -= 1
         else:
             left[name] = value
     return left

@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 MAX_SHOWN = 50  # problems of one error that are printed; the rest is counted
@@ -223,8 +223,11 @@ def allowed(known: Iterable[str]) -> str:
     return "allowed here: " + ", ".join(f"`{known}`" for known in names[:40]) + more
 
 
-def quoted(name: object, most: int = 80) -> str:
-    """`name` for a message, cut when it is longer than `most`."""
+def quoted(name: object, most: int | None = None) -> str:
+    """`name` for a message, cut when it is longer than `most`: unless given, 80 characters, and 500
+    of a path."""
+    if most is None:
+        most = 500 if isinstance(name, PurePath) else 80
     text = printable(str(name)[: most + 1])
     return f"`{text if len(text) <= most else text[: most - 3] + '...'}`"
 

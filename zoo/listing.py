@@ -106,13 +106,16 @@ def _nothing(registry: Registry, what: str | None, pattern: str) -> Problem:
 
 
 def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
-    """One line a name, under a heading a slot: what a component is, or where a model is."""
+    """One line a name: what a component is, under a heading for its slot; which file a model is,
+    under one for the registry or the folder that it is named from."""
     lines: list[str] = []
     heading = None
     for group, rows in data.items():
         width = max((len(row["name"]) for row in rows), default=0)
+        if group == "models":
+            rows = sorted(rows, key=lambda row: row["registry"])
         for row in rows:
-            if heading != (heading := row.get("slot", group)):
+            if heading != (heading := row.get("slot") or f"{group} of {row['registry']}"):
                 lines += ["", heading] if lines else [heading]
             told = row.get("summary") or row["target"]
             lines.append(f"  {row['name']:<{width}}  {told}")

@@ -238,5 +238,8 @@ def check_locked(spec: ModelSpec, folder: Path) -> None:
         WeightsError: there is no lock, or something differs; every difference is told.
     """
     place = Place(str(folder / LOCK_NAME))
-    if problems := list(differences(read_lock(folder), lock_of(spec), place)):
-        raise WeightsError(problems)
+    lock = read_lock(folder)
+    if problems := list(differences(lock, lock_of(spec), place)):
+        meant = "`zoo lock` writes it anew" if lock.content is None else "leave out `--locked`"
+        help_ = f"restore what the lock names; or, if the change is meant, {meant}"
+        raise WeightsError([*problems[:-1], problems[-1]._replace(help=help_)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zoo.errors import Problem, WeightsError
+from zoo.errors import Problem, WeightsError, quoted
 from zoo.weights_file import is_file_name
 
 OTHER_FORMATS = frozenset(
@@ -30,14 +30,14 @@ def check_output_name(path: Path, *, folder: bool) -> None:
             or as a weights file, and must be a folder.
     """
     if folder and is_file_name(path):
-        message = f"{str(path)!r} would be a folder: more than one file is written"
-        raise WeightsError(Problem(message, help=f"write {str(path.with_suffix(''))!r}"))
+        message = f"{quoted(path)} would be a folder: more than one file is written"
+        raise WeightsError(Problem(message, help=f"write {quoted(path.with_suffix(''))}"))
     if path.suffix.lower() not in OTHER_FORMATS or path.is_dir():
         return
-    file = "" if folder else f"{str(path.with_suffix('.safetensors'))!r}, or "
+    file = "" if folder else f"{quoted(path.with_suffix('.safetensors'))}, or "
     raise WeightsError(
         Problem(
-            f"{str(path)!r} would not be a {path.suffix} file: weights are written as safetensors",
-            help=f"write {file}{str(path.with_suffix(''))!r}, a folder",
+            f"{quoted(path)} would not be a {path.suffix} file: weights are written as safetensors",
+            help=f"write {file}{quoted(path.with_suffix(''))}, a folder",
         )
     )

@@ -90,7 +90,11 @@ class _Resolver:
         entry = self.root.entries.get(key)
         if entry is None:
             hint = f"add `{key} = {FORMAT if key == 'format' else '...'}` at the top"
-            self.findings.add(Problem(f"the key `{key}` is missing", self.root.place(), hint))
+            place = self.root.place()
+            # Without a builder nothing reads the other keys, and a typo would not be told.
+            if key == "builder" and (near := nearest(key, self.root.entries)):
+                hint, place = f"did you mean `{key}`?", self.root.entries[near].place(value=False)
+            self.findings.add(Problem(f"the key `{key}` is missing", place, hint))
             return None
         self.usage.use(entry)
         value = entry.value if isinstance(entry, Leaf) else {}

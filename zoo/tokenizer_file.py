@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, Problem, WeightsError, quoted
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -25,7 +25,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        message = f"the tokenizer {str(path)!r} cannot be read: {error}"
+        message = f"the tokenizer {quoted(path)} cannot be read: {error}"
         raise WeightsError(message) from None
     try:
         tokenizer = tokenizers.Tokenizer.from_str(text)

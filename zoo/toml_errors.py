@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import unicodedata
 from typing import TYPE_CHECKING
 
 from zoo.errors import Problem, SpecError, dotted, in_order, quoted
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 MAX_SYNTAX_ERRORS = 20
 _TWICE = re.compile("Cannot|Duplicate")  # how tomllib's messages of keys written twice begin
 _DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")  # more than Python converts
+_CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
+_NO_KEY = "invalid initial character for a key part"
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -86,12 +89,26 @@ def _syntax_problem(document: Document, message: str) -> tuple[Problem, int | No
     line, column = int(found[1]), int(found[2])
     place = document.at(line, column)
     rest = (place.quote or "")[column - 1 :]
-    hint = None
+    hint = _character_hint(rest[:1])
     if what == "invalid value":
-        hint = _value_hint(rest)
+        hint = hint or _value_hint(rest)
+    elif "{" in (place.quote or "") and what == _NO_KEY and rest.strip()[:1] in ("", "#"):
+        hint = "write it on one line, or its keys below a `[head]`"
+        # What follows would be told of as if it stood alone.
+        return Problem("not TOML: the inline table is not closed on its line", place, hint), None
     elif what == "illegal character '\\n'":
         what = "the string is not closed on its line"
     return Problem(f"not TOML: {what}", place, hint), line
+
+
+def _character_hint(character: str) -> str | None:
+    """What a character is that looks like another, or that only text between quotes may hold."""
+    if character in _CURLY:
+        return 'write straight quotes: `"`'
+    if character and not character.isascii() and character.isprintable():
+        name = unicodedata.name(character, "a character of no name")
+        return f"this is U+{ord(character):04X}, {name.lower()}; it can stand between quotes only"
+    return None
 
 
 def _value_hint(rest: str) -> str | None:

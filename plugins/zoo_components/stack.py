@@ -292,7 +292,9 @@ class Stack(Component):
         if self.output_width != self.d_model:
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
         return Layout(
-            {name: p for name, p in parts.items() if p.size}, generates=not self.not_incremental
+            {name: p for name, p in parts.items() if p.size},
+            label="causal" if self.causal else "",
+            generates=not self.not_incremental,
         )
 
     def _layer_list(self) -> LayerList:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 import zoo
+from zoo.cli.options import path_type
 from zoo.errors import ZooError, nearest
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Commands(click.Group):
 @click.version_option(zoo.__version__, prog_name="zoo")
 @click.option(
     "--registry",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="A further registry.toml, over those of the user and the working directory.",
 )
 @click.option(

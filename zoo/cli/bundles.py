@@ -12,10 +12,11 @@ import click
 
 from zoo.cli.options import (
     Layers,
-    complete_models,
     dtype_choice,
     json_option,
     max_shard_bytes_option,
+    model_type,
+    path_type,
 )
 from zoo.cli.output import print_report
 from zoo.errors import counted
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", metavar="PATH|NAME", shell_complete=complete_models)
+@click.argument("model", metavar="PATH|NAME", type=model_type)
 @click.option("--report", is_flag=True, help="Tell of each tensor what was done.")
 @click.option(
     "--only",
@@ -99,12 +100,12 @@ def _replaced_text(replaced: Iterable[Replaced]) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("spec")
+@click.argument("spec", type=model_type)
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="Folder for the zoo.lock.  [default: that of SPEC]",
 )
 @click.pass_obj
@@ -132,13 +133,13 @@ def bundle() -> None:
 
 
 @bundle.command()
-@click.argument("model", type=click.Path(path_type=Path), metavar="WEIGHTS")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("model", type=path_type, metavar="WEIGHTS")
+@click.argument("folder", type=path_type, metavar="DIR")
 @click.option("--license", help="Of the weights, as in `apache-2.0`.")
 @click.option("--tag", "tags", multiple=True, help="A word to find the model by.")
 @click.option(
     "--card",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="A model card to take as it is.  [default: a README.md beside WEIGHTS, if neither "
     "--license nor --tag is given; else one is written]",
 )
@@ -192,10 +193,10 @@ def make(
 
 
 @bundle.command()
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=path_type, metavar="DIR")
 @click.option(
     "--key",
-    type=click.Path(path_type=Path),
+    type=path_type,
     metavar="PEM",
     help="The public key with which its signature is checked.",
 )
@@ -217,10 +218,10 @@ def verify(folder: Path, key: Path | None, as_json: bool) -> None:
 
 
 @bundle.command()
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=path_type, metavar="DIR")
 @click.option(
     "--key",
-    type=click.Path(path_type=Path),
+    type=path_type,
     metavar="PEM",
     required=True,
     help="A private key on an elliptic curve, without a password.",

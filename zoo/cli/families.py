@@ -8,18 +8,18 @@ from typing import Any
 
 import click
 
-from zoo.cli.options import Layers, complete_models, json_option
+from zoo.cli.options import Layers, json_option, model_type, path_type
 from zoo.cli.output import print_report
 from zoo.errors import counted
 
 
 @click.command("import")
-@click.argument("source", type=click.Path(path_type=Path), metavar="SRC")
+@click.argument("source", type=path_type, metavar="SRC")
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="The new folder.  [default: the model's name]",
 )
 @click.option("--name", help="Of the model.  [default: that of the folder SRC]")
@@ -49,13 +49,13 @@ def import_(
 
 
 @click.command()
-@click.argument("model", metavar="NAME", shell_complete=complete_models)
+@click.argument("model", metavar="NAME", type=model_type)
 @click.option("--to", type=click.Choice(["hf"]), required=True, help="What is written.")
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=path_type,
     required=True,
     help="The new folder.",
 )
@@ -91,7 +91,7 @@ def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="FAMILY...")
 @click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="A config.json to check with, instead of the defaults of the family's model types.",
 )
 @json_option

@@ -9,7 +9,7 @@ import torch
 
 from zoo.building import build
 from zoo.cli.progress import bytes_bar
-from zoo.errors import Place, Problem, WeightsError, ZooError
+from zoo.errors import Place, Problem, SpecError, WeightsError, ZooError, quoted
 from zoo.model_files import COMPANIONS, find_files
 from zoo.saving import described
 from zoo.spec import ModelSpec
@@ -46,7 +46,7 @@ def build_and_save(
     if target.type == "meta":
         build(spec, device=target, dtype=torch_dtype)
         return report
-    path = output if output is not None else Path(spec.name)
+    path = output if output is not None else _own_folder(spec)
     _refuse_to_replace(path)
     n_bytes = sum(
         t.size * (8 if t.dtype == "int64" else torch_dtype.itemsize) for t in spec.tensors.values()
@@ -62,6 +62,22 @@ def build_and_save(
         report["content_digest"] = header.content_digest
     report["path"] = str(weights_path(path))
     return report
+
+
+def _own_folder(spec: ModelSpec) -> Path:
+    """The folder that has the model's name.
+
+    Raises:
+        SpecError: the name is inherited, so that the folder is another model's.
+    """
+    if spec.origin is not None:
+        table = spec.origin.table
+        name = table.entries["name"]
+        if name.document is not table.document:
+            message = f"{quoted(spec.name)} is the name of a spec that this one extends"
+            help_ = f"state a `name` in {quoted(table.document.name, 200)}, or a folder: `-o DIR`"
+            raise SpecError(Problem(message, name.place(value=True), help_))
+    return Path(spec.name)
 
 
 def _refuse_to_replace(path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,20 +39,45 @@ max_shard_bytes_option = click.option(
 )
 
 
-def complete_models(
-    context: click.Context, parameter: click.Parameter, begun: str
-) -> list[CompletionItem]:
-    """What a shell offers for an argument that means a model: files, and names that begin so."""
-    from click.shell_completion import CompletionItem
+class PathType(click.Path):
+    """A path. An empty one, as of a variable that is not set, would be the working directory."""
 
-    from zoo.errors import ZooError
-    from zoo.registry import load_registry
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """The path. Raises BadParameter if it is empty."""
+        if value == "":
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
 
-    try:
-        registry = load_registry(context.find_root().params.get("registry"))
-        names = {*registry.models, *registry.catalog.known()}
-    except ZooError:
-        names = set()
-    # Files come first: where they stand behind them, bash forgets the names.
-    found = [CompletionItem(name) for name in sorted(names) if name.startswith(begun)]
-    return [CompletionItem(begun, type="file"), *found]
+
+class ModelType(click.types.StringParamType):
+    """A file, a folder or the name of a model."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """What is given. Raises BadParameter if it is empty."""
+        if not value:
+            self.fail("the name is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """What a shell offers: files, and names that begin so."""
+        from click.shell_completion import CompletionItem
+
+        from zoo.errors import ZooError
+        from zoo.registry import load_registry
+
+        try:
+            registry = load_registry(ctx.find_root().params.get("registry"))
+            names = {*registry.models, *registry.catalog.known()}
+        except ZooError:
+            names = set()
+        # Files come first: where they stand behind them, bash forgets the names.
+        found = [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+        return [CompletionItem(incomplete, type="file"), *found]
+
+
+path_type = PathType(path_type=Path)
+model_type = ModelType()

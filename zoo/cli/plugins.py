@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from zoo.cli.options import Layers, json_option
+from zoo.cli.options import Layers, json_option, path_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path), default=Path(), metavar="[DIR]")
+@click.argument("folder", type=path_type, default=Path(), metavar="[DIR]")
 def init(folder: Path) -> None:
     """Make a project: a registry, a component with a test, a spec.
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from zoo.cli.options import complete_models, json_option
+from zoo.cli.options import json_option, model_type
 from zoo.cli.output import print_report
-from zoo.errors import InputError
+from zoo.errors import InputError, Place, Problem
 
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
@@ -32,7 +32,7 @@ GENERATING_OPTIONS = {
 
 
 @click.command()
-@click.argument("model", shell_complete=complete_models)
+@click.argument("model", type=model_type)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option(
     "-n",
@@ -115,10 +115,13 @@ def run(
         "eos": eos,
         "start": start,
     }
-    if len(texts) != 1:
-        for several in [texts] if texts else _lines():
-            for report in found.run(several, **asked, mask_id=mask_id):
+    if not texts:
+        for places, lines in _lines():
+            for report in found.run(lines, **asked, mask_id=mask_id, places=places):
                 print_report(as_json, report, as_text, one_of_several=True)
+    elif len(texts) > 1:
+        for report in found.run(texts, **asked, mask_id=mask_id):
+            print_report(as_json, report, as_text, one_of_several=True)
     # A beam knows no token before its end.
     elif found.task in GENERATING and not as_json and sys.stdout.isatty() and beams is None:
         for piece in found.stream(texts[0], **asked):
@@ -130,8 +133,8 @@ def run(
         print_report(as_json, report, as_text)
 
 
-def _lines() -> Iterator[list[str]]:
-    """The lines of the standard input: one at a time of who types them, else many.
+def _lines() -> Iterator[tuple[list[Place], list[str]]]:
+    """The lines of the standard input and their places: one at a time of who types them, else many.
 
     Raises:
         InputError: one is not UTF-8.
@@ -139,17 +142,19 @@ def _lines() -> Iterator[list[str]]:
     if sys.stdin is None:  # closed
         return
     n_at_once = 1 if sys.stdin.isatty() else AT_ONCE
+    places: list[Place] = []
     lines: list[str] = []
     for number, line in enumerate(sys.stdin.buffer, 1):
+        places.append(Place("standard input", number))
         try:
             lines.append(line.decode("utf-8").rstrip("\r\n"))
         except UnicodeDecodeError:
-            raise InputError(f"line {number} of the standard input is not UTF-8") from None
+            raise InputError(Problem("this line is not UTF-8", places[-1])) from None
         if len(lines) == n_at_once:
-            yield lines
-            lines = []
+            yield places, lines
+            places, lines = [], []
     if lines:
-        yield lines
+        yield places, lines
 
 
 def _standard_input() -> str:

@@ -13,10 +13,11 @@ import click
 import zoo
 from zoo.cli.options import (
     Layers,
-    complete_models,
     dtype_choice,
     json_option,
     max_shard_bytes_option,
+    model_type,
+    path_type,
 )
 from zoo.cli.output import print_report
 from zoo.errors import Place, Problem, ZooError
@@ -24,7 +25,7 @@ from zoo.errors import Place, Problem, ZooError
 if TYPE_CHECKING:
     from zoo.registry import Registry
 
-spec_argument = click.argument("spec", shell_complete=complete_models)
+spec_argument = click.argument("spec", type=model_type)
 
 
 @click.command()
@@ -33,7 +34,7 @@ spec_argument = click.argument("spec", shell_complete=complete_models)
     "-o",
     "--output",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="Folder for the model.safetensors, or a .safetensors file.  [default: the model's name]",
 )
 @click.option(
@@ -98,12 +99,12 @@ def _build_text(report: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_models)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=model_type)
 @click.option(
     "-d",
     "--data",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="Folder of the data files of recipes.  [default: the recipe's]",
 )
 @json_option
@@ -188,9 +189,7 @@ def _told_of(problems: Sequence[Problem]) -> list[dict[str, Any]]:
     type=click.IntRange(min=1),
     help="What a forward pass of so many tokens costs; imports torch.",
 )
-@click.option(
-    "--svg", type=click.Path(path_type=Path), help="Draw the architecture into this SVG file."
-)
+@click.option("--svg", type=path_type, help="Draw the architecture into this SVG file.")
 @json_option
 @click.pass_obj
 def show(
@@ -237,11 +236,13 @@ def show(
         print_report(as_json, flops_data(found, flops), flops_text)
     elif svg is None or as_json:
         print_report(as_json, views.summary_data(found), views.summary_text)
+    else:
+        click.echo(svg)
 
 
 @click.command()
-@click.argument("a", shell_complete=complete_models)
-@click.argument("b", shell_complete=complete_models)
+@click.argument("a", type=model_type)
+@click.argument("b", type=model_type)
 @json_option
 @click.pass_obj
 def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
@@ -260,7 +261,7 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
 
 @click.command()
 @click.argument("what", type=click.Choice(["spec", "recipe"]), default="spec")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the schema.")
+@click.option("-o", "--output", type=path_type, help="File for the schema.")
 @click.pass_obj
 def schema(layers: Layers, what: str, output: Path | None) -> None:
     """Print the JSON Schema of specs, for editors.
@@ -283,6 +284,7 @@ def schema(layers: Layers, what: str, output: Path | None) -> None:
         sys.stdout.write(text)
     else:
         write_text(output, text)
+        click.echo(output)
 
 
 @click.command("list")

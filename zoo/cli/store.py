@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zoo.byte_counts import human_bytes
-from zoo.cli.options import Layers, complete_models, json_option
+from zoo.cli.options import Layers, json_option, model_type, path_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import bytes_bar
 from zoo.errors import counted
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, shell_complete=complete_models)
+@click.argument("names", nargs=-1, required=True, type=model_type)
 @click.option(
     "--trust-first-use",
     is_flag=True,
@@ -56,13 +56,13 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 
 
 @click.command()
-@click.argument("model", shell_complete=complete_models)
+@click.argument("model", type=model_type)
 @click.argument("address")
 @click.option("--license", required=True, help="Of the weights, as SPDX names it: Apache-2.0.")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="Write the model's file here, to be put where a registry's `catalog` is.",
 )
 @click.pass_obj
@@ -74,7 +74,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     the folder holds is left out, and told.
     """
     from zoo.atomic import write_text
-    from zoo.errors import Problem
+    from zoo.errors import Problem, quoted
     from zoo.found_weights import find_weights
     from zoo.store.files import Store, StoreError
     from zoo.store.pushing import push
@@ -84,7 +84,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     weights = find_weights(model, registry).path
     if weights.name not in (FILE_NAME, INDEX_NAME):
         hint = f"`zoo bundle make {weights} DIR` makes one of it"
-        raise StoreError(Problem(f"{str(weights)!r} is not the folder of a model", help=hint))
+        raise StoreError(Problem(f"{quoted(weights)} is not the folder of a model", help=hint))
     store = Store.default()
     shown = partial(_written, address)
     pushed = push(
@@ -112,7 +112,7 @@ def _written(address: str, n_bytes: int) -> Generator[Callable[[int], None]]:
 
 
 @click.command()
-@click.argument("names", nargs=-1, shell_complete=complete_models)
+@click.argument("names", nargs=-1, type=model_type)
 @click.option("--fingerprint", is_flag=True, help="Run each model, and compare a few outputs.")
 @click.pass_obj
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
@@ -163,7 +163,7 @@ def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, shell_complete=complete_models)
+@click.argument("names", nargs=-1, required=True, type=model_type)
 @click.option("--forget", is_flag=True, help="Also forget what was seen of it on first use.")
 @click.pass_obj
 def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:

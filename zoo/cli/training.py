@@ -8,26 +8,26 @@ from typing import Any
 
 import click
 
-from zoo.cli.options import Layers, complete_models, json_option
+from zoo.cli.options import Layers, json_option, model_type, path_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
 from zoo.errors import counted
 
 
 @click.command()
-@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("recipe", type=path_type)
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="Folder for the model and all that belongs to it.  [default: the recipe's name]",
 )
 @click.option(
     "-d",
     "--data",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="Folder of the data files.  [default: the recipe's]",
 )
 @click.option(
@@ -59,12 +59,12 @@ def train(
 
 
 @click.command()
-@click.argument("model", shell_complete=complete_models)
+@click.argument("model", type=model_type)
 @click.option(
     "-d",
     "--data",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=path_type,
     help="Folder of the recipe's data files, or a file of text.  [default: MODEL]",
 )
 @click.option(

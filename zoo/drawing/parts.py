@@ -85,7 +85,7 @@ def _column(stack: Child, stacks: Sequence[Child]) -> Column:
         added=tuple(box_of(c) for c in inside if is_embedded(c)),
         before=tuple(box for _, box in before),
         layers=layers,
-        note=", ".join(notes),
+        note=", ".join(filter(None, [layout.label, *notes])),
         after=(*after, *_unnamed(stack, layout, names)),
         memory=None,
     )

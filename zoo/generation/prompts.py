@@ -68,9 +68,10 @@ def read_ids(
             raise InputError(f"{what}: sequence {number} is empty")
         outside = row[(row < 0) | (row >= vocab)]
         if outside.numel():
+            where = f" in sequence {number}" if len(rows) > 1 else ""
             raise InputError(
                 Problem(
-                    f"{what}: id {int(outside[0])} in sequence {number} is outside the vocabulary",
+                    f"{what}: id {int(outside[0])}{where} is outside the vocabulary",
                     help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
                 )
             )

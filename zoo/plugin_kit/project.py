@@ -146,7 +146,8 @@ def _write_new(files: Mapping[Path, str]) -> None:
     if there := [path for path in files if os.path.exists(path)]:
         raise ZooError(
             Problem(
-                f"{str(path)!r} is there already", help="nothing is overwritten, nothing is written"
+                f"{quoted(path)} is there already",
+                help="nothing is overwritten, nothing is written",
             )
             for path in there
         )

@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError, Place, Problem, placed
 from zoo.found_weights import find_weights
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
 from zoo.generation.evaluating import evaluating
@@ -86,6 +86,7 @@ class TextModel:
         eos: int | None = None,
         start: int | None = None,
         mask_id: int | None = None,
+        places: Sequence[Place] | None = None,
     ) -> list[dict[str, Any]]:
         """Do what the model is for: translate, continue, embed, fill masked tokens, or classify.
 
@@ -96,24 +97,35 @@ class TextModel:
             eos: what ends it, over what the model's folder says.
             start: what a target begins with, over what the model's folder says.
             mask_id: the id of a masked token, over the tokenizer's.
+            places: where each text stands, for messages; `text 2` unless given.
 
         Returns:
             A result for each text: its `task`, and by that `text`, `ids`, `score` and `ended` (see
             `zoo.Generated`); `embedding`; `text` and for each masked token the likeliest `tokens`;
-            or the likeliest `classes`.
+            or the likeliest `classes`. The translation of a blank text is empty.
 
         Raises:
             InputError: the model has no task, or a text does not fit it.
         """
         if isinstance(texts, str):
             raise InputError('texts are a list, of one text too: `run(["..."])`')
-        ids = [self._ids(text) for text in texts]
+        if places is None and len(texts) > 1:
+            places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
+        blank = [self._is_blank(text) for text in texts]
+        rows: list[list[int]] = []
+        for number, text in enumerate(texts):
+            try:
+                if not blank[number]:
+                    rows.append(self._ids(text, max_new_tokens, mask_id))
+            except InputError as error:
+                raise placed(error, places[number]) if places else error from None
         if self.task in GENERATING:
             asked = self._asked(max_new_tokens, eos, start)
-            found = self._generated(ids, {**asked, "method": method})
+            found = self._generated(rows, {**asked, "method": method})
         else:
-            found = self._read(ids, mask_id)
-        return [{"task": self.task, **one} for one in found]
+            found = self._read(rows, mask_id)
+        nothing = {"text": "", "ids": [], "score": 0.0, "ended": "eos"}
+        return [{"task": self.task, **(nothing if none else next(found))} for none in blank]
 
     def stream(
         self,
@@ -130,11 +142,14 @@ class TextModel:
         Raises:
             InputError: the model does not generate, or the text does not fit it.
         """
+        if self._is_blank(text):
+            return
         asked = self._asked(max_new_tokens, eos, start)
         ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
         ids: list[int] = []
         told = whole = ""
-        steps = stream(self.transformer, [self._ids(text)], method=method, **asked)
+        rows = [self._ids(text, max_new_tokens)]
+        steps = stream(self.transformer, rows, method=method, **asked)
         for (id_,) in steps:
             if id_ is None or id_ in ends:
                 break
@@ -147,11 +162,47 @@ class TextModel:
         if whole != told:
             yield whole[len(told) :] if whole.startswith(told) else f"\n{whole}"
 
-    def _ids(self, text: str) -> list[int]:
+    def _is_blank(self, text: str) -> bool:
+        """Whether there is nothing to translate: a translator would invent a sentence."""
+        return self.task == "translate" and isinstance(text, str) and not text.strip()
+
+    def _ids(self, text: str, max_new_tokens: int, mask_id: int | None = None) -> list[int]:
+        """The ids of a text that fits the model. Raises InputError."""
         ids = self.text.encode(text)
         if not ids:
             raise InputError("the text is empty: no tokens are made of it")
+        self._check_ids(ids, max_new_tokens)
+        if self.task == "fill_mask" and self._mask_id(mask_id) not in ids:
+            raise InputError(
+                Problem(
+                    "the text holds no masked token",
+                    help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `--mask-id`",
+                )
+            )
         return ids
+
+    def _check_ids(self, ids: list[int], max_new_tokens: int) -> None:
+        """Raises InputError if the model does not know an id or has too few positions."""
+        spec = self.transformer.spec
+        vocab: int | None
+        longest, most_new = None, 0
+        if self.task not in GENERATING:
+            if spec.model.reading is None:
+                raise InputError(f"{spec.name} reads no ids")
+            vocab, longest = spec.model.reading
+        elif (how := spec.model.generation) is None:
+            return  # told of by `generate`
+        elif how.has_source:
+            vocab, longest = how.source_vocab, how.longest_source
+        else:
+            vocab, longest, most_new = how.target_vocab, how.longest, max_new_tokens
+        if vocab is not None:
+            read_ids([ids], None, what="text", vocab=vocab, pad_id=None, pad="right")
+        check_length(len(ids), longest, "text", most_new=most_new)
+
+    def _mask_id(self, stated: int | None) -> int | None:
+        """The id of a masked token."""
+        return self.text.mask_id() if stated is None else stated
 
     def _asked(self, max_new_tokens: int, eos: int | None, start: int | None) -> dict[str, Any]:
         """Where generated text begins and ends, as `generate` takes it."""
@@ -184,44 +235,22 @@ class TextModel:
 
     def _read(self, rows: Sequence[list[int]], mask_id: int | None) -> Iterator[dict[str, Any]]:
         """Texts of one length are a batch, so that none is padded."""
-        spec = self.transformer.spec
-        if spec.model.reading is None:
-            raise InputError(f"{spec.name} reads no ids")
-        if not rows:
-            return
-        given = read_ids(
-            rows, None, what="text", vocab=spec.model.reading.vocab, pad_id=None, pad="right"
-        )
-        check_length(max(given.lengths), spec.model.reading.longest, "text")
-        if self.task == "fill_mask":
-            mask_id = self._mask_id(rows, mask_id)
         device = next(self.transformer.parameters()).device
         by_length: dict[int, list[int]] = {}
-        for place, length in enumerate(given.lengths):
-            by_length.setdefault(length, []).append(place)
+        for place, ids in enumerate(rows):
+            by_length.setdefault(len(ids), []).append(place)
         labels = class_names(self.transformer)
         found: dict[int, torch.Tensor] = {}
         with torch.inference_mode(), evaluating(self.transformer):
-            for length, alike in by_length.items():
+            for alike in by_length.values():
                 for places in _cut(alike):
-                    batch = given.values[places, :length].to(device)
+                    batch = torch.tensor([rows[place] for place in places], device=device)
                     found.update(zip(places, cast("Any", self.transformer)(batch), strict=True))
+        masked = self._mask_id(mask_id)
         for place, ids in enumerate(rows):
             yield read_off(
-                self.task, found[place], ids, text=self.text, mask_id=mask_id, labels=labels
+                self.task, found[place], ids, text=self.text, mask_id=masked, labels=labels
             )
-
-    def _mask_id(self, rows: Sequence[list[int]], stated: int | None) -> int:
-        """The id of a masked token, of which every text has one."""
-        mask_id = self.text.mask_id() if stated is None else stated
-        if mask_id is None or any(mask_id not in ids for ids in rows):
-            raise InputError(
-                Problem(
-                    "the text holds no masked token",
-                    help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `--mask-id`",
-                )
-            )
-        return mask_id
 
 
 def _cut(places: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.atomic import TEMPORARY, make_folder
+from zoo.errors import quoted
 from zoo.store.files import Store, StoreError, exists, subfolders
 from zoo.store.refs import Ref, refs
 
@@ -75,7 +76,7 @@ def collect(store: Store, *, grace: float = GRACE) -> Freed:
             if blob.name not in named and not blob.name.startswith("."):
                 _remove(blob, freed)
     except OSError as error:
-        raise StoreError(f"the store {str(store.root)!r}: {error.strerror or error}") from None
+        raise StoreError(f"the store {quoted(store.root)}: {error.strerror or error}") from None
     return freed
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from zoo.errors import Problem
+from zoo.errors import Problem, quoted
 from zoo.plugin_errors import plugin_code
 from zoo.pretrained import File
 from zoo.source import Access, Source, SourceError
@@ -68,7 +68,9 @@ def fetch(
                 break
             partial.unlink()
             if not resumed:
-                message = f"{path!r} has the SHA-256 {found.sha256}, not {expected.sha256}"
+                message = (
+                    f"{quoted(path, 500)} has the SHA-256 {found.sha256}, not {expected.sha256}"
+                )
                 raise SourceError(Problem(message, help="the source has been changed or damaged"))
             resumed = False  # the part that was there may have been wrong: once more, all of it
     except BaseException:
@@ -113,7 +115,7 @@ def _receive(source: Source, path: str, partial: Path, size: int, access: Access
 
 
 def _append(source: Source, path: str, partial: Path, size: int, access: Access) -> None:
-    what = f"reading {path!r}"
+    what = f"reading {quoted(path, 500)}"
     with partial.open("ab") as file, contextlib.ExitStack() as stack:
         with _told(what):
             stream = stack.enter_context(source.read(path, file.tell(), access))
@@ -123,12 +125,14 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
             file.seek(stream.start)
         while chunk := _next(stream.chunks, what):
             if file.tell() + len(chunk) > size:
-                message = f"{path!r} is longer than the {size:,} bytes that it should have"
+                message = (
+                    f"{quoted(path, 500)} is longer than the {size:,} bytes that it should have"
+                )
                 raise SourceError(Problem(message, help="the source has been changed or damaged"))
             file.write(chunk)
             access.on_bytes(len(chunk))
         if file.tell() < size:
-            message = f"{path!r} ends after {file.tell():,} of {size:,} bytes"
+            message = f"{quoted(path, 500)} ends after {file.tell():,} of {size:,} bytes"
             raise _BrokenOffError(message)
 
 

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
-from zoo.errors import Place, Problem, ZooError
+from zoo.errors import Place, Problem, ZooError, quoted
 from zoo.open_file import STEP
 from zoo.pretrained import File
 
@@ -58,7 +58,9 @@ class Store:
             try:
                 return cls(Path(home).expanduser().absolute())
             except RuntimeError:
-                raise StoreError(f"ZOO_HOME is {home!r}: there is no such user") from None
+                raise StoreError(
+                    f"ZOO_HOME is {quoted(home, 500)}: there is no such user"
+                ) from None
         from platformdirs import user_data_path
 
         return cls(user_data_path("zoo"))
@@ -87,9 +89,9 @@ class Store:
             folder.mkdir(parents=True)
             yield folder
         except OSError as error:
-            where = f" ({error.filename!r})" if error.filename else ""
+            where = f" ({quoted(error.filename, 500)})" if error.filename else ""
             reason = f"{error.strerror or error}{where}"
-            message = f"the store {str(self.root)!r} cannot be written: {reason}"
+            message = f"the store {quoted(self.root)} cannot be written: {reason}"
             hint = "what was in it is untouched; `ZOO_HOME` names another folder for it"
             raise StoreError(Problem(message, help=hint)) from error
         finally:
@@ -228,7 +230,7 @@ def digests(folder: Path, names: Iterable[str] | None = None) -> dict[str, File]
     paths = {name: folder / name for name in sorted(names)}
     for path in paths.values():
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise StoreError(f"{str(path)!r} is not a regular file")
+            raise StoreError(f"{quoted(path)} is not a regular file")
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         return dict(zip(paths, pool.map(digest, paths.values()), strict=True))
 

@@ -32,7 +32,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import Problem, TrainingError, quoted
 from zoo.training.learner import Learner
 
 _NAME = re.compile(r"step-\d{8}")
@@ -63,7 +63,7 @@ def write_checkpoint(
     path = folder / f"step-{step:08}"
     temporary = folder / f".{path.name}.tmp"
     accelerator = learner.accelerator
-    with _failing(f"the checkpoint {str(path)!r} cannot be written", temporary):
+    with _failing(f"the checkpoint {quoted(path)} cannot be written", temporary):
         if accelerator.is_main_process:
             for unfinished in folder.glob(".step-*.tmp"):  # of a run that was killed
                 shutil.rmtree(unfinished)
@@ -87,7 +87,7 @@ def write_checkpoint(
 
 def read_state(path: Path) -> dict[str, Any]:
     """What a checkpoint says beside its tensors, and its `step`. Raises `TrainingError`."""
-    with _failing(f"the checkpoint {str(path)!r} cannot be read"):
+    with _failing(f"the checkpoint {quoted(path)} cannot be read"):
         state: dict[str, Any] = json.loads((path / _STATE).read_text())
         return state
 
@@ -136,7 +136,7 @@ def _optimizer_state(learner: Learner) -> dict[str, Any]:
 
 
 def _read_into(tensors: dict[str, Any], path: Path, learner: Learner) -> None:
-    with _failing(f"the checkpoint {str(path)!r} cannot be read"):
+    with _failing(f"the checkpoint {quoted(path)} cannot be read"):
         load(
             tensors,
             storage_reader=HuggingFaceStorageReader(str(path)),

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.errors import Place, Problem, TrainingError, placed
+from zoo.errors import Place, Problem, TrainingError, placed, quoted
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv
 
@@ -175,7 +175,7 @@ def _parallel(source: Path, target: Path) -> Iterator[_Line]:
             ended = target if other is None else source
             raise TrainingError(
                 Problem(
-                    f"this line has no other in {str(ended)!r}, which ends before it",
+                    f"this line has no other in {quoted(ended)}, which ends before it",
                     left.place(),
                     help="line by line, the two files are translations of each other",
                 )
@@ -190,7 +190,7 @@ def _lines(path: Path) -> Iterator[_Where]:
         reason = getattr(error, "strerror", None) or str(error)
         raise TrainingError(
             Problem(
-                f"the data file {str(path)!r} cannot be read: {reason}",
+                f"the data file {quoted(path)} cannot be read: {reason}",
                 help="its name is relative to the recipe's folder, or to --data",
             )
         ) from None

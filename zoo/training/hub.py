@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import Problem, TrainingError, quoted
 from zoo.training.extras import imported
 from zoo.training.tables import Datasets
 
@@ -21,7 +21,7 @@ def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | No
     try:
         rows: Any = datasets.load_dataset(path, revision=data.revision, split=split)
     except Exception as error:  # the package has no base class of its own for what users mistake
-        message = f"`datasets` cannot load the split {split!r} of {path!r}: {error}"
+        message = f"`datasets` cannot load the split {quoted(split)} of {quoted(path)}: {error}"
         raise TrainingError(message) from None
     for row in rows:
         source = None if data.source is None else _field(row, data.source)

@@ -12,7 +12,7 @@ import torch
 
 from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
-from zoo.errors import Problem, TrainingError, dotted
+from zoo.errors import Problem, TrainingError, dotted, quoted
 from zoo.model_files import RECIPE
 from zoo.saving import save
 from zoo.training.batches import Row
@@ -104,7 +104,7 @@ class Run:
             what = "another recipe" if changed else "another model or other data"
             raise TrainingError(
                 Problem(
-                    f"the checkpoint {str(found[-1])!r} is of {what}",
+                    f"the checkpoint {quoted(found[-1])} is of {what}",
                     help="only `steps` and `[evaluation]` may change; begin anew with another `-o` "
                     "or train a finished model further, with its folder as the `model`",
                     related=changed,

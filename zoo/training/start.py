@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.errors import Problem, TrainingError, ZooError, placed, quoted
 from zoo.found_weights import find_weights
 from zoo.purpose import Generation
 from zoo.reading import read_source
@@ -40,7 +40,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     if beside.suffix == ".toml" and not Path(source).exists() and weights_path(folder).exists():
         raise TrainingError(
             Problem(
-                f"there is no spec {source!r}",
+                f"there is no spec {quoted(source)}",
                 place,
                 help=f"the model beside the recipe holds it: `zoo show {folder} --resolved > "
                 f"{beside}`",

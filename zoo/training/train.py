@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.errors import Problem, TrainingError, ZooError, placed, quoted
 from zoo.output_names import check_output_name
 from zoo.registry import Registry, load_registry
 from zoo.training.checkpoints import checkpoints
@@ -81,7 +81,7 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
         if holds_model:
             raise ZooError(
                 Problem(
-                    f"{str(folder)!r} holds a model, and no checkpoint to go on from",
+                    f"{quoted(folder)} holds a model, and no checkpoint to go on from",
                     help="a recipe with the folder as its `model`, and another `-o`, trains it "
                     "further",
                 )
@@ -92,7 +92,7 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
         what = "not empty" if folder.is_dir() else "a file"
         raise ZooError(
             Problem(
-                f"{str(folder)!r} is there already, and {what}",
+                f"{quoted(folder)} is there already, and {what}",
                 help=f"{resuming}`-o` names another folder",
             )
         )
