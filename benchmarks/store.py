@@ -20,10 +20,10 @@ from pathlib import Path
 
 import zoo
 from benchmarks.measure import Ratio, in_turn, printed, process
-from zoo.pretrained import Card, License
 from zoo.source import Source
 from zoo.store.card_text import card_text
 from zoo.store.files import Store, digests
+from zoo.store.pretrained import Card, License
 from zoo.store.pulling import pull
 
 N_MODELS = 100_000

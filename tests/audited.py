@@ -76,8 +76,8 @@ def attempt(kind: str, folder: Path) -> str:
     import zoo
     from zoo.bundle import read_bundle
     from zoo.cli import run
-    from zoo.listing import listing_data, listing_text
     from zoo.registry import read_layers, shipped_registry
+    from zoo.showing.listing import listing_data, listing_text
 
     try:
         if kind == "spec":

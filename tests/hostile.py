@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.full_form import data_to_toml
-from zoo.lock import FileRecord, Lock, read_lock
+from zoo.provenance.lock import FileRecord, Lock, read_lock
+from zoo.showing.full_form import data_to_toml
 
 SPEC = {
     "format": 1,

@@ -13,7 +13,7 @@ from mistakes import CASES, plain, rendered
 from trials import KEYS, Refused, spec
 
 import zoo
-from zoo.usage import MAX_NOTES
+from zoo.toml.usage import MAX_NOTES
 
 
 @pytest.mark.parametrize(("marked", "expected"), CASES.values(), ids=CASES)

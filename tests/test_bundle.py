@@ -16,9 +16,9 @@ from huggingface_hub import ModelCard
 
 import zoo
 from zoo.bundle import read_bundle, write_bundle
-from zoo.card import CardFields
 from zoo.cli import run
-from zoo.lock import Source
+from zoo.provenance.card import CardFields
+from zoo.provenance.lock import Source
 
 TINY = {
     "format": 1,
@@ -272,7 +272,7 @@ def test_links_pipes_and_missing_files(name: str, bundle: Path) -> None:
 
 def relocked(bundle: Path, change: Callable[[Path], None] | None = None, **stated: object) -> None:
     """What a liar can do: change files, and the lock with them, its own SHA-256 included."""
-    from zoo.lock import FileRecord, Lock, read_lock
+    from zoo.provenance.lock import FileRecord, Lock, read_lock
 
     lock = read_lock(bundle)
     if change is not None:
@@ -358,7 +358,7 @@ def test_a_lock_that_lies(
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "a\\b", "", "zoo.lock", "."])
 def test_a_lock_that_names_what_is_elsewhere(name: str, bundle: Path) -> None:
-    from zoo.lock import FileRecord, read_lock
+    from zoo.provenance.lock import FileRecord, read_lock
 
     files = {**read_lock(bundle).files, name: FileRecord("0" * 64, 1)}
     relocked(bundle, files=files)

@@ -14,8 +14,8 @@ import torch
 
 import zoo
 from zoo.cli import run
-from zoo.held_tensors import stored
-from zoo.show import resolved_text
+from zoo.showing.show import resolved_text
+from zoo.weights.held_tensors import stored
 
 SMALL = """format = 1
 name = "small"

@@ -24,7 +24,7 @@ from zoo.component import GIVEN, Component, LayerRules, Part, Slot, fields_of
 from zoo.only_with import OnlyWith
 from zoo.plugin_kit.hosts import SIZES, complete, with_hosts
 from zoo.registry import Registry, read_layers, shipped_registry
-from zoo.show import summary_data, summary_text
+from zoo.showing.show import summary_data, summary_text
 from zoo.spec import ModelSpec
 
 Data = dict[str, Any]

@@ -53,6 +53,19 @@ def test_no_imports_run_in_a_circle() -> None:
     tuple(TopologicalSorter(edges).static_order())  # raises CycleError, which names the circle
 
 
+def test_no_packages_of_the_core_import_each_other_in_a_circle() -> None:
+    """Without the root, where both ends are: what all import, and what puts it together."""
+    packages = {path.parent.name for path in (ROOT / "zoo").glob("*/__init__.py")}
+    edges: dict[str, set[str]] = {name: set() for name in packages}
+    for importer, found in graph().items():
+        for one in found:
+            ends = [name.split(".")[1] for name in (importer, one) if name.startswith("zoo.")]
+            if len(ends) == 2 and packages.issuperset(ends) and ends[0] != ends[1]:
+                edges[ends[0]].add(ends[1])
+    assert "weights" in edges["store"], "imports between packages are found"
+    tuple(TopologicalSorter(edges).static_order())
+
+
 def test_the_core_imports_no_plugin() -> None:
     core = {name: found for name, found in graph().items() if name.split(".")[0] == "zoo"}
     assert not {

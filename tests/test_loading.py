@@ -16,7 +16,7 @@ from small_specs import TINY
 
 import zoo
 from zoo.cli import run
-from zoo.weights_reader import read_header
+from zoo.weights.reader import read_header
 
 TABLE = "decoder.embed.tokens.weight"
 

@@ -9,7 +9,7 @@ import pytest
 import zoo
 from zoo.cli import run
 from zoo.errors import Place
-from zoo.lock import LOCK_NAME, FileRecord, Lock, parse_lock, read_lock
+from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, parse_lock, read_lock
 
 SPEC = """
 format = 1

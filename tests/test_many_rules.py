@@ -12,11 +12,11 @@ from random_specs import REGISTRY
 from trials import spec
 
 import zoo
-from zoo.diff import Side, diff_data
 from zoo.drawing import to_svg
-from zoo.full_form import to_toml
 from zoo.layer_rules import MOST_RULES
-from zoo.show import backends_data, summary_data
+from zoo.showing.diff import Side, diff_data
+from zoo.showing.full_form import to_toml
+from zoo.showing.show import backends_data, summary_data
 
 
 def with_rules(n_layers: int, selector: str) -> str:

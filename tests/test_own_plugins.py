@@ -19,9 +19,9 @@ from torch.nn.functional import linear
 
 import zoo
 from zoo.cli import run
-from zoo.plugin_loading import PluginEntryPoint, PluginManager
+from zoo.registering.plugin_loading import PluginEntryPoint, PluginManager
 from zoo.registry import read_layers
-from zoo.weights_reader import read_header
+from zoo.weights.reader import read_header
 
 ROOT = Path(__file__).parent.parent
 PROJECTS = Path(__file__).parent / "projects"
@@ -99,7 +99,7 @@ def test_stevedore_loads_every_plugin_from_our_entry_points_alone(project: Path)
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # as the command does
     import stevedore._cache, stevedore.driver
     import zoo
-    from zoo.plugin_loading import PluginManager
+    from zoo.registering.plugin_loading import PluginManager
 
     def forbidden(*args, **kwargs):
         raise RuntimeError("packaging metadata")

@@ -273,7 +273,7 @@ def test_check_of_an_unknown_name(name: str, meant: str, tmp_path: Path) -> None
 def test_other_commands_do_not_load_the_kit(tmp_path: Path) -> None:
     script = (
         "import sys, zoo.cli.plugins\n"
-        "kit = ('torch', 'zoo.torch_free', 'zoo.plugin_kit')\n"
+        "kit = ('torch', 'zoo.plugin_kit.torch_free', 'zoo.plugin_kit')\n"
         "print([name for name in sys.modules if name.startswith(kit)])"
     )
     done = subprocess.run(

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 import zoo
 from zoo.training.recipe import read_recipe
-from zoo.weights_reader import read_header
+from zoo.weights.reader import read_header
 
 ROOT = Path(__file__).parent.parent
 MODELS = sorted((ROOT / "pretrained").iterdir())

@@ -14,8 +14,8 @@ from references.published_pairs import PAIRS
 from torch import Tensor, nn
 
 import zoo
-from zoo.held_tensors import stored
 from zoo.transformer import Transformer
+from zoo.weights.held_tensors import stored
 
 MODELS = ENCODERS | PAIRS | DECODERS
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}

@@ -16,8 +16,8 @@ from toy_training import RECIPE, write_toy
 
 from zoo.cli import run
 from zoo.errors import SpecError
+from zoo.schema.recipes import recipe_schema
 from zoo.training.recipe import KINDS, TABLES, read_recipe
-from zoo.training.schema import recipe_schema
 from zoo.training.tables import Files, Head
 
 ROOT = Path(__file__).parent.parent
@@ -123,7 +123,7 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_needs_no_torch() -> None:
     code = (
-        "import sys; from zoo.training.schema import recipe_schema\n"
+        "import sys; from zoo.schema.recipes import recipe_schema\n"
         "recipe_schema(); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

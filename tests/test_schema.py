@@ -16,9 +16,9 @@ import pytest
 
 import zoo
 from zoo.cli import run
-from zoo.field_docs import class_doc, field_docs
 from zoo.registry import load_registry
-from zoo.schema import spec_schema
+from zoo.schema.field_docs import class_doc, field_docs
+from zoo.schema.specs import spec_schema
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
@@ -259,7 +259,8 @@ def test_the_command_prints_or_writes_the_schema(
 
 def test_the_schema_needs_no_torch() -> None:
     code = (
-        "import sys; from zoo.registry import load_registry; from zoo.schema import spec_schema\n"
+        "import sys; from zoo.registry import load_registry\n"
+        "from zoo.schema.specs import spec_schema\n"
         "spec_schema(load_registry()); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -12,7 +12,7 @@ from drawings import SMALL
 
 from zoo.cli import run
 from zoo.registry import load_registry
-from zoo.schema import spec_schema
+from zoo.schema.specs import spec_schema
 
 Validator = jsonschema.Draft202012Validator
 

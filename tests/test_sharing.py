@@ -191,7 +191,7 @@ def test_an_imported_model_keeps_all_that_came_along(
 
 def test_the_catalogue_holds_all_of_our_models_files() -> None:
     """And nothing but them."""
-    from zoo.pretrained import find_pretrained
+    from zoo.store.pretrained import find_pretrained
 
     registry = zoo.load_registry()
     for folder in PRETRAINED:

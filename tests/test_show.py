@@ -13,9 +13,9 @@ import torch
 
 import zoo
 from zoo.cache import Cache
-from zoo.children import untold
 from zoo.registry import Registry, read_layers, shipped_registry
-from zoo.show import summary_data, summary_text
+from zoo.showing.children import untold
+from zoo.showing.show import summary_data, summary_text
 
 PAGE = Path(__file__).parent.parent / "docs/inspect.md"
 N_LAYERS, N_HEADS, HEAD_DIM = 4, 4, 8

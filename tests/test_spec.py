@@ -14,9 +14,9 @@ from random_specs import REGISTRY, specs
 
 import zoo
 from zoo.cli import run
-from zoo.full_form import to_toml
 from zoo.layer_rules import RuleError, selected
 from zoo.layout import Layout, vector
+from zoo.showing.full_form import to_toml
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
 

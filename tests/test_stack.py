@@ -11,7 +11,7 @@ from references.stacks import D_MODEL, FREE, LENGTH, VOCAB, built, same, spec, v
 from references.transformer import Layer
 
 import zoo
-from zoo.show import summary_data, summary_text
+from zoo.showing.show import summary_data, summary_text
 
 FORMS: dict[str, tuple[dict[str, Any], Layer]] = {
     "pre": ({}, Layer()),

@@ -14,8 +14,8 @@ import pytest
 
 import zoo
 from zoo.bundle import write_bundle
-from zoo.card import CardFields
-from zoo.registry_file import SLOT_NAMES
+from zoo.provenance.card import CardFields
+from zoo.registering.registry_file import SLOT_NAMES
 from zoo.slots import SLOTS
 
 # Runs a command and tells which of the modules named in the last argument it has imported.
@@ -32,8 +32,8 @@ HEAVY = ("torch", "numpy", "scipy", "transformers", "rich", "typer", "safetensor
 OTHERS = (
     "tomlkit",
     "zoo.drawing",
-    "zoo.schema",
-    "zoo.diff",
+    "zoo.schema.specs",
+    "zoo.showing.diff",
     "tree_sitter",
     "difflib",
     "zoo.fill",

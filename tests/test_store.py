@@ -23,12 +23,12 @@ from trials import Refused, contents, on_terminal
 import zoo
 from zoo.byte_counts import human_bytes
 from zoo.cli import run
-from zoo.open_file import OpenFile
-from zoo.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.checking import verify
 from zoo.store.files import Store
 from zoo.store.first_use import record, with_trusted
+from zoo.store.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.refs import Ref, refs, write_ref
+from zoo.weights.open_file import OpenFile
 
 
 @pytest.fixture
@@ -541,7 +541,7 @@ def test_what_cannot_be_built_does_not_wait_for_its_digests(
     def refuse(*_: object) -> None:
         raise zoo.PluginError("cannot be built")
 
-    monkeypatch.setattr("zoo.weights_reader.PIECE", 100)
+    monkeypatch.setattr("zoo.weights.reader.PIECE", 100)
     monkeypatch.setattr(OpenFile, "blake3", slowly)
     monkeypatch.setattr("zoo.loading.build_on_meta", refuse)
     with pytest.raises(zoo.PluginError, match="cannot be built"):

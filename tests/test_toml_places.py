@@ -10,7 +10,7 @@ import tomlkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zoo.toml_places import Span, find_places
+from zoo.toml.places import Span, find_places
 
 KEYS = st.one_of(st.from_regex(r"[a-c_-]{1,3}", fullmatch=True), st.text("a. é日\"'\\", max_size=3))
 SCALARS = st.one_of(

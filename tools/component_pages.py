@@ -13,11 +13,11 @@ from schema_words import cell, described
 
 import zoo
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
-from zoo.field_docs import class_doc, field_docs
 from zoo.only_with import OnlyWith
-from zoo.schema_values import plain_value
+from zoo.schema.field_docs import class_doc, field_docs
+from zoo.schema.values import plain_value
+from zoo.showing.summaries import summary
 from zoo.slots import Plugin
-from zoo.summaries import summary
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "components"

@@ -12,9 +12,9 @@ from typing import Any
 
 from schema_words import cell, described
 
-from zoo.field_docs import class_doc
+from zoo.schema.field_docs import class_doc
+from zoo.schema.recipes import recipe_schema
 from zoo.training.recipe import KINDS, TABLES
-from zoo.training.schema import recipe_schema
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipe.md"
 HEAD = """\

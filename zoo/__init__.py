@@ -34,12 +34,12 @@ if TYPE_CHECKING:
         generate,
         stream,
     )
-    from zoo.listing import list_components, list_models
     from zoo.loading import load
     from zoo.reading import read_spec
     from zoo.registry import Registry, load_registry
     from zoo.running.text_model import TextModel
     from zoo.saving import save
+    from zoo.showing.listing import list_components, list_models
     from zoo.spec import ModelSpec
     from zoo.training.scores import score
     from zoo.training.train import train
@@ -84,8 +84,8 @@ _HOMES = {
     "attention_backend": "backends",
     "auxiliary_loss": "auxiliary",
     "build": "building",
-    "list_components": "listing",
-    "list_models": "listing",
+    "list_components": "showing.listing",
+    "list_models": "showing.listing",
     "load": "loading",
     "read_spec": "reading",
     "save": "saving",

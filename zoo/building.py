@@ -17,13 +17,13 @@ from torch.overrides import TorchFunctionMode
 from zoo.distribution import Distribution
 from zoo.errors import PluginError, Problem, ZooError
 from zoo.fill import Runs, fill
-from zoo.held_tensors import differences_from_spec, owners, stored
 from zoo.memory import memory_limit
-from zoo.plugin_errors import plugin_code
 from zoo.reading import read_spec
+from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
+from zoo.weights.held_tensors import differences_from_spec, owners, stored
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -22,18 +22,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zoo.atomic import copy_synced, make_folder, new_folder, write_text
-from zoo.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.document import from_weights, read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
-from zoo.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
 from zoo.model_files import BESIDES, find_files, selected
-from zoo.open_file import cannot_read
-from zoo.output_names import check_output_name
+from zoo.provenance.card import CARD_NAME, CardFields, card_text, read_card
+from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
 from zoo.reading import spec_of
 from zoo.registry import Registry
-from zoo.weights_file import FILE_NAME, INDEX_NAME, Header, changed_tensors
-from zoo.weights_reader import Weights, open_weights
-from zoo.weights_writer import destination
+from zoo.weights.file import FILE_NAME, INDEX_NAME, Header, changed_tensors
+from zoo.weights.open_file import cannot_read
+from zoo.weights.output_names import check_output_name
+from zoo.weights.reader import Weights, open_weights
+from zoo.weights.writer import destination
 
 SPEC_NAME = "spec.toml"
 SIGNATURE_NAME = "model.sig"
@@ -50,7 +50,7 @@ class Bundle:
 
     @property
     def is_signed(self) -> bool:
-        """Whether it has a signature; `zoo.signing` checks it."""
+        """Whether it has a signature; `zoo.provenance.signing` checks it."""
         return (self.path / SIGNATURE_NAME).exists()
 
 
@@ -226,7 +226,7 @@ def write_bundle(
         SpecError, PluginError: their spec cannot be built with the plugins at hand.
         ZooError: the bundle cannot be written, or the card has no metadata block.
     """
-    from zoo.full_form import data_to_toml
+    from zoo.showing.full_form import data_to_toml
 
     check_output_name(folder, folder=True)
     with new_folder(folder) as new, open_weights(saved) as weights:

@@ -22,8 +22,8 @@ from pydantic_core import PydanticCustomError, core_schema
 from zoo.errors import quoted
 from zoo.field_rules import check_names, check_types
 from zoo.layout import Layout
-from zoo.module_built import returns_module
-from zoo.plugin_errors import plugin_code
+from zoo.registering.module_built import returns_module
+from zoo.registering.plugin_errors import plugin_code
 
 if TYPE_CHECKING:
     from torch import nn

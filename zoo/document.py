@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.budget import Budget, raising
 from zoo.errors import Place, Problem, SpecError, dotted, nearest, quoted
-from zoo.toml_limits import too_deep
+from zoo.toml.limits import too_deep
 
 if TYPE_CHECKING:
-    from zoo.toml_places import Places
+    from zoo.toml.places import Places
 
 KeyPath = tuple[str | int, ...]
 """Where a value stands in nested tables and arrays."""
@@ -53,7 +53,7 @@ class Document:
     @cached_property
     def places(self) -> Places:
         """Where the keys and values of the text stand."""
-        from zoo.toml_places import find_places
+        from zoo.toml.places import find_places
 
         return find_places(self.text or "")
 
@@ -155,7 +155,7 @@ def parse(text: str, name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
     try:
         document.data = tomllib.loads(text)
     except ValueError:  # syntax errors are some, and integers of more digits than Python converts
-        from zoo.toml_errors import read_around_errors
+        from zoo.toml.errors import read_around_errors
 
         read_around_errors(document)
     return document

@@ -8,7 +8,7 @@ from pathlib import Path
 from zoo.errors import nearest, quoted
 from zoo.model_files import RECIPE
 from zoo.training.files import CHECKPOINTS
-from zoo.weights_file import FILE_NAME, INDEX_NAME
+from zoo.weights.file import FILE_NAME, INDEX_NAME
 
 _MOST = 4
 """Names that are listed."""

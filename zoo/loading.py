@@ -14,19 +14,19 @@ from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.document import from_weights
 from zoo.errors import Place, Problem, WeightsError, quoted
-from zoo.found_weights import find_weights
 from zoo.layout import Tensor
-from zoo.load_report import LoadReport, TensorReport
-from zoo.lock import Lock, check_locked
-from zoo.matching import matching
+from zoo.provenance.lock import Lock, check_locked
 from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, TORCH_DTYPES
 from zoo.spec import ModelSpec
-from zoo.tensor_reader import TensorReader
+from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, Record
-from zoo.weights_reader import Weights, open_weights
+from zoo.weights.file import Header, Record
+from zoo.weights.load_report import LoadReport, TensorReport
+from zoo.weights.matching import matching
+from zoo.weights.reader import Weights, open_weights
+from zoo.weights.tensor_reader import TensorReader
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from zoo.budget import check_budget
 from zoo.document import Document, from_data, from_weights, parse, read_document
 from zoo.errors import Place, Problem, SpecError, did_you_mean, nearest, quoted
-from zoo.plugin_errors import plugin_code
+from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import OF_SPECS, ModelSpec
 from zoo.validate import validate
 
 if TYPE_CHECKING:
-    from zoo.weights_file import Header
+    from zoo.weights.file import Header
 
 
 def read_spec(
@@ -76,8 +76,8 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
         path = _stored(source, registry) or path
     if path.suffix != ".safetensors" and not os.path.isdir(path):
         return read_spec(source, registry=registry), None
-    from zoo.weights_file import weights_path
-    from zoo.weights_reader import read_header
+    from zoo.weights.file import weights_path
+    from zoo.weights.reader import read_header
 
     folder, path = path, weights_path(path)
     if path != folder and not os.path.exists(path):

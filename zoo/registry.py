@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from platformdirs import user_config_path
 
 from zoo.budget import Budget
-from zoo.catalog import Catalog
 from zoo.errors import (
     Place,
     PluginError,
@@ -26,7 +25,8 @@ from zoo.errors import (
     in_order,
     quoted,
 )
-from zoo.registry_file import (
+from zoo.registering.catalog import Catalog
+from zoo.registering.registry_file import (
     FILE_NAME,
     SLOT_NAMES,
     SOURCE,
@@ -93,7 +93,7 @@ class Registry:
 
 
 def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
-    from zoo.plugin_loading import PluginEntryPoint, PluginManager
+    from zoo.registering.plugin_loading import PluginEntryPoint, PluginManager
 
     def named() -> tuple[tuple[str, Place], ...]:
         return (("named here", at()),) if at else ()

@@ -27,14 +27,14 @@ from zoo.errors import (
     nearest,
     quoted,
 )
-from zoo.extends import NAME_PATTERN, with_parents
 from zoo.layer_rules import MOST_RULES, SELECTORS, START, RuleError, groups, selected
 from zoo.node import Node, Resolved
 from zoo.registry import Registry, registered_near
 from zoo.slots import Plugin
 from zoo.spec import FORMAT
-from zoo.tables import Leaf, Table, as_table, described, long_form, merge_values
-from zoo.usage import Usage
+from zoo.toml.extends import NAME_PATTERN, with_parents
+from zoo.toml.tables import Leaf, Table, as_table, described, long_form, merge_values
+from zoo.toml.usage import Usage
 
 
 def resolve(document: Document, registry: Registry) -> Resolved:

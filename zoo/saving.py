@@ -13,12 +13,12 @@ import torch
 
 import zoo
 from zoo.errors import Problem, WeightsError
-from zoo.held_tensors import differences_from_spec, stored
-from zoo.provenance import plugin_versions
+from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights_file import Header, Record
-from zoo.weights_writer import Content, destination
+from zoo.weights.file import Header, Record
+from zoo.weights.held_tensors import differences_from_spec, stored
+from zoo.weights.writer import Content, destination
 
 DTYPES = {
     torch.float64: "F64",

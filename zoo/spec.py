@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.errors import quoted
 from zoo.layout import Layout, Tensor
-from zoo.plugin_errors import plugin_code
+from zoo.registering.plugin_errors import plugin_code
 from zoo.slots import Builder
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ class ModelSpec:
 
     def to_toml(self) -> str:
         """The full form as TOML text, which reads back as an equal spec."""
-        from zoo.full_form import to_toml
+        from zoo.showing.full_form import to_toml
 
         return to_toml(self)
 
     def __str__(self) -> str:
         """What `zoo show` prints: the parts, their kinds and parameters, and the sizes."""
-        from zoo.show import summary_data, summary_text
+        from zoo.showing.show import summary_data, summary_text
 
         return summary_text(summary_data(self))
 

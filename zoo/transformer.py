@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from zoo.load_report import LoadReport
     from zoo.spec import ModelSpec
+    from zoo.weights.load_report import LoadReport
 
 
 class AttentionMaps(NamedTuple):

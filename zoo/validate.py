@@ -12,11 +12,11 @@ from zoo.component import FAILED, SHARED, Component, fields_of, given_of
 from zoo.document import KeyPath
 from zoo.errors import MAX_SHOWN, Place, PluginError, Problem, dotted, quoted
 from zoo.node import Node, Resolved
-from zoo.plugin_errors import describe_failure, plugin_code
+from zoo.registering.plugin_errors import describe_failure, plugin_code
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
-from zoo.tables import Leaf
-from zoo.value_errors import nearest_literal, value_message
+from zoo.toml.tables import Leaf
+from zoo.toml.value_errors import nearest_literal, value_message
 
 # Errors that only follow from another problem: a child that failed, a value derived from it.
 _DERIVED = {"default_factory_not_called"}

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Cut, Layout, Tensor, column_wise, linear, row_wise
 from zoo.slots import FeedForward, Norm
-from zoo.toml_limits import MAX_INTEGER
+from zoo.toml.limits import MAX_INTEGER
 from zoo_components.activation import Activated, Activation
 from zoo_components.norm import NoNorm
 

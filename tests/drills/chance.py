@@ -141,8 +141,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def is_to_be_had(self, name: str, version: str) -> bool:
         """Whether the registry's model is of that version, and its source has the files."""
-        from zoo.pretrained import find_pretrained
         from zoo.store.first_use import with_trusted
+        from zoo.store.pretrained import find_pretrained
 
         model = find_pretrained(name, self.registry)
         assert model is not None

@@ -17,7 +17,7 @@ from hostile_cards import case as card_case
 import zoo
 from drills.process import ROOT
 from zoo.bundle import write_bundle
-from zoo.card import CardFields
+from zoo.provenance.card import CardFields
 
 CANARY = "canary-7f3a"
 """What no message may tell: a variable's value, and what stands in a file elsewhere."""

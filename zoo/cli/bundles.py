@@ -23,7 +23,7 @@ from zoo.errors import counted
 
 if TYPE_CHECKING:
     from zoo.bundle import Bundle
-    from zoo.provenance import Replaced
+    from zoo.provenance.plugins import Replaced
 
 
 @click.command()
@@ -68,7 +68,7 @@ def load(
     import torch
 
     from zoo.loading import load as load_model
-    from zoo.provenance import replaced_plugins
+    from zoo.provenance.plugins import replaced_plugins
 
     gc.enable()
     loaded = load_model(
@@ -115,7 +115,7 @@ def lock(layers: Layers, spec: str, output: Path | None) -> None:
     `zoo build --locked` refuses what differs from it. SPEC is a file.
     """
     from zoo.atomic import write_text
-    from zoo.lock import LOCK_NAME, lock_of
+    from zoo.provenance.lock import LOCK_NAME, lock_of
     from zoo.reading import read_spec
 
     found = read_spec(Path(spec), registry=layers())
@@ -173,9 +173,9 @@ def make(
     It gets their spec, a model card, the tokenizer that is beside them, and a zoo.lock.
     """
     from zoo.bundle import write_bundle
-    from zoo.card import CARD_NAME, CardFields
-    from zoo.lock import Source
-    from zoo.weights_file import weights_path
+    from zoo.provenance.card import CARD_NAME, CardFields
+    from zoo.provenance.lock import Source
+    from zoo.weights.file import weights_path
 
     own = weights_path(model).parent / CARD_NAME
     if card is None and license is None and not tags and os.path.isfile(own):
@@ -212,7 +212,7 @@ def verify(folder: Path, key: Path | None, as_json: bool) -> None:
 
         _print_bundle(read_bundle(folder), as_json)
         return
-    from zoo.signing import verify_signature
+    from zoo.provenance.signing import verify_signature
 
     _print_bundle(verify_signature(folder, key), as_json, signature="checked")
 
@@ -232,7 +232,7 @@ def sign(folder: Path, key: Path) -> None:
     Needs the extra `sign`.
     """
     from zoo.bundle import SIGNATURE_NAME
-    from zoo.signing import sign_bundle
+    from zoo.provenance.signing import sign_bundle
 
     sign_bundle(folder, key)
     click.echo(folder / SIGNATURE_NAME)

@@ -13,9 +13,9 @@ from zoo.errors import Place, Problem, SpecError, WeightsError, ZooError, quoted
 from zoo.model_files import COMPANIONS, find_files
 from zoo.saving import described
 from zoo.spec import ModelSpec
-from zoo.weights_file import is_file_name, weights_path
-from zoo.weights_reader import read_header
-from zoo.weights_writer import destination
+from zoo.weights.file import is_file_name, weights_path
+from zoo.weights.reader import read_header
+from zoo.weights.writer import destination
 
 if TYPE_CHECKING:
     from zoo.registry import Registry

@@ -79,7 +79,7 @@ def build(
     registry = layers()
     found = zoo.read_spec(spec, registry=registry)
     if locked:
-        from zoo.lock import check_locked
+        from zoo.provenance.lock import check_locked
 
         check_locked(found, Path(spec).parent)
     from zoo.cli.making import build_and_save
@@ -215,8 +215,8 @@ def show(
     asked = [flag for flag, given in flags.items() if given]
     if len(asked) > 1:
         raise click.UsageError(f"{asked[0]} and {asked[1]} are two views; take one")
-    from zoo import show as views
     from zoo.reading import read_source
+    from zoo.showing import show as views
 
     found, _ = read_source(spec, layers())
     if svg is not None:
@@ -231,7 +231,7 @@ def show(
     elif backends:
         print_report(as_json, views.backends_data(found), views.backends_text)
     elif flops is not None:
-        from zoo.flops import flops_data, flops_text
+        from zoo.showing.flops import flops_data, flops_text
 
         print_report(as_json, flops_data(found, flops), flops_text)
     elif svg is None or as_json:
@@ -251,7 +251,7 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
     A and B are each a spec file, a model's name or a weights file. Tensors are compared by digest
     when both are weights. The exit status is 1 when the models differ.
     """
-    from zoo.diff import Side, diff_data, diff_text
+    from zoo.showing.diff import Side, diff_data, diff_text
 
     registry = layers()
     data = diff_data(Side.read(a, registry), Side.read(b, registry))
@@ -269,10 +269,10 @@ def schema(layers: Layers, what: str, output: Path | None) -> None:
     It knows the installed plugins. With `recipe` it is that of recipes for training.
     """
     from zoo.atomic import write_text
-    from zoo.schema import schema_text, spec_schema
+    from zoo.schema.specs import schema_text, spec_schema
 
     if what == "recipe":
-        from zoo.training.schema import recipe_schema
+        from zoo.schema.recipes import recipe_schema
 
         made = recipe_schema()
     else:
@@ -297,7 +297,7 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
 
     With a PATTERN (`rot*`), those whose name matches it; components also by their slot (`norm`).
     """
-    from zoo.listing import listing_data, listing_text
+    from zoo.showing.listing import listing_data, listing_text
 
     if what not in (None, "models", "components"):
         if pattern is not None:

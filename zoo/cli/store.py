@@ -75,10 +75,10 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     """
     from zoo.atomic import write_text
     from zoo.errors import Problem, quoted
-    from zoo.found_weights import find_weights
     from zoo.store.files import Store, StoreError
+    from zoo.store.found_weights import find_weights
     from zoo.store.pushing import push
-    from zoo.weights_file import FILE_NAME, INDEX_NAME
+    from zoo.weights.file import FILE_NAME, INDEX_NAME
 
     registry = layers()
     weights = find_weights(model, registry).path

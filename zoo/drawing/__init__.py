@@ -22,7 +22,7 @@ def to_svg(spec: ModelSpec) -> str:
 
 def to_html(spec: ModelSpec) -> str:
     """What a notebook shows of a model: the picture, and the sizes that `zoo show` prints."""
-    from zoo.show import summary_data, summary_text
+    from zoo.showing.show import summary_data, summary_text
 
     summary = escape(summary_text(summary_data(spec)))
     return f"<div>{to_svg(spec)}<pre>{summary}</pre></div>"

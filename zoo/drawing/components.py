@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from zoo.children import Child, children, distinctive_values, is_absent, untold
 from zoo.component import GIVEN, Component, Part, fields_of
 from zoo.drawing.figure import Box
 from zoo.layout import LayerList, Layout, Tensor
+from zoo.showing.children import Child, children, distinctive_values, is_absent, untold
 from zoo.slots import Embedding, Init, Plugin, slot_of
 
 Keys = Mapping[str, Sequence[str]]

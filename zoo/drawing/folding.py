@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from zoo.drawing.figure import Cycle, Layer, Run
-from zoo.parts import ranges
+from zoo.showing.parts import ranges
 
 MAX_FRAMES = 4
 """With more frames than that, each kind of layer is drawn once, and told by its numbers."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from zoo.children import Child, children, is_absent
 from zoo.component import LayerRules
 from zoo.drawing.components import Keys, box_of, kind_of, layout_names, varied
 from zoo.drawing.figure import Box, Branch, Cycle, Layer, Run
 from zoo.drawing.folding import fold
 from zoo.layout import LayerList, Layout
-from zoo.parts import ranges
+from zoo.showing.children import Child, children, is_absent
+from zoo.showing.parts import ranges
 from zoo.slots import Attention, Block, Position, Sublayer
 
 MAX_SHARED = 4

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zoo.children import Child, children, is_absent
 from zoo.component import LayerRules, Part
 from zoo.drawing.components import box_of, kind_of, layout_names, short_number
 from zoo.drawing.figure import OUTSIDE, Box, Branch, Column, Figure, runs_of
 from zoo.drawing.layers import is_embedded, layers_of
 from zoo.drawing.ties import ties_of
 from zoo.layout import Layout, Tensor
+from zoo.showing.children import Child, children, is_absent
 from zoo.slots import Block, Embedding, Init, Norm, Position
 
 if TYPE_CHECKING:

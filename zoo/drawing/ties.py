@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from zoo.children import children
 from zoo.component import Component
 from zoo.drawing.components import layout_names
 from zoo.drawing.figure import Tie
 from zoo.layout import LayerList, Layout, Tensor
+from zoo.showing.children import children
 
 if TYPE_CHECKING:
     from zoo.spec import ModelSpec

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
 from zoo.families.config import read_json
-from zoo.open_file import OpenFile, cannot_read
-from zoo.weights_file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
+from zoo.weights.file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
+from zoo.weights.open_file import OpenFile, cannot_read
 
 FILE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"

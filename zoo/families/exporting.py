@@ -21,12 +21,12 @@ from zoo.families.origin import Origin, check_companions, read_companions, write
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
-from zoo.held_tensors import stored
 from zoo.loading import load
-from zoo.output_names import check_output_name
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, bytes_of
 from zoo.transformer import Transformer
+from zoo.weights.held_tensors import stored
+from zoo.weights.output_names import check_output_name
 
 
 def export_folder(source: str | Path, output: Path, *, registry: Registry | None = None) -> None:

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, did_you_mean, quoted
-from zoo.tables import Leaf, Table, as_table, merge_values, same_kind
+from zoo.toml.tables import Leaf, Table, as_table, merge_values, same_kind
 
 FORMAT = 1
 MAX_PARENTS = 8

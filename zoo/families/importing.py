@@ -31,12 +31,12 @@ from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.tensor_writer import TensorWriter
 from zoo.model_files import COMPANIONS
-from zoo.output_names import check_output_name
-from zoo.provenance import plugin_versions
+from zoo.provenance.plugins import plugin_versions
 from zoo.registry import Registry, load_registry
 from zoo.saving import TORCH_DTYPES, bytes_of
 from zoo.spec import ModelSpec
-from zoo.weights_file import FILE_NAME, Header, Record
+from zoo.weights.file import FILE_NAME, Header, Record
+from zoo.weights.output_names import check_output_name
 
 _UNKNOWN = "0" * 64  # stands in the header until a tensor's digest is known
 _TOLERANCE = 1e-5

@@ -13,7 +13,7 @@ from zoo.families.scope import Scope
 from zoo.reading import spec_of
 from zoo.registry import Registry
 from zoo.spec import FORMAT, ModelSpec
-from zoo.tables import Leaf, Table
+from zoo.toml.tables import Leaf, Table
 
 
 def family_spec(

@@ -14,7 +14,6 @@ from zoo.errors import (
     did_you_mean,
     quoted,
 )
-from zoo.plugin_errors import describe_failure, reason
 from zoo.plugin_kit.cuts import Processes, started_when_needed
 from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
@@ -28,11 +27,12 @@ from zoo.plugin_kit.promises import (
     threads,
 )
 from zoo.plugin_kit.report import Check, Report
+from zoo.plugin_kit.torch_free import import_failures
+from zoo.registering.plugin_errors import describe_failure, reason
+from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
-from zoo.registry_file import Entry
 from zoo.slots import SLOTS
 from zoo.spec import ModelSpec
-from zoo.torch_free import import_failures
 
 
 def every_plugin(registry: Registry) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import nn
 
-from zoo.plugin_errors import describe_failure
 from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme, Rotation
+from zoo.registering.plugin_errors import describe_failure
 from zoo.slots import NormSite
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer

@@ -17,8 +17,8 @@ from zoo.document import Document, from_data
 from zoo.errors import ZooError
 from zoo.layout import Layout, Tensor, embedding, linear, vector
 from zoo.plugin_kit.sizes import SIZES
+from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
-from zoo.registry_file import Entry
 from zoo.resolve import resolve
 from zoo.slots import (
     Attention,

@@ -15,8 +15,8 @@ from string import Template
 from zoo.atomic import write_text
 from zoo.document import read_document
 from zoo.errors import Problem, RegistryError, ZooError, did_you_mean, quoted
+from zoo.registering.registry_file import FILE_NAME, NAME, NAME_RULE
 from zoo.registry import load_registry
-from zoo.registry_file import FILE_NAME, NAME, NAME_RULE
 from zoo.slots import SLOTS
 
 

@@ -13,18 +13,18 @@ from pydantic import TypeAdapter, ValidationError
 from zoo.building import build, build_on_meta
 from zoo.component import GIVEN, Part, fields_of
 from zoo.loading import load
-from zoo.plugin_errors import describe_failure
 from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.driver import Bare, PromiseError, Tensors, close
 from zoo.plugin_kit.drivers import driver_for, hosted
 from zoo.plugin_kit.state import changes, plain_tensors, state_of
 from zoo.reading import read_spec
+from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
 from zoo.saving import save
 from zoo.slots import Plugin
 from zoo.spec import ModelSpec
+from zoo.toml.value_errors import value_message
 from zoo.transformer import Transformer
-from zoo.value_errors import value_message
 
 Promise = Callable[[ModelSpec, Registry], None]
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
-from zoo.tokenizer_file import read_tokenizer
+from zoo.running.tokenizer_file import read_tokenizer
 
 Id = Annotated[int, Field(ge=0)]
 

@@ -10,7 +10,6 @@ from typing import Any, Self, cast
 import torch
 
 from zoo.errors import InputError, Place, Problem, placed
-from zoo.found_weights import find_weights
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
 from zoo.generation.evaluating import evaluating
 from zoo.generation.prompts import check_length, read_ids
@@ -20,6 +19,7 @@ from zoo.registry import Registry, load_registry
 from zoo.running.labels import class_names
 from zoo.running.tasks import GENERATING, read_off
 from zoo.running.text import SpecialIds, Text, read_special_ids, read_text
+from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 
 GREEDY = Greedy()

@@ -17,10 +17,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from zoo.errors import Problem, ZooError
-from zoo.held_tensors import owners, stored
 from zoo.layout import Cut
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
+from zoo.weights.held_tensors import owners, stored
 
 
 def cut(model: Transformer, mesh: DeviceMesh) -> None:

@@ -9,10 +9,10 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from zoo.fill import Runs
-from zoo.held_tensors import stored
 from zoo.sharding.model import shard
 from zoo.sharding.shares import local_of, runs_of
 from zoo.transformer import Transformer
+from zoo.weights.held_tensors import stored
 
 
 class Fill(Protocol):

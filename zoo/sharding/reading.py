@@ -11,17 +11,17 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from zoo.building import fill_initial
 from zoo.errors import Place
-from zoo.held_tensors import stored
-from zoo.open_file import STEP
 from zoo.saving import TORCH_DTYPES, bytes_of
 from zoo.sharding.filling import fill_shares
 from zoo.sharding.mesh import place_in
 from zoo.sharding.model import shard
 from zoo.sharding.shares import Run, local_of, runs_of
-from zoo.tensor_reader import dtype_in_model
 from zoo.transformer import Transformer
-from zoo.weights_file import changed_tensors
-from zoo.weights_reader import Weights
+from zoo.weights.file import changed_tensors
+from zoo.weights.held_tensors import stored
+from zoo.weights.open_file import STEP
+from zoo.weights.reader import Weights
+from zoo.weights.tensor_reader import dtype_in_model
 
 
 def load_shares(

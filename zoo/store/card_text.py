@@ -7,8 +7,8 @@ from typing import Any
 
 import tomlkit
 
-from zoo.pretrained import Card, File
 from zoo.source import Source
+from zoo.store.pretrained import Card, File
 
 
 def card_text(card: Card, source: Source) -> str:

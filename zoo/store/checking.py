@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zoo.pretrained import find_pretrained
 from zoo.store.collecting import restored
 from zoo.store.files import Store, damaged
+from zoo.store.pretrained import find_pretrained
 from zoo.store.refs import Ref
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zoo.errors import Problem, quoted
-from zoo.plugin_errors import plugin_code
-from zoo.pretrained import File
+from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, Source, SourceError
 from zoo.store.files import Store, digest
+from zoo.store.pretrained import File
 
 ATTEMPTS = 4
 """How often in a row a source may break off without having sent much."""

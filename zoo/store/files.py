@@ -28,8 +28,8 @@ from pathlib import Path
 
 from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
 from zoo.errors import Place, Problem, ZooError, quoted
-from zoo.open_file import STEP
-from zoo.pretrained import File
+from zoo.store.pretrained import File
+from zoo.weights.open_file import STEP
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 """What file systems say that have no hard links, or no more of them."""

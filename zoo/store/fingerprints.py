@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from zoo.errors import WeightsError, quoted
-from zoo.pretrained import Fingerprint
 from zoo.purpose import Reading
+from zoo.store.pretrained import Fingerprint
 from zoo.transformer import Transformer
 
 Rows = list[list[int]]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from zoo.atomic import make_folder, remove_file, sync, temporary_name
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
-from zoo.pretrained import Pretrained, read_files_table, read_source_table
 from zoo.store.files import Store, StoreError, exists, link_or_copy
+from zoo.store.pretrained import Pretrained, read_files_table, read_source_table
 
 if TYPE_CHECKING:
     from zoo.registry import Registry

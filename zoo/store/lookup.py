@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from zoo.errors import Problem, allowed, did_you_mean, quoted
-from zoo.pretrained import Pretrained, find_pretrained
 from zoo.registry import Registry
 from zoo.store.files import Store, StoreError
 from zoo.store.first_use import with_trusted
+from zoo.store.pretrained import Pretrained, find_pretrained
 from zoo.store.refs import Ref, read_ref, refs
 
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from zoo.bundle import lock_of_bundle, read_bundle
 from zoo.errors import Place, Problem
 from zoo.model_files import CARDS, SELECTED, safe_path, selected
-from zoo.plugin_errors import plugin_code
-from zoo.pretrained import File, Pretrained
+from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
 from zoo.store.fetching import fetch
 from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import published
+from zoo.store.pretrained import File, Pretrained
 from zoo.store.refs import Ref, read_ref, write_ref
-from zoo.weights_file import changed_tensors
-from zoo.weights_reader import open_weights
+from zoo.weights.file import changed_tensors
+from zoo.weights.reader import open_weights
 
 if TYPE_CHECKING:
     from zoo.registry import Registry

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import Problem, quoted
 from zoo.model_files import SELECTED, find_files
-from zoo.plugin_errors import plugin_code
-from zoo.pretrained import Card, License
+from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.card_text import card_text
 from zoo.store.files import Store, StoreError, digests
 from zoo.store.fingerprints import take_fingerprint
+from zoo.store.pretrained import Card, License
 from zoo.store.pulling import content_digest
 
 if TYPE_CHECKING:

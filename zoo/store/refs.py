@@ -10,8 +10,8 @@ from typing import Any
 
 from zoo.atomic import remove_file, write_text
 from zoo.errors import Place, Problem
-from zoo.pretrained import File
 from zoo.store.files import Store, StoreError, cannot_read
+from zoo.store.pretrained import File
 
 FORMAT = 1
 

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Problem, SpecError, did_you_mean, quoted
 from zoo.spec import OF_SPECS
+from zoo.toml.value_errors import nearest_literal, value_message
 from zoo.training.tables import (
     DATA,
     OPTIMIZERS,
@@ -31,7 +32,6 @@ from zoo.training.tables import (
     Tokenizer,
     Training,
 )
-from zoo.value_errors import nearest_literal, value_message
 
 KINDS: Mapping[str, Mapping[str, type[Table]]] = {
     "data": DATA,

@@ -36,7 +36,7 @@ from zoo.training.scores import score_lines, score_translations
 from zoo.training.split import Splits
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
-from zoo.weights_file import FILE_NAME
+from zoo.weights.file import FILE_NAME
 
 
 class Run:

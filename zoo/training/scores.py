@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from zoo.errors import InputError, Place, Problem, TrainingError
-from zoo.found_weights import find_weights
 from zoo.generation import Beam, generate
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
@@ -17,6 +16,7 @@ from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
 from zoo.running.perplexity import OnProgress, perplexity, told_of, unseen
 from zoo.running.text_model import TextModel
+from zoo.store.found_weights import find_weights
 from zoo.training.batches import Row, batches
 from zoo.training.data import read_lines, read_whole
 from zoo.training.encoding import encode

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zoo.errors import Problem, TrainingError, ZooError, placed, quoted
-from zoo.found_weights import find_weights
 from zoo.purpose import Generation
 from zoo.reading import read_source
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
+from zoo.store.found_weights import find_weights
 from zoo.training.data import read_data
 from zoo.training.recipe import Recipe
 from zoo.training.split import Splits
-from zoo.weights_file import weights_path
+from zoo.weights.file import weights_path
 
 
 class Start(NamedTuple):

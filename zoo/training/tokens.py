@@ -14,7 +14,7 @@ from zoo.atomic import write_text
 from zoo.errors import Problem, TrainingError, did_you_mean
 from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
 from zoo.purpose import Generation
-from zoo.tokenizer_file import read_tokenizer
+from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.split import Example
 from zoo.training.tables import Bpe, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table

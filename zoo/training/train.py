@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Problem, TrainingError, ZooError, placed, quoted
-from zoo.output_names import check_output_name
 from zoo.registry import Registry, load_registry
 from zoo.training.checkpoints import checkpoints
 from zoo.training.files import CHECKPOINTS
@@ -18,7 +17,8 @@ from zoo.training.run import Run
 from zoo.training.split import Splits
 from zoo.training.start import Start, check_sides, find_data, find_start
 from zoo.training.tokens import read_tokens, tokens_of
-from zoo.weights_file import weights_path
+from zoo.weights.file import weights_path
+from zoo.weights.output_names import check_output_name
 
 
 def train(

@@ -1,0 +1,106 @@
+"""A bundle's model card: a README.md that begins with the metadata block that hubs read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import Place, Problem, ZooError, quoted
+from zoo.provenance.lock import Lock
+from zoo.spec import ModelSpec
+
+CARD_NAME = "README.md"
+
+_LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
+_CARD = """\
+---
+{metadata}---
+
+# {name}
+
+A Transformer of the zoo: {parameters:,} parameters, built from `spec.toml`.
+
+```python
+import zoo
+
+model = zoo.load("PATH")   # this folder; every tensor is checked
+```
+
+| | |
+|---|---|
+| spec | `{spec}` |
+| weights | `{content}` |
+| licence | {license} |
+| source | {source} |
+
+`zoo bundle verify PATH` checks every file against `zoo.lock`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CardFields:
+    """What the one who publishes a model says of it.
+
+    Args:
+        license: of the weights, as an SPDX identifier in the spelling of hubs (`apache-2.0`).
+        tags: words to find the model by.
+    """
+
+    license: str = "unknown"
+    tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for word in (self.license, *self.tags):
+            if not _LICENSE.fullmatch(word):
+                help_ = "letters, digits, `.`, `+` and `-`: `apache-2.0`, `text-generation`"
+                raise ZooError(Problem(f"{quoted(word)} is not a licence or a tag", help=help_))
+
+
+def card_text(spec: ModelSpec, lock: Lock, fields: CardFields) -> str:
+    """The card of a bundle."""
+    metadata = {
+        "license": fields.license,
+        "library_name": "zoo",
+        "tags": ["zoo", "transformer", *fields.tags],
+    }
+    source = lock.source
+    return _CARD.format(
+        metadata=_yaml(metadata),
+        name=spec.name,
+        parameters=spec.n_parameters,
+        spec=spec.digest,
+        content=lock.content,
+        license=fields.license,
+        source=f"`{source.name}` at `{source.revision}`" if source else "trained or made here",
+    )
+
+
+def read_card(path: Path) -> str:
+    """The text of a card that somebody has written.
+
+    Raises:
+        ZooError: it cannot be read, or does not begin with the metadata block.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ZooError(Problem(f"the card cannot be read: {error}", Place(str(path)))) from None
+    if not re.match(r"---\n.*?\n---\n", text, re.DOTALL):
+        help_ = "it begins with a line `---`, some `key: value` lines, and a line `---`"
+        raise ZooError(Problem("the card has no metadata block", Place(str(path)), help_))
+    return text
+
+
+def _yaml(data: Mapping[str, Any]) -> str:
+    """Strings and lists of strings as YAML, of which JSON strings are a part."""
+    lines: list[str] = []
+    for key, value in data.items():
+        if isinstance(value, list):
+            lines += [f"{key}:", *(f"- {json.dumps(item)}" for item in value)]
+        else:
+            lines.append(f"{key}: {json.dumps(value)}")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,245 @@
+"""`zoo.lock`: what a spec was built with, and of a bundle what each of its files is.
+
+A lock is TOML that the zoo writes and nobody edits: it holds its own SHA-256, and what is written
+in another way than the zoo does it is refused, so that no changed byte goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import zoo
+from zoo.document import parse
+from zoo.errors import Place, Problem, SpecError, WeightsError, ZooError, quoted
+from zoo.provenance.plugins import plugin_versions
+from zoo.spec import ModelSpec
+
+LOCK_NAME = "zoo.lock"
+FORMAT = 1
+MAX_BYTES = 1 << 18
+
+_HEAD = "# Written by the zoo, to be read and not to be changed: the sha256 is that of this text.\n"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,500}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What a file of a bundle is: its SHA-256, and its size in bytes."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where weights were first published: a name and a revision, which are words to read."""
+
+    name: str
+    revision: str
+
+    @classmethod
+    def parse(cls, text: str) -> Source:
+        """A source written as `NAME@REVISION`. Raises `ZooError` for what is not."""
+        name, at, revision = text.rpartition("@")
+        if not at or not _TEXT.fullmatch(name) or not _TEXT.fullmatch(revision):
+            help_ = "for example `owner/model@607a30d783dfa663caf39e06633721c8d4cfcd7e`"
+            raise ZooError(Problem(f"{quoted(text)} is not of the form NAME@REVISION", help=help_))
+        return cls(name, revision)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The contents of a lock.
+
+    Args:
+        name: the model's.
+        zoo: the version of the zoo.
+        torch: the version of torch, without what tells one of its builds from another.
+        spec: the digest of the spec.
+        plugins: each plugin, as `slot.kind`, and its distribution and version, or the SHA-256 of
+            its file.
+        content: of a bundle, the content digest of the weights.
+        header: of a bundle, the SHA-256 of the JSON in the weights' header.
+        source: of a bundle, where the weights were first published, if that was told.
+        files: of a bundle, all files but the lock itself and the signature.
+    """
+
+    name: str
+    zoo: str
+    torch: str
+    spec: str
+    plugins: Mapping[str, str]
+    content: str | None = None
+    header: str | None = None
+    source: Source | None = None
+    files: Mapping[str, FileRecord] = field(default_factory=dict[str, FileRecord])
+
+    def to_text(self) -> str:
+        """The lock as TOML."""
+        text = self._with_sha256("")
+        return self._with_sha256(hashlib.sha256(text.encode()).hexdigest())
+
+    def _with_sha256(self, sha256: str) -> str:
+        stated = {
+            "format": FORMAT,
+            "sha256": sha256,
+            "name": self.name,
+            "zoo": self.zoo,
+            "torch": self.torch,
+            "spec": self.spec,
+        }
+        tables: dict[str, Mapping[str, Any]] = {"plugins": self.plugins}
+        if self.content is not None:
+            tables["weights"] = {"content": self.content, "header": self.header}
+        if self.source is not None:
+            tables["source"] = {"name": self.source.name, "revision": self.source.revision}
+        lines = [_HEAD, *(_line(key, value) for key, value in stated.items())]
+        for table, values in tables.items():
+            lines += [f"\n[{table}]\n", *(_line(key, values[key]) for key in sorted(values))]
+        if self.files:
+            lines.append("\n[files]\n")
+        for name, file in sorted(self.files.items()):
+            lines.append(f'{_string(name)} = {{ sha256 = "{file.sha256}", size = {file.size} }}\n')
+        return "".join(lines)
+
+
+def _line(key: str, value: object) -> str:
+    bare = re.fullmatch(r"[a-z0-9]+", key)
+    shown = value if isinstance(value, int) else _string(str(value))
+    return f"{key if bare else _string(key)} = {shown}\n"
+
+
+def _string(text: str) -> str:
+    """A TOML string. What JSON writes otherwise, control characters, a lock does not hold."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def torch_version() -> str:
+    """The version of torch that is installed, without what tells one of its builds from another."""
+    return version("torch").partition("+")[0]
+
+
+def lock_of(spec: ModelSpec) -> Lock:
+    """The lock of a spec, with the plugins and the torch that are here."""
+    return Lock(
+        name=spec.name,
+        zoo=zoo.__version__,
+        torch=torch_version(),
+        spec=spec.digest,
+        plugins=plugin_versions(spec),
+    )
+
+
+def read_lock(folder: Path) -> Lock:
+    """Read the `zoo.lock` in a folder.
+
+    Raises:
+        WeightsError: there is none, or it is not as the zoo wrote it.
+    """
+    path = folder / LOCK_NAME
+    place = Place(str(path))
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise FileNotFoundError
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        help_ = "`zoo lock SPEC` writes one for a spec, `zoo bundle make` one for a bundle"
+        raise WeightsError(Problem("there is no lock, as a regular file", place, help_)) from None
+    except OSError as error:
+        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
+    return parse_lock(raw, place)
+
+
+def parse_lock(raw: bytes, place: Place) -> Lock:
+    """The lock with this text. Raises `WeightsError` as `read_lock`."""
+    try:
+        if len(raw) > MAX_BYTES:
+            raise ValueError(f"it is longer than {MAX_BYTES:,} bytes")
+        lock = _lock(parse(raw.decode("utf-8"), place.file).data)
+        if lock.to_text().encode() != raw:
+            raise ValueError("it is not what was written")
+    except (KeyError, TypeError, ValueError, AttributeError, SpecError) as error:
+        message = f"the lock is damaged: {quoted(error, 200)}"
+        raise WeightsError(Problem(message, place, "fetch or make it again")) from None
+    return lock
+
+
+def _lock(data: dict[str, Any]) -> Lock:
+    if data["format"] != FORMAT:
+        raise ValueError(f"format {data['format']!r} is not known")
+    weights, source = data.get("weights"), data.get("source")
+    return Lock(
+        name=_checked(data["name"], _TEXT),
+        zoo=_checked(data["zoo"], _TEXT),
+        torch=_checked(data["torch"], _TEXT),
+        spec=_checked(data["spec"], _DIGEST),
+        plugins={
+            _checked(name, _TEXT): _checked(origin, _TEXT)
+            for name, origin in cast("dict[str, Any]", data["plugins"]).items()
+        },
+        content=None if weights is None else _checked(weights["content"], _DIGEST),
+        header=None if weights is None else _checked(weights["header"], _SHA256),
+        source=None
+        if source is None
+        else Source(_checked(source["name"], _TEXT), _checked(source["revision"], _TEXT)),
+        files={
+            _checked(name, _TEXT): _file(record)
+            for name, record in cast("dict[str, Any]", data.get("files", {})).items()
+        },
+    )
+
+
+def _file(record: Any) -> FileRecord:
+    if type(record["size"]) is not int or record["size"] < 0:
+        raise ValueError("a size is a number of bytes")
+    return FileRecord(_checked(record["sha256"], _SHA256), record["size"])
+
+
+def _checked(value: Any, pattern: re.Pattern[str]) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ValueError(f"{value!r} is not expected there")
+    return value
+
+
+def differences(lock: Lock, now: Lock, place: Place) -> Iterator[Problem]:
+    """How what is here is not what a lock says. `place` is the lock's file."""
+    pairs: dict[str, tuple[str | None, str | None]] = {
+        "the model's name": (lock.name, now.name),
+        "the spec's digest": (lock.spec, now.spec),
+        "the zoo's version": (lock.zoo, now.zoo),
+        "torch's version": (lock.torch, now.torch),
+    }
+    for name in sorted(lock.plugins.keys() | now.plugins.keys()):
+        pairs[f"the plugin `{name}`"] = lock.plugins.get(name), now.plugins.get(name)
+    for what, (locked, found) in pairs.items():
+        if locked != found:
+            yield Problem(f"{what} is {_shown(found)}; the lock says {_shown(locked)}", place)
+
+
+def _shown(value: str | None) -> str:
+    return "nothing" if value is None else quoted(value, 100)
+
+
+def check_locked(spec: ModelSpec, folder: Path) -> None:
+    """Hold a spec, and what would build it, against the lock in a folder.
+
+    Raises:
+        WeightsError: there is no lock, or something differs; every difference is told.
+    """
+    place = Place(str(folder / LOCK_NAME))
+    lock = read_lock(folder)
+    if problems := list(differences(lock, lock_of(spec), place)):
+        meant = "`zoo lock` writes it anew" if lock.content is None else "leave out `--locked`"
+        help_ = f"restore what the lock names; or, if the change is meant, {meant}"
+        raise WeightsError([*problems[:-1], problems[-1]._replace(help=help_)])

@@ -1,0 +1,81 @@
+"""Which plugins a spec uses, and from which distribution and version, or file, each came."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import zoo
+from zoo.component import Component, fields_of
+from zoo.document import read_document
+from zoo.registry import shipped_registry
+from zoo.slots import SLOTS, Plugin, slot_of
+from zoo.spec import ModelSpec
+
+
+def plugin_versions(spec: ModelSpec) -> dict[str, str]:
+    """Each plugin that a spec uses, as `slot.kind`, and the distribution and version, or the
+    SHA-256 of the file, that it came from."""
+    plugins, shipped = dict(_plugins(spec.model)), _shipped_packages()
+    return {name: _origin(plugins[name], shipped) for name in sorted(plugins)}
+
+
+class Replaced(NamedTuple):
+    """A plugin that is another one than that which weights were made with; of one that they do not
+    know, `made_with` is None."""
+
+    plugin: str
+    made_with: str | None
+    now: str
+
+
+def replaced_plugins(spec: ModelSpec, made_with: Mapping[str, str]) -> list[Replaced]:
+    """The plugins of a spec that are not those of which its weights' header tells. They can build
+    the model, and may compute something else with its weights."""
+    found = ((name, made_with.get(name), now) for name, now in plugin_versions(spec).items())
+    return [Replaced(*one) for one in found if one[1] != one[2]]
+
+
+def _plugins(component: Component) -> Iterator[tuple[str, type[Plugin]]]:
+    if isinstance(component, Plugin):
+        slot = slot_of(component)
+        yield f"{slot}.{component.kind}", type(component)
+    for name in fields_of(type(component)):
+        value = getattr(component, name)
+        parts: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        for part in parts:
+            if isinstance(part, Component):
+                yield from _plugins(part)
+
+
+def _shipped_packages() -> set[str]:
+    tables = read_document(shipped_registry()).data
+    return {target.partition(".")[0] for slot in SLOTS for target in tables.get(slot, {}).values()}
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    """The installed distributions by their packages; looking costs a tenth of a second."""
+    from importlib.metadata import packages_distributions
+
+    return packages_distributions()
+
+
+def _origin(cls: type[Plugin], shipped: set[str]) -> str:
+    from importlib.metadata import version
+
+    package = cls.__module__.partition(".")[0]
+    if package in shipped:
+        return f"zoo {zoo.__version__}"
+    if owners := _distributions().get(package):
+        return f"{owners[0]} {version(owners[0])}"
+    # Here: it imports stevedore, as loading a plugin does.
+    from zoo.registering.plugin_loading import SHA256
+
+    module = vars(sys.modules[cls.__module__])
+    found = module.get(SHA256) or hashlib.sha256(Path(module["__file__"]).read_bytes()).hexdigest()
+    return f"sha256:{found}"

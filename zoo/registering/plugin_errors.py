@@ -1,0 +1,86 @@
+"""How the failure of somebody's plugin is told: what it raised and where, in its own code."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pydantic
+
+from zoo.errors import Place, PluginError, Problem, ZooError, printable, quoted
+
+MEND = "mend the plugin; nothing that does not use it is affected"
+"""The help where no better one is known."""
+_ZOO = Path(__file__).parent.parent
+_RUNNERS = {
+    folder
+    for file in (functools.__file__, importlib.__file__, pydantic.__file__)
+    for folder in (Path(file or "").parent, Path(file or "").parent / "_internal")
+}
+"""The folders of other code that runs plugins; its frames say nothing of theirs."""
+
+
+def _says_nothing(filename: str) -> bool:
+    """Whether a frame of this file is not a plugin's: the zoo runs it, or it runs in torch."""
+    folder, torch = Path(filename).parent, sys.modules.get("torch")
+    packages = {_ZOO} if torch is None else {_ZOO, Path(torch.__file__ or "").parent}
+    inside = not packages.isdisjoint((folder, *folder.parents))
+    return filename.startswith("<") or folder in _RUNNERS or inside
+
+
+@contextmanager
+def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Generator[None]:
+    """Runs code of plugins. Whatever it raises, `AssertionError` and `SystemExit` included, becomes
+    a `PluginError` that says `what` failed; `at` says where the plugin was asked for."""
+    try:
+        yield
+    except (ZooError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise PluginError(describe_failure(what, error, at() if at else None)) from error
+
+
+def describe_failure(what: str, error: BaseException, place: Place | None = None) -> Problem:
+    """A problem that shows the exception and the frames of the plugin, without those of the zoo, of
+    torch, and of the plugins of others that led to it."""
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if not _says_nothing(frame.filename)]
+    folders = [Path(frame.filename).parent for frame in frames]
+    frames = frames[folders.index(folders[-1]) :] if frames else []
+    lines = [f"  {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in frames]
+    if isinstance(error, SyntaxError):
+        lines.append(f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}")
+    message = "\n".join([f"{what} failed: {_headline(error)}", *lines[-8:]])
+    return Problem(message, place, _missing(error, frames) or MEND)
+
+
+def reason(problem: Problem) -> str:
+    """A problem as a table of checks shows it, where all is about plugins."""
+    return problem.message + (f"\nhelp: {problem.help}" if problem.help not in (None, MEND) else "")
+
+
+def _missing(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> str | None:
+    """A help text: how a module that a plugin imports is to be found; None if none is missing."""
+    if not isinstance(error, ImportError) or not frames:
+        return None
+    line = frames[-1].line or ""
+    beside = Path(frames[-1].filename).parent
+    if line.startswith("from .") or any(
+        (beside / f"{word}.py").is_file() for word in (error.name or "").split(".")
+    ):
+        return (
+            "a file that a registry names is imported by itself: what several components share "
+            "stands in one file with them, or they are a package"
+        )
+    missing = isinstance(error, ModuleNotFoundError) and error.name
+    return f"install {quoted(missing)}, which the plugin needs" if missing else None
+
+
+def _headline(error: BaseException) -> str:
+    first = printable(str(error).split("\n")[0])
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,0 +1,103 @@
+"""A registry line in, the class that it names out, through stevedore.
+
+stevedore finds plugins in packaging metadata; here its manager is given one entry point, made from
+the registry's line. What packages merely being installed declare is never looked at, nor is
+stevedore's on-disk cache of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from threading import RLock
+from types import ModuleType
+from typing import Any
+
+from stevedore.driver import DriverManager
+
+from zoo.errors import PluginError, Problem, did_you_mean, nearest, quoted
+from zoo.registering.plugin_errors import plugin_code
+
+SHA256 = "__sha256__"
+"""The attribute of an imported file's module that holds the hexadecimal SHA-256 of the file."""
+
+_importing_file = RLock()
+"""Held while a file is imported, so that no other thread finds half of its module."""
+
+
+class PluginEntryPoint(EntryPoint):
+    """An entry point made from a registry line; `folder` is the registry's own."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, slot: str, name: str, target: str, folder: Path) -> PluginEntryPoint:
+        point = cls(name, target, slot)
+        # EntryPoint refuses attributes after construction; its own fields are set the same way.
+        vars(point)["folder"] = folder
+        return point
+
+    def load(self) -> Any:
+        """Import the target: `package.module:Name`, or `path/to/file.py:Name` in `folder`.
+
+        Raises:
+            PluginError: whatever went wrong, `SystemExit` and `AssertionError` included, which
+                stevedore would let through.
+        """
+        where, _, attribute = self.value.rpartition(":")
+        with plugin_code(f"importing {quoted(self.value)}"):
+            module = self._import_file(where) if where.endswith(".py") else _import_module(where)
+            if not hasattr(module, attribute):
+                own = [name for name, value in vars(module).items() if isinstance(value, type)]
+                message = f"{quoted(where)} has no {quoted(attribute)}"
+                raise PluginError(Problem(message, help=did_you_mean(attribute, own)))
+            return getattr(module, attribute)
+
+    def _import_file(self, relative: str) -> ModuleType:
+        path = (self.folder / relative).resolve()
+        if not path.is_file():
+            near = nearest(path.name, (other.name for other in path.parent.glob("*.py")))
+            hint = f"did you mean `{near}`?" if near else None
+            raise PluginError(Problem(f"there is no file {quoted(path, 500)}", help=hint))
+        # Named by its whole path: it can shadow no other module, and is imported once.
+        name = f"zoo_plugin_file_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
+        with _importing_file:
+            if name not in sys.modules:
+                spec = spec_from_file_location(name, path)
+                if spec is None or spec.loader is None:
+                    raise PluginError(f"{quoted(path)} cannot be imported")
+                module = module_from_spec(spec)
+                # Of the code that runs; the file may change before it is asked for.
+                vars(module)[SHA256] = hashlib.sha256(path.read_bytes()).hexdigest()
+                sys.modules[name] = module
+                try:
+                    spec.loader.exec_module(module)
+                except BaseException:
+                    del sys.modules[name]
+                    raise
+            return sys.modules[name]
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the plugin is there, and misses something itself
+        hint = "install its package, or correct the line; a file is named as `folder/file.py:Class`"
+        raise PluginError(Problem(f"there is no module {quoted(error.name)}", help=hint)) from None
+
+
+class PluginManager(DriverManager[Any]):
+    """stevedore's driver manager over one entry point."""
+
+    def __init__(self, point: PluginEntryPoint) -> None:
+        self._point = point
+        super().__init__(point.group, point.name)
+
+    def list_entry_points(self) -> list[EntryPoint]:
+        return [self._point]

@@ -1,0 +1,259 @@
+"""One `registry.toml` in, its lines out: names with what they stand for, and what is wrong.
+
+Whether a name is taken is for `zoo.registry` to say, which lays one registry over another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from zoo.document import Document, KeyPath, read_document
+from zoo.errors import Place, Problem, did_you_mean, quoted
+from zoo.registering.catalog import MODEL_NAME
+
+FILE_NAME = "registry.toml"
+FORMAT = 1
+SLOT_NAMES = (
+    "builder",
+    "block",
+    "attention",
+    "ffn",
+    "norm",
+    "position",
+    "embedding",
+    "head",
+    "init",
+)
+"""The slots that `zoo.slots` describes: a list of what there is needs no more than their names."""
+SOURCE = "source"
+"""The group of the plugins that published models come from."""
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+NAME_RULE = "lower-case letters, digits and `_`, and begin with a letter"
+
+_KEYS = {"format", "include", "families", "catalog", "defaults", "models", SOURCE, *SLOT_NAMES}
+_TARGET = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[\w./ -]+\.py):[A-Za-z_]\w*")
+
+
+class Entry(NamedTuple):
+    """One line of a registry: a plugin of a slot or a source, a named model, a slot's default.
+
+    Args:
+        group: the table that the line stands in.
+        name: the name that is registered.
+        target: what it stands for.
+        document: the registry.
+        folder: that of the registry, from which paths are taken.
+        override: whether it may go over a line of the same name.
+    """
+
+    group: str
+    name: str
+    target: str
+    document: Document
+    folder: Path
+    override: bool = False
+
+    @property
+    def thing(self) -> str:
+        """What is registered, for a message."""
+        return f"{_form(self.group).thing} {quoted(self.name)}"
+
+    @property
+    def key(self) -> str:
+        """The key of the target where the line is a table."""
+        return _form(self.group).key
+
+    @property
+    def place(self) -> Place:
+        return self.document.place((self.group, self.name))
+
+
+class Included(NamedTuple):
+    """The registry of a package that another registry includes; `named` says where."""
+
+    path: Path
+    named: Callable[[], Place]
+
+
+class RegistryFile:
+    """What a registry says: its `entries`, the registries that it includes, and the folders with
+    families and published models, if it has any. `problems` are its malformed lines."""
+
+    def __init__(self, document: Document, folder: Path) -> None:
+        self.problems = list(document.problems)
+        self._document = document
+        self._folder = folder
+        self._check_keys()
+        self.included = list(self._read_included())
+        self.families = self._read_folder("families")
+        self.catalog = self._read_folder("catalog")
+        self.entries = list(self._read_entries())
+
+    def _report(self, message: str, place: Place, hint: str | None = None) -> None:
+        self.problems.append(Problem(message, place, hint))
+
+    def _check_keys(self) -> None:
+        written = self._document.data.get("format")
+        if type(written) is not int or written != FORMAT:
+            place = self._document.place(("format",), value=True)
+            self._report(f"a registry states `format = {FORMAT}`", place)
+        self._refuse_unknown(self._document.data, _KEYS, ())
+
+    def _refuse_unknown(self, data: Iterable[str], known: Collection[str], path: KeyPath) -> None:
+        for key in data:
+            if key not in known:
+                place = self._document.place((*path, key))
+                self._report(f"unknown key {quoted(key)}", place, did_you_mean(key, known))
+
+    def _read_included(self) -> Iterator[Included]:
+        """The registries that installed packages ship, without importing the packages."""
+        packages = self._document.data.get("include", [])
+        for index, package in enumerate(packages if isinstance(packages, list) else [packages]):
+
+            def place(index: int = index) -> Place:
+                return self._document.place(("include", index), value=True)
+
+            if not isinstance(package, str) or not re.fullmatch(r"[A-Za-z_]\w*", package):
+                message = "`include` must be the name of an installed package, or an array of names"
+                self._report(message, place())
+            elif (folder := _package_folder(package)) is None:
+                self._report(f"no package {quoted(package)} is installed", place())
+            elif not (folder / FILE_NAME).is_file():
+                self._report(f"the package {quoted(package)} ships no {FILE_NAME}", place())
+            else:
+                yield Included(folder / FILE_NAME, place)
+
+    def _read_folder(self, key: str) -> Path | None:
+        """The folder that the registry names under `key`, if it does."""
+        name = self._document.data.get(key)
+        if name is None:
+            return None
+        if not isinstance(name, str) or not _is_inside(Path(name)):
+            wrong = f"`{key}` must be the name of a folder beside or below this file"
+        elif not (self._folder / name).is_dir():
+            wrong = f"there is no folder {quoted(name)}"
+        else:
+            return self._folder / name
+        self._report(wrong, self._document.place((key,), value=True))
+        return None
+
+    def _read_entries(self) -> Iterator[Entry]:
+        for group in (*SLOT_NAMES, SOURCE, "models", "defaults"):
+            table = self._document.data.get(group, {})
+            if isinstance(table, dict):
+                lines = cast("dict[str, Any]", table).items()
+                entries = (self._read_entry(group, name, value) for name, value in lines)
+                yield from filter(None, entries)
+            else:
+                message = f"`{group}` maps names to {'specs' if group == 'models' else 'plugins'}"
+                place = self._document.place((group,), value=True)
+                self._report(message, place, f"write its lines below `[{group}]`")
+
+    def _read_entry(self, group: str, name: str, value: Any) -> Entry | None:
+        """One line: a target, or a table with it and what else is said of it."""
+        form, path = _form(group), (group, name)
+        written: Mapping[str, Any] = value if isinstance(value, dict) else {form.key: value}
+        self._refuse_unknown(written, (form.key, "override"), path)
+        if group == "defaults" and name not in SLOT_NAMES:
+            hint = did_you_mean(name, SLOT_NAMES)
+            self._report(f"there is no slot {quoted(name)}", self._document.place(path), hint)
+            return None
+        if not form.name.fullmatch(name):
+            message = f"{quoted(name)} is not a valid name in a registry"
+            hint = f"names are made of {form.name_rule}"
+            self._report(message, self._document.place(path), hint)
+            return None
+        override = written.get("override", False)
+        if not isinstance(override, bool):
+            place = self._document.place((*path, "override"), value=True)
+            self._report("`override` must be `true` or `false`", place)
+        target = written.get(form.key)
+        if not isinstance(target, str) or not form.is_target(target):
+            place = self._document.place((*path, form.key), value=True)
+            self._report(f"{form.thing} {quoted(name)} {form.expected}", place)
+            return None
+        return Entry(group, name, target, self._document, self._folder, override is True)
+
+
+def read_registry_file(path: Path, named: Callable[[], Place] | None = None) -> RegistryFile:
+    """Read a registry; `named` says where another one includes it.
+
+    Raises:
+        SpecError: it cannot be read, or is not TOML.
+    """
+    here = Path.cwd()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    return RegistryFile(read_document(shown, named), path.resolve().parent)
+
+
+class _Form(NamedTuple):
+    """How the lines of a group are written.
+
+    Args:
+        thing: what they register, for a message.
+        key: the key of the target where a line is a table.
+        expected: what the target must be.
+        is_target: whether it is that.
+        name: how names are spelled.
+        name_rule: the same in words.
+    """
+
+    thing: str
+    key: str
+    expected: str
+    is_target: Callable[[str], bool]
+    name: re.Pattern[str] = NAME
+    name_rule: str = NAME_RULE
+
+
+def _form(group: str) -> _Form:
+    return _FORMS.get(group) or _Form(
+        group,
+        "target",
+        'needs a target: "package.module:Class", or "plugins/file.py:Class" below its own folder',
+        _is_plugin,
+    )
+
+
+def _is_plugin(target: str) -> bool:
+    where = target.rpartition(":")[0]
+    is_sound = not where.endswith(".py") or _is_inside(Path(where))
+    return is_sound and _TARGET.fullmatch(target) is not None
+
+
+def _is_inside(path: Path) -> bool:
+    """Whether a path leads to something below the folder that it is taken from."""
+    return not path.is_absolute() and ".." not in path.parts and path != Path()
+
+
+_FORMS = {
+    "models": _Form(
+        "model",
+        "spec",
+        "needs the name of a spec file in the registry's folder or below",
+        lambda target: _is_inside(Path(target)),
+        MODEL_NAME,
+        "letters, digits, `_`, `-` and `.`",
+    ),
+    "defaults": _Form(
+        "the default of",
+        "kind",
+        "must be the name of a plugin",
+        lambda target: NAME.fullmatch(target) is not None,
+    ),
+}
+
+
+def _package_folder(package: str) -> Path | None:
+    """The folder of an installed package; None if there is none."""
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    folders = spec.submodule_search_locations if spec is not None else None
+    return Path(next(iter(folders))) if folders else None

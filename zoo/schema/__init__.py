@@ -1,0 +1,1 @@
+"""The JSON Schemas of specs and of recipes, for editors: `zoo schema`."""

@@ -1,0 +1,257 @@
+"""The JSON Schema of specs, for editors: what may stand in each table with the installed plugins.
+
+It is made from the descriptions alone, as `zoo.resolve` reads them: a table holds its component's
+own keys, and what components further in take from tables around them. It refuses no valid spec; it
+lets pass what only values can tell, such as a width that no number of heads divides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
+from zoo.errors import Problem, ZooError
+from zoo.layer_rules import SELECTORS, START
+from zoo.registry import Registry
+from zoo.schema.field_docs import class_doc, field_docs
+from zoo.schema.values import Reading, Readings, Schema, by_key, merged, named, plain_value, ref
+from zoo.spec import FORMAT
+from zoo.toml.extends import NAME_PATTERN
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_SPEC_NAME = f"^{NAME_PATTERN.pattern}$"
+
+_COUNT: Schema = {"type": "integer", "minimum": 1}
+_RULE_KEYS: Mapping[str, Schema] = {
+    "every": {**_COUNT, "description": "Each n-th layer: the n-th, the 2n-th, and so on."},
+    "start": {
+        "type": "integer",
+        "minimum": 0,
+        "description": "With `every`: the first layer meant, counted from 0.",
+    },
+    "first": {**_COUNT, "description": "That many layers at the start."},
+    "last": {**_COUNT, "description": "That many layers at the end."},
+    "at": {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 0},
+        "minItems": 1,
+        "uniqueItems": True,
+        "description": "The numbers of the layers, from 0.",
+    },
+}
+_ROOT_KEYS: Mapping[str, Schema] = {
+    "format": {"const": FORMAT, "description": "The version of the spec format."},
+    "name": {"type": "string", "pattern": _SPEC_NAME, "description": "The model's name."},
+    "extends": {
+        "type": "string",
+        "pattern": _SPEC_NAME,
+        "description": "A spec file beside this one, without its ending, or a registered model: "
+        "what it says holds unless it is said here.",
+    },
+}
+
+
+def spec_schema(registry: Registry) -> tuple[Schema, list[Problem]]:
+    """The JSON Schema (2020-12) of specs, and a problem for each plugin that cannot be loaded;
+    anything may stand in the table of such a plugin."""
+    made = _Schemas(registry)
+    return made.spec(), made.problems
+
+
+def schema_text(schema: Schema) -> str:
+    """The schema as JSON text."""
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+class _Schemas:
+    """One run over the registry. `definitions` is filled as tables are referred to."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.problems: list[Problem] = []
+        self.definitions: dict[str, Schema] = {}
+        self.names: dict[type[Component], str] = {}
+
+    def spec(self) -> Schema:
+        stated = ["format", "name", "builder"]
+        table = self.by_kind("builder", "builder")
+        return {
+            "$schema": DIALECT,
+            "title": "A Transformer, as the zoo builds it",
+            "type": "object",
+            "anyOf": [self.any_kind("builder"), True],
+            "if": {"anyOf": [{"required": ["extends"]}, {"required": stated}]},
+            "then": table,
+            "else": {"required": stated},
+            "$defs": dict(sorted(self.definitions.items())),
+        }
+
+    # --- slots and tables -----------------------------------------------------------------------
+
+    def slot(self, slot: str) -> Schema:
+        """A reference to what may fill a slot: the name of a kind, or a table."""
+        if slot not in self.definitions:
+            entry = self.definitions[slot] = {
+                "description": f"What fills the slot `{slot}`: a kind, or a table."
+            }
+            # Editors look for completions in `anyOf`, whose last choice lets everything pass.
+            entry["anyOf"] = [self.kinds(slot), self.any_kind(slot), True]
+            entry["if"] = {"type": "string"}
+            entry["then"] = {"enum": list(self.registry.plugins[slot])}
+            entry["else"] = self.by_kind(slot, "kind")
+        return ref(slot)
+
+    def kinds(self, slot: str) -> Schema:
+        """The names of the kinds."""
+        docs = {kind: _doc(self.load(slot, kind)) for kind in self.registry.plugins[slot]}
+        return named(docs, f"The kind that fills the slot `{slot}`.")
+
+    def any_kind(self, slot: str) -> Schema:
+        """A reference to the table that leaves its kind open: the keys of all kinds."""
+        name = f"any-{slot}"
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            readings: Readings = {}
+            for kind in self.registry.plugins[slot]:
+                if cls := self.load(slot, kind):
+                    _add(readings, self.keys(cls, kind))
+            head = self.head(slot, self.kinds(slot))
+            self.definitions[name] = _table(
+                readings, head, f"What fills the slot `{slot}`, of any kind."
+            )
+        return ref(name)
+
+    def by_kind(self, slot: str, key: str) -> Schema:
+        """The table of the kind that `key` names, or of any kind without it."""
+        tables = {kind: self.plugin(slot, kind) for kind in self.registry.plugins[slot]}
+        return by_key(key, tables, self.any_kind(slot))
+
+    def plugin(self, slot: str, kind: str) -> Schema:
+        """A reference to the table of one kind."""
+        name = f"{slot}.{kind}"
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            cls = self.load(slot, kind)
+            head = self.head(slot, {"const": kind, "description": _doc(cls)})
+            if cls is None:
+                self.definitions[name] = {"type": "object", "properties": head}
+            else:
+                self.definitions[name] = _table(self.keys(cls, kind), head, class_doc(cls))
+        return ref(name)
+
+    def head(self, slot: str, kind: Schema) -> Mapping[str, Schema]:
+        return {**_ROOT_KEYS, "builder": kind} if slot == "builder" else {"kind": kind}
+
+    def part(self, cls: type[Component]) -> Schema:
+        """A reference to the table of a component whose class is known beforehand."""
+        name = f"part-{self.name_of(cls)}"
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            readings = self.keys(cls, cls.__name__)
+            self.definitions[name] = _table(readings, {}, class_doc(cls))
+        return ref(name)
+
+    def rule(self, cls: type[Component]) -> Schema:
+        """A reference to the table of one rule for single layers."""
+        name = f"rule-{self.name_of(cls)}"
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            table = _table(self.keys(cls, cls.__name__), _RULE_KEYS, class_doc(cls))
+            table["oneOf"] = [{"required": [key]} for key in SELECTORS]
+            table["dependentRequired"] = {START: ["every"]}
+            self.definitions[name] = table
+        return ref(name)
+
+    def name_of(self, cls: type[Component]) -> str:
+        """The class's name, with a number when another class has the same."""
+        if cls not in self.names:
+            same = sum(known.__name__ == cls.__name__ for known in self.names)
+            self.names[cls] = f"{cls.__name__}-{same + 1}" if same else cls.__name__
+        return self.names[cls]
+
+    # --- the keys of a table --------------------------------------------------------------------
+
+    def keys(self, cls: type[Component], owner: str) -> Readings:
+        """Who reads which key of a component's table: the component itself, or else components
+        inside it, which take it from tables around them."""
+        own: Readings = {}
+        for name, mark in fields_of(cls).items():
+            if name == "kind" or mark is GIVEN:
+                continue
+            schema = self.value(cls, name, mark)
+            keys = [mark.slot, name] if isinstance(mark, Slot) and mark.inherit else [name]
+            _add(own, {key: [Reading(owner, schema)] for key in keys})
+        inner: Readings = {}
+        for inside, kind in self.inside(cls, {cls: owner}).items():
+            for name, mark in fields_of(inside).items():
+                if mark is SHARED or (isinstance(mark, Slot) and mark.inherit):
+                    schema = self.value(inside, name, mark)
+                    keys = [mark.slot, name] if isinstance(mark, Slot) else [name]
+                    _add(inner, {key: [Reading(kind, schema)] for key in keys})
+        return {**own, **{key: value for key, value in inner.items() if key not in own}}
+
+    def inside(
+        self, cls: type[Component], found: dict[type[Component], str]
+    ) -> dict[type[Component], str]:
+        """Every component that may be inside `cls`, and `cls`, by the names that they go by."""
+        for child, name in self.children(cls):
+            if child not in found:
+                found[child] = name
+                self.inside(child, found)
+        return found
+
+    def children(self, cls: type[Component]) -> Iterator[tuple[type[Component], str]]:
+        for name, mark in fields_of(cls).items():
+            if isinstance(mark, Slot):
+                for kind in self.registry.plugins[mark.slot]:
+                    if plugin := self.load(mark.slot, kind):
+                        yield plugin, kind
+            elif isinstance(mark, LayerRules):
+                yield mark.group, mark.group.__name__
+            elif isinstance(mark, Part):
+                part: Any = cls.model_fields[name].annotation
+                yield part, part.__name__
+
+    def value(self, cls: type[Component], name: str, mark: object) -> Schema:
+        """What a component expects of one of its keys."""
+        if isinstance(mark, Slot):
+            schema = self.slot(mark.slot)
+        elif isinstance(mark, LayerRules):
+            schema = {"type": "array", "items": self.rule(mark.group)}
+        elif isinstance(mark, Part):
+            part: Any = cls.model_fields[name].annotation
+            schema = self.part(part)
+        else:
+            schema, definitions = plain_value(cls, name)
+            self.definitions |= definitions
+        doc = field_docs(cls).get(name)
+        return {**schema, "description": doc} if doc else schema
+
+    def load(self, slot: str, kind: str) -> Any:
+        """A plugin's class; None, and a problem noted once, when it cannot be loaded."""
+        try:
+            return self.registry.plugin(slot, kind)
+        except ZooError as error:
+            self.problems += [problem for problem in error.problems if problem not in self.problems]
+            return None
+
+
+def _doc(cls: type[Component] | None) -> str:
+    return class_doc(cls) if cls is not None else "This plugin cannot be loaded."
+
+
+def _add(readings: Readings, more: Readings) -> None:
+    for key, found in more.items():
+        readings.setdefault(key, []).extend(found)
+
+
+def _table(readings: Readings, head: Mapping[str, Schema], description: str) -> Schema:
+    properties = {key: merged(found) for key, found in readings.items()} | dict(head)
+    return {
+        "type": "object",
+        "description": description,
+        "properties": properties,
+        "additionalProperties": False,
+    }

@@ -1,0 +1,217 @@
+"""What differs between two models: their specs value by value, then their tensors. No torch.
+
+A side is a spec or a weights file. Two weights files are compared by the digests in their headers;
+where one side is a spec, only the names and shapes of the tensors are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from zoo.errors import counted
+from zoo.node import Node
+from zoo.reading import read_source
+from zoo.registry import Registry
+from zoo.showing.full_form import origin_of
+from zoo.spec import ModelSpec
+from zoo.weights.file import Record
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: the source as it was named, its spec, and the records of a weights file."""
+
+    source: str
+    spec: ModelSpec
+    records: Mapping[str, Record] | None = None
+
+    @classmethod
+    def read(cls, source: str, registry: Registry) -> Side:
+        """A spec file, a registered model, a weights file or the folder of one.
+
+        Raises:
+            ZooError: it cannot be read.
+        """
+        spec, header = read_source(source, registry)
+        return cls(source, spec, header.records if header is not None else None)
+
+
+def diff_data(a: Side, b: Side) -> dict[str, Any]:
+    """What differs, as data: `spec` lists values by path, `tensors` what is added in `b`, removed
+    from `a` and changed, with the number of equal ones; `equal` says whether nothing differs."""
+    values = list(_spec_differences(a.spec, b.spec))
+    tensors = _tensor_differences(a, b)
+    changes = [*values, *tensors["added"], *tensors["removed"], *tensors["changed"]]
+    return {"a": a.source, "b": b.source, "equal": not changes, "spec": values, "tensors": tensors}
+
+
+# --- specs --------------------------------------------------------------------------------------
+
+
+def _spec_differences(a: ModelSpec, b: ModelSpec) -> Iterator[dict[str, Any]]:
+    tables = _Table(a.to_dict(), a.origin), _Table(b.to_dict(), b.origin)
+    yield from _table_differences(*tables, "")
+
+
+class _Table(NamedTuple):
+    """A table of a resolved spec, and its component, which knows where the values were written."""
+
+    data: Mapping[str, Any]
+    node: Node | None
+
+    def inner(self, key: str) -> list[_Table] | None:
+        """The table at a key, or the list of tables; None when a value is there, or nothing."""
+        value = self.data.get(key)
+        node = self.node.values.get(key) if self.node is not None else None
+        values = [value] if isinstance(value, Mapping) else value
+        nodes = node if isinstance(node, list) else [node]
+        if not isinstance(values, list) or not all(isinstance(v, Mapping) for v in values):
+            return None
+        known = [n if isinstance(n, Node) else None for n in nodes]
+        return [_Table(v, n) for v, n in zip_longest(values, known[: len(values)])] or None
+
+    def told(self, key: str, *, root: bool) -> dict[str, Any] | None:
+        """The value at a key and where it was written; None when nothing is there."""
+        if key not in self.data:
+            return None
+        table = self.node is None or self.inner(key) is not None
+        origin = None if self.node is None or table else origin_of(self.node, key, root=root)
+        return {"value": self.data[key], "origin": origin}
+
+
+def _table_differences(a: _Table, b: _Table, prefix: str) -> Iterator[dict[str, Any]]:
+    """Each value that differs; a table that only one side has is one value."""
+    for key in dict.fromkeys([*a.data, *b.data]):
+        path = f"{prefix}{key}"
+        left, right = a.inner(key), b.inner(key)
+        if left is not None and right is not None and len(left) == len(right):
+            for index, (one, other) in enumerate(zip(left, right, strict=True)):
+                number = "" if isinstance(a.data[key], Mapping) else f"{index}."
+                yield from _table_differences(one, other, f"{path}.{number}")
+        elif not _same(a.data.get(key), b.data.get(key)):
+            told = (side.told(key, root=not prefix) for side in (a, b))
+            yield dict(zip(("path", "a", "b"), (path, *told), strict=True))
+
+
+def _same(a: object, b: object) -> bool:
+    """Equality that tells `true` from 1, also in arrays; 1 and 1.0 are the same number."""
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return a == b and isinstance(a, bool) == isinstance(b, bool)
+
+
+# --- tensors ------------------------------------------------------------------------------------
+
+
+def _tensor_differences(a: Side, b: Side) -> dict[str, Any]:
+    by_digest = a.records is not None and b.records is not None
+    left, right = (_tensors(side, by_digest) for side in (a, b))
+    common = [name for name in left if name in right]
+    changed = [name for name in common if left[name] != right[name]]
+    return {
+        "compared": ["shape", "dtype", "sha256"] if by_digest else ["shape"],
+        "added": [{"name": name, **right[name]} for name in right if name not in left],
+        "removed": [{"name": name, **left[name]} for name in left if name not in right],
+        "changed": [{"name": name, "a": left[name], "b": right[name]} for name in changed],
+        "equal": len(common) - len(changed),
+    }
+
+
+def _tensors(side: Side, by_digest: bool) -> dict[str, dict[str, Any]]:
+    if side.records is None or not by_digest:
+        return {name: {"shape": list(t.shape)} for name, t in side.spec.tensors.items()}
+    return {
+        name: {"shape": list(record.shape), "dtype": record.dtype, "sha256": record.sha256}
+        for name, record in side.records.items()
+    }
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def diff_text(data: Mapping[str, Any]) -> str:
+    """The differences for people: a value that is read in several places is told once, and so are
+    tensors that differ in the same way in several layers."""
+    if data["equal"]:
+        equal = _how_equal(data["tensors"])
+        return f"{data['a']} and {data['b']} are equal: the specs, and {equal}"
+    lines = [f"--- {data['a']}", f"+++ {data['b']}"]
+    lines += _spec_text(data["spec"])
+    lines += _tensors_text(data["tensors"])
+    return "\n".join(lines)
+
+
+def _how_equal(tensors: Mapping[str, Any]) -> str:
+    how = "byte for byte" if "sha256" in tensors["compared"] else "by name and shape"
+    return f"{counted(tensors['equal'], 'tensor')} {how}"
+
+
+def _spec_text(differences: list[dict[str, Any]]) -> list[str]:
+    if not differences:
+        return ["", "the specs are equal"]
+    same: dict[tuple[str, str, str], list[str]] = {}
+    for difference in differences:
+        path: str = difference["path"]
+        table, _, key = path.rpartition(".")
+        told = (key, _value_text(difference["a"]), _value_text(difference["b"]))
+        same.setdefault(told, []).append(table)
+    lines: list[str] = []
+    for (key, one, other), tables in same.items():
+        where = ", ".join(f"[{table}]" for table in tables if table)
+        lines += ["", f"{key}  {where}".rstrip()]
+        lines += [f"  - {one}"] if one else []
+        lines += [f"  + {other}"] if other else []
+    return lines
+
+
+def _value_text(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    value, origin = found["value"], found["origin"]
+    if n_values := _n_values(value):
+        return f"a table with {counted(n_values, 'value')}"
+    import tomlkit
+
+    text = tomlkit.item(value).as_string()
+    return f"{text}    # {origin}" if origin else text
+
+
+def _n_values(value: object) -> int:
+    """The number of values in a table or a list of tables; 0 for what is a value itself."""
+    if isinstance(value, list) and not all(isinstance(item, Mapping) for item in value):
+        return 0
+    tables = value if isinstance(value, list) else [value]
+    inside = [inner for table in tables if isinstance(table, Mapping) for inner in table.values()]
+    return sum(_n_values(inner) or 1 for inner in inside)
+
+
+def _tensors_text(tensors: Mapping[str, Any]) -> list[str]:
+    rows = [
+        *(("-", row["name"], _tensor_text(row)) for row in tensors["removed"]),
+        *(("+", row["name"], _tensor_text(row)) for row in tensors["added"]),
+        *(("~", row["name"], _change_text(row["a"], row["b"])) for row in tensors["changed"]),
+    ]
+    folded: dict[tuple[str, str, str], list[str]] = {}
+    for sign, name, change in rows:
+        folded.setdefault((sign, _NUMBER.sub("*", name), change), []).append(name)
+    lines = [""]
+    for (sign, pattern, change), names in folded.items():
+        shown = names[0] if len(names) == 1 else f"{pattern} ({len(names)} tensors)"
+        lines.append(f"{sign} {shown}  {change}")
+    return [*lines, f"equal: {_how_equal(tensors)}"]
+
+
+def _tensor_text(row: Mapping[str, Any]) -> str:
+    shape = " x ".join(map(str, row["shape"])) or "scalar"
+    return f"{row['dtype']} {shape}" if "dtype" in row else shape
+
+
+def _change_text(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+    one, other = _tensor_text(a), _tensor_text(b)
+    return f"{one} -> {other}" if one != other else f"{one}, other bytes"

@@ -1,0 +1,66 @@
+"""The full form of a spec as TOML: one table per stack and slot, every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import tomlkit
+
+from zoo.errors import printable
+from zoo.node import Node
+from zoo.toml.tables import Leaf
+
+if TYPE_CHECKING:
+    from zoo.spec import ModelSpec
+
+
+def to_toml(spec: ModelSpec, *, origins: bool = False) -> str:
+    """The resolved spec as TOML text; with `origins`, each value says where it was written."""
+    return data_to_toml(spec.to_dict(), spec.origin if origins else None)
+
+
+def data_to_toml(data: Mapping[str, Any], origin: Node | None = None) -> str:
+    """A resolved spec, given as plain data, as TOML text; `origin` knows where values are from."""
+    return "".join(f"{line}\n" for line in _lines(data, origin, ""))
+
+
+def _lines(data: Mapping[str, Any], node: Node | None, path: str) -> Iterator[str]:
+    """The lines of the table at `path`: its values, then the tables inside it below their heads.
+    tomlkit spells keys and values, and no more: it takes quadratic time for a document."""
+    for key, value in data.items():
+        if not _tables(value):
+            origin = f" # {origin_of(node, key, root=not path)}" if node is not None else ""
+            yield f"{_key(key)} = {tomlkit.item(value).as_string()}{origin}"
+    for key, value in data.items():
+        inner = f"{path}.{_key(key)}" if path else _key(key)
+        head = f"[{inner}]" if isinstance(value, Mapping) else f"[[{inner}]]"
+        nodes = node.values.get(key) if node is not None else None
+        for index, table in enumerate(_tables(value)):
+            below = nodes[index] if isinstance(nodes, list) else nodes
+            yield from ("", head)
+            yield from _lines(table, below if isinstance(below, Node) else None, inner)
+
+
+def _tables(value: object) -> list[Mapping[str, Any]]:
+    """A table, or the tables of a list of them; none in what is a value itself."""
+    items = value if isinstance(value, list) else [value]
+    tables = [item for item in items if isinstance(item, Mapping)]
+    return tables if len(tables) == len(items) else []
+
+
+def _key(name: str) -> str:
+    return tomlkit.key(name).as_string()
+
+
+def origin_of(node: Node, key: str, *, root: bool) -> str:
+    """The file and line where a component's value was written, or `default`."""
+    leaf: object = node.values.get(key)
+    if key == "kind" or (root and key == "builder"):
+        leaf = node.kind
+    elif leaf == [] or (root and key in ("format", "name")):  # `layers = []` has no rule to ask
+        leaf = node.table.entries.get(key)
+    if not isinstance(leaf, Leaf) or not leaf.stated:
+        return "default"
+    place = leaf.place()
+    return printable(f"{place.file}:{place.line}" if place.line else place.file)

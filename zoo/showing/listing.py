@@ -1,0 +1,122 @@
+"""The names that are registered, and what `zoo list` prints, as data and as text. This needs the
+registries only: no plugin is imported, and of published models only the names are looked at."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from zoo.errors import Problem, RegistryError, did_you_mean, nearest, quoted
+from zoo.registering.registry_file import Entry
+from zoo.registry import Registry, load_registry
+from zoo.showing.summaries import summary_of
+
+GROUPS = ("models", "components")
+
+
+def list_models(pattern: str | None = None, *, registry: Registry | None = None) -> list[str]:
+    """The names of models: of specs, which `zoo.build` takes, and of published ones, which
+    `zoo.load` takes.
+
+    Args:
+        pattern: `gpt2*` and the like, as file names; all names unless given.
+        registry: where they are looked up; the layers around the working directory unless given.
+
+    Raises:
+        RegistryError: a registry is malformed.
+    """
+    rows = _rows(load_registry() if registry is None else registry, pattern)
+    return [row["name"] for row, _ in rows["models"]]
+
+
+def list_components(pattern: str | None = None, *, registry: Registry | None = None) -> list[str]:
+    """The components that a spec can name, as `ffn.glu`, by slot; those whose name or slot matches.
+    Arguments and errors are those of `list_models`."""
+    rows = _rows(load_registry() if registry is None else registry, pattern)
+    return [f"{row['slot']}.{row['name']}" for row, _ in rows["components"]]
+
+
+def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:
+    """Registered names with where they come from, and what each component is: those that match
+    `pattern`, or whose slot does. `what` is `models`, `components`, or None for both.
+
+    Raises:
+        RegistryError: there is a pattern, and nothing matches it.
+    """
+    groups = GROUPS if what is None else (what,)
+    found = _rows(registry, pattern)
+    data = {group: found[group] for group in groups}
+    if pattern is not None and not any(data.values()):
+        raise RegistryError(_nothing(registry, what, pattern))
+    return {
+        group: [{**row, "summary": summary_of(entry)} if entry else row for row, entry in rows]
+        for group, rows in data.items()
+    }
+
+
+_Row = tuple[dict[str, str], Entry | None]
+
+
+def _rows(registry: Registry, pattern: str | None) -> dict[str, list[_Row]]:
+    """What matches the pattern, by group; components with their entries."""
+    is_like = re.compile(fnmatch.translate(pattern or "*")).match
+    models = [_row(entry) for name, entry in registry.models.items() if is_like(name)]
+    models += [
+        {"name": name, "target": f"{name}.toml", "registry": str(folder)}
+        for name, folder in registry.catalog.names().items()
+        if is_like(name)
+    ]
+    return {
+        "models": [(row, None) for row in sorted(models, key=lambda row: row["name"])],
+        "components": [
+            (_row(entry, slot=slot), entry)
+            for slot, plugins in registry.plugins.items()
+            for name, entry in sorted(plugins.items())
+            if is_like(name) or is_like(slot)
+        ],
+    }
+
+
+def _row(entry: Entry, **more: str) -> dict[str, str]:
+    return {
+        "name": entry.name,
+        **more,
+        "target": entry.target,
+        "registry": entry.document.name,
+    }
+
+
+def _nothing(registry: Registry, what: str | None, pattern: str) -> Problem:
+    """The problem that nothing matches, with what may have been meant."""
+    groups = GROUPS if what is None else (what,)
+    everything = _rows(registry, None)
+    elsewhere = [group for group, rows in _rows(registry, pattern).items() if rows]
+    if elsewhere:
+        hint = f"`zoo list {elsewhere[0]} {pattern}` finds some"
+    elif what is None and (group := nearest(pattern, GROUPS)):
+        hint = f"did you mean `zoo list {group}`?"
+    else:
+        rows = [row for group in groups for row, _ in everything[group]]
+        known = {row[key] for row in rows for key in ("name", "slot") if key in row}
+        hint = did_you_mean(pattern, known, f"`zoo list{f' {what}' if what else ''}` lists all")
+    sought = " or ".join(group.removesuffix("s") for group in groups)
+    return Problem(f"no {sought} matches {quoted(pattern)}", help=hint)
+
+
+def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
+    """One line a name: what a component is, under a heading for its slot; which file a model is,
+    under one for the registry or the folder that it is named from."""
+    lines: list[str] = []
+    heading = None
+    for group, rows in data.items():
+        width = max((len(row["name"]) for row in rows), default=0)
+        if group == "models":
+            rows = sorted(rows, key=lambda row: row["registry"])
+        for row in rows:
+            if heading != (heading := row.get("slot") or f"{group} of {row['registry']}"):
+                lines += ["", heading] if lines else [heading]
+            told = row.get("summary") or row["target"]
+            lines.append(f"  {row['name']:<{width}}  {told}")
+    return "\n".join(lines) if lines else "nothing is registered"

@@ -1,0 +1,154 @@
+"""The tree of a model's parts, which `zoo show` prints. Imports no torch.
+
+What has tensors goes by the names of its modules, as its layout tells them; what has none, such as
+most positions and the initialisation, by the names of its fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from zoo.component import Component, LayerRules, fields_of
+from zoo.layout import LayerList, Layout
+from zoo.showing.children import Child, children, distinctive_values, is_absent, untold
+from zoo.slots import Plugin
+
+MOST_VALUES = 8
+"""Of a longer list of values, only their number is printed."""
+
+
+Rules = dict[int, list[Child]]
+"""What the rule holds that a component stands in, by the component's id."""
+
+
+class Row(NamedTuple):
+    """One part. `layers` are the numbers of the layers that it stands for, and `runs` how often
+    these run, all together; `component` is what describes it, None for a plain module."""
+
+    name: str
+    layout: Layout
+    component: Component | None
+    inner: Sequence[Row] = ()
+    layers: Sequence[int] | None = None
+    runs: int = 1
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of a plugin; None for what is none."""
+        return self.component.kind if isinstance(self.component, Plugin) else None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What its kind does not imply; of the layers of a stack, the number is in their row."""
+        if self.component is None:
+            return {}
+        marks = fields_of(type(self.component)).values()
+        counts = {mark.count for mark in marks if isinstance(mark, LayerRules)}
+        values = distinctive_values(self.component)
+        return {name: value for name, value in values.items() if name not in counts}
+
+    @property
+    def told(self) -> str:
+        """What it is: its kind, what its layout says, and the values that this leaves open."""
+        kind = self.kind or ""
+        said = self.layout.label.removeprefix(kind).strip(" ,")
+        left = untold(self.values, said)
+        return ", ".join(filter(None, [kind, said, values_text(left)]))
+
+
+def values_text(values: dict[str, Any]) -> str:
+    """Values with their names, as in `window 4096, bias false`."""
+    return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple) and len(value) > MOST_VALUES:
+        return f"({len(value)} values)"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def rows_of(layout: Layout) -> list[Row]:
+    """The parts directly inside. What has no tensors stands before the layers, or last."""
+    inside = [] if layout.component is None else list(children(layout.component))
+    rules = _rules(inside)
+    bare = [_bare(child) for child in _without_tensors(layout, inside, rules)]
+    rows: list[Row] = []
+    for name, part in layout.parts.items():
+        if isinstance(part, LayerList):
+            rows += [*bare, *_layer_rows(name, part, inside, rules)]
+            bare = []
+        elif isinstance(part, Layout) and (part.size or _is_there(part.component)):
+            rows.append(Row(name, part, part.component, rows_of(part)))
+    return rows + bare
+
+
+def _is_there(component: Component | None) -> bool:
+    return component is not None and not is_absent(component)
+
+
+def _bare(child: Child) -> Row:
+    layout = child.component.layout()
+    return Row(child.name, layout, child.component, rows_of(layout))
+
+
+def _without_tensors(layout: Layout, inside: Sequence[Child], rules: Rules) -> Iterator[Child]:
+    """The components inside that are nowhere in the layout since they have no tensors."""
+    placed = {id(one.component) for one in _layouts(layout)}
+    lists = [part for part in layout.parts.values() if isinstance(part, LayerList)]
+    of_layers = [rules.get(id(layer.component), []) for part in lists for _, layer in part.groups]
+    replaced = {child.name for child in of_layers[0]} if of_layers and all(of_layers) else set()
+    for child in inside:
+        if isinstance(child.mark, LayerRules) or is_absent(child.component):
+            continue
+        if child.name in replaced or id(child.component) in placed:
+            continue
+        if not child.component.layout().size:
+            yield child
+
+
+def _layouts(layout: Layout) -> Iterator[Layout]:
+    """The layouts inside, at any depth."""
+    for part in layout.parts.values():
+        layers = [one for _, one in part.groups] if isinstance(part, LayerList) else [part]
+        for one in layers:
+            if isinstance(one, Layout):
+                yield one
+                yield from _layouts(one)
+
+
+def _layer_rows(name: str, part: LayerList, inside: Sequence[Child], rules: Rules) -> Iterator[Row]:
+    around = {child.name: child.component for child in inside}
+    several = len(part.groups) > 1
+    for at, layer in part.groups:
+        own = [
+            Row(child.name, Layout(), child.component)
+            for child in rules.get(id(layer.component), [])
+            if child.component not in (layer.component, around.get(child.name))
+        ]
+        title = f"{name} {ranges(at)}" if several else name
+        inner = [*own, *rows_of(layer)]
+        yield Row(title, layer, layer.component, inner, at, part.runs(at))
+
+
+def _rules(inside: Sequence[Child]) -> Rules:
+    """What each rule for single layers holds: a block, and what else differs there."""
+    found: Rules = {}
+    for rule in inside:
+        if isinstance(rule.mark, LayerRules):
+            own = list(children(rule.component))
+            found |= {id(child.component): own for child in own}
+    return found
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """0-4,6-10 for a sorted list of numbers; cut when it is long."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    shown = ["-".join(map(str, run)) for run in runs[:4]]
+    return ",".join(shown) + (",..." if len(runs) > 4 else "")

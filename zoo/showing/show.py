@@ -1,0 +1,240 @@
+"""What `zoo show` prints, as data and as text. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zoo.byte_counts import human_bytes
+from zoo.component import Component, fields_of
+from zoo.errors import counted
+from zoo.layout import Tensor
+from zoo.showing.children import distinctive_values
+from zoo.showing.parts import Row, ranges, rows_of, values_text
+from zoo.slots import Attention
+
+if TYPE_CHECKING:
+    from zoo.spec import ModelSpec
+
+BYTES = {"float32": 4, "bfloat16": 2}
+WIDTH, NARROWEST = 100, 40
+"""The columns of a line of the tree, and those that are left for what a part is at least."""
+
+
+def summary_data(spec: ModelSpec) -> dict[str, Any]:
+    """Sizes of a model: parameters, stored bytes, key-value cache, and the tree of its parts."""
+    shared = spec.layout.n_parameters - spec.n_parameters
+    layout = spec.layout
+    return {
+        "name": spec.name,
+        "builder": spec.model.kind,
+        "values": distinctive_values(spec.model),
+        "digest": spec.digest,
+        "parameters": {"unique": spec.n_parameters, "active": spec.n_active, "shared": shared},
+        "bytes": _bytes(spec.n_parameters),
+        "kv_cache_bytes_per_token": _bytes(layout.cache_per_token),
+        "kv_cache_of_last_tokens": [
+            {"tokens": tokens, "bytes_per_token": _bytes(elements)}
+            for tokens, elements in sorted(layout.cache_per_recent_token.items())
+        ],
+        "kv_cache_bytes_per_source_token": _bytes(layout.cache_per_memory_token),
+        "tied": dict(spec.ties),
+        "parts": _tree_data(rows_of(layout)),
+    }
+
+
+def _bytes(elements: int) -> dict[str, int]:
+    return {dtype: elements * size for dtype, size in BYTES.items()}
+
+
+def _tree_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": row.name,
+            "layers": None if row.layers is None else list(row.layers),
+            "runs": row.runs,
+            "kind": row.kind,
+            "label": row.told,
+            "values": row.values,
+            "parameters_each": row.layout.n_parameters,
+            "parts": _tree_data(row.inner),
+        }
+        for row in rows
+    ]
+
+
+def summary_text(data: Mapping[str, Any]) -> str:
+    """The summary for people: a head of sizes, then the tree."""
+    sizes = data["parameters"]
+    lines = [
+        f"{data['name']}  ({data['builder']})",
+        f"  spec        {data['digest']}",
+        f"  parameters  {sizes['unique']:,}"
+        + (f", and {sizes['shared']:,} more that are shared" if sizes["shared"] else ""),
+    ]
+    if sizes["active"] != sizes["unique"]:
+        lines.append(f"  active      {sizes['active']:,} for each token")
+    lines.append(f"  size        {_by_dtype(data['bytes'])}")
+    lines += _cache_lines(data)
+    if values := values_text(data["values"]):
+        lines.append(f"  options     {values}")
+    return "\n".join([*lines, "", *_tree_lines(data)])
+
+
+def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    per_token, per_source_token = (
+        data[f"kv_cache_bytes_per_{token}"] for token in ("token", "source_token")
+    )
+    recent = [(part["bytes_per_token"], part["tokens"]) for part in data["kv_cache_of_last_tokens"]]
+    if any(per_token.values()):
+        line = f"  kv cache    {_by_dtype(per_token)} per token"
+        if len(recent) == 1 and recent[0][0] == per_token:
+            yield f"{line}, only up to {counted(recent[0][1], 'token')}"
+        else:
+            yield line
+            for part, n_tokens in recent:
+                up_to = counted(n_tokens, "token")
+                yield f"              {_by_dtype(part)} of it only up to {up_to}"
+    if any(per_source_token.values()):
+        yield f"              {_by_dtype(per_source_token)} per source token"
+
+
+def _tree_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each part: its name, its parameters, what it is. What it is goes on below when it
+    is long."""
+    ties = {alias.rpartition(".")[0]: target for alias, target in data["tied"].items()}
+    lines = list(_lines_of(data["parts"], ties, "", ""))
+    names = max((len(line.name) for line in lines), default=0)
+    sizes = max((len(line.size) for line in lines), default=0)
+    for line in lines:
+        before = f"{line.name:<{names}}  {line.size:>{sizes}}  "
+        first, *more = _wrapped(line.told, max(WIDTH - len(before), NARROWEST)) or [""]
+        yield f"{before}{first}".rstrip()
+        yield from (f"{line.below:<{len(before)}}{piece}" for piece in more)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A text in lines, broken after commas, but not inside of lists."""
+    pieces = re.split(r", (?![^\[]*\])", text)
+    whole = ", ".join(piece.replace(" ", "\N{NO-BREAK SPACE}") for piece in pieces)
+    lines = wrap(whole, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+class _Line(NamedTuple):
+    """A part as text; `below` is what stands in place of the name in lines that follow."""
+
+    name: str
+    size: str
+    told: str
+    below: str
+
+
+def _lines_of(
+    parts: Sequence[Mapping[str, Any]], ties: Mapping[str, str], prefix: str, indent: str
+) -> Iterator[_Line]:
+    for part in parts:
+        path, last = f"{prefix}{part['name']}", part is parts[-1]
+        deeper = indent + ("   " if last else "│  ")
+        count = part["parameters_each"]
+        yield _Line(
+            f"{indent}{'└─ ' if last else '├─ '}{_title(part)}",
+            (f"{count:,}" if count else "") + ("     " if part["layers"] is None else " each"),
+            f"= {ties[path].removesuffix('.weight')}" if path in ties else part["label"],
+            deeper + ("│" if part["parts"] else ""),
+        )
+        yield from _lines_of(part["parts"], ties, f"{path}.", deeper)
+
+
+def _title(part: Mapping[str, Any]) -> str:
+    """The name, with how many layers it stands for."""
+    name, layers, runs = part["name"], part["layers"], part["runs"]
+    if layers is None:
+        return str(name)
+    return f"{name} x {len(layers)}" + (f", run {runs} times" if runs != len(layers) else "")
+
+
+def _by_dtype(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{human_bytes(size)} {dtype}" for dtype, size in sizes.items())
+
+
+def tensors_data(spec: ModelSpec) -> list[dict[str, Any]]:
+    """Every stored tensor: name, shape, dtype kind, and the other names it goes by."""
+    aliases: dict[str, list[str]] = {}
+    for alias, target in spec.ties.items():
+        aliases.setdefault(target, []).append(alias)
+    return [
+        {
+            "name": name,
+            "shape": list(tensor.shape),
+            "kind": _kind(tensor),
+            "also": aliases.get(name, []),
+        }
+        for name, tensor in spec.tensors.items()
+    ]
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{'buffer' if tensor.buffer else 'parameter'} {tensor.dtype}"
+
+
+def tensors_text(tensors: list[dict[str, Any]]) -> str:
+    """One line a tensor: shape, name, and what is tied to it."""
+    shapes = [" x ".join(map(str, tensor["shape"])) or "scalar" for tensor in tensors]
+    width = max((len(shape) for shape in shapes), default=0)
+    return "\n".join(
+        f"{shape:>{width}}  {tensor['name']}"
+        + (f"  = {', '.join(tensor['also'])}" if tensor["also"] else "")
+        for shape, tensor in zip(shapes, tensors, strict=True)
+    )
+
+
+def resolved_text(spec: ModelSpec) -> str:
+    """The full form as TOML, each value with the file and line it came from."""
+    from zoo.showing.full_form import to_toml
+
+    return to_toml(spec, origins=True).rstrip("\n")
+
+
+def backends_data(spec: ModelSpec) -> list[dict[str, Any]]:
+    """What the attention backend `auto` takes for each attention of the spec, and why."""
+    return [
+        {
+            "attention": ".".join(path),
+            "kind": attention.kind,
+            "takes": "fused" if attention.against_fused is None else "math",
+            "why": attention.against_fused or "nothing speaks against it",
+        }
+        for path, attention in _attentions(spec.model, ())
+    ]
+
+
+def _attentions(
+    component: Component, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Attention]]:
+    """Every attention inside, with its path; those of single layers with their numbers."""
+    if isinstance(component, Attention):
+        yield path, component
+    for name in fields_of(type(component)):
+        value = getattr(component, name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Component):
+                at = getattr(part, "at", None)
+                yield from _attentions(
+                    part, (*path, name if at is None else f"{name} {ranges(at)}")
+                )
+
+
+def backends_text(data: Sequence[Mapping[str, Any]]) -> str:
+    """The same for people."""
+    lines = [
+        f"{row['attention']}  ({row['kind']})\n  auto takes {row['takes']}: {row['why']}"
+        for row in data
+    ]
+    note = (
+        "When weights are asked for, auto takes math. A choice: "
+        "`with zoo.attention_backend(NAME):`, which also tells what was taken."
+    )
+    return "\n".join([*lines, note]) if lines else "no attention"

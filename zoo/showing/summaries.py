@@ -1,0 +1,56 @@
+"""What a component is, in a few words: how its docstring begins.
+
+The source is read, and no plugin imported: a list must not run what it lists.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from zoo.registering.registry_file import Entry
+
+
+def summary(doc: str) -> str:
+    """How a docstring begins, up to the first full stop, colon or remark in brackets."""
+    return re.split(r"(?<!/) \(|: |\. |\.$", " ".join(doc.split()))[0]
+
+
+def summary_of(entry: Entry) -> str:
+    """The summary of the class that an entry names; empty where there is no docstring of its own,
+    or no source at hand."""
+    where, _, name = entry.target.rpartition(":")
+    path = entry.folder / where if where.endswith(".py") else _module_file(where)
+    source = "" if path is None else _source(path)
+    header = rf"^class {name}(?:\([^:\"'()]*\))?:(?:[ ]*#[^\n]*)?"
+    found = re.search(header + r'\s*[rR]?"""(.*?)"""', source, re.MULTILINE | re.DOTALL)
+    return "" if found is None else summary(found[1])
+
+
+@cache
+def _module_file(name: str) -> Path | None:
+    """The file of a module. Looking for the outermost package imports nothing, and for what is
+    inside it would."""
+    from importlib.util import find_spec
+
+    first, *inner = name.split(".")
+    try:
+        spec = find_spec(first)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return None
+    if not inner:
+        return Path(spec.origin) if spec.has_location and spec.origin else None
+    inside = [Path(folder, *inner) for folder in spec.submodule_search_locations or ()]
+    files = (file for path in inside for file in (path.with_suffix(".py"), path / "__init__.py"))
+    return next(filter(Path.is_file, files), None)
+
+
+@cache
+def _source(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,55 @@
+"""Where the weights are that a path or a name means. Needs no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
+from zoo.inside import neighbours
+from zoo.registry import Registry
+from zoo.store import resolve
+from zoo.weights.file import is_file_name, weights_path
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where weights are: `path` is their file, or the index of their shards. `blake3` holds for
+    each of their files the digests that it must still have if it is in the store, and no file
+    otherwise."""
+
+    path: Path
+    blake3: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+
+
+def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
+    """The weights that a path or the name of a model means; a published model is pulled first if it
+    is not in the store.
+
+    Raises:
+        WeightsError: there is neither a file nor a model.
+        RegistryError: the named model has no weights.
+        StoreError, SourceError: as `zoo.store.resolve`.
+    """
+    path, name = Path(path_or_name), str(path_or_name)
+    if path.suffix == ".toml" and os.path.isfile(path):
+        hint = f"`zoo build {path} -o DIR` makes the initial weights of a spec"
+        raise WeightsError(Problem("there are no weights in a .toml file", Place(str(path)), hint))
+    if os.path.exists(path) or is_file_name(path):
+        return Found(weights_path(path))
+    if registry.catalog.file(name.partition("@")[0]) is not None:
+        folder, ref = resolve(name, registry)
+        return Found(weights_path(folder), ref.blake3)
+    if name in registry.models:
+        raise RegistryError(
+            Problem(
+                f"the model `{name}` is registered with a spec and without weights",
+                registry.models[name].place,
+                help=f"`zoo build {name} -o DIR` makes its initial weights",
+            )
+        )
+    known = [*registry.models, *registry.catalog.known(), *neighbours(path)]
+    hint = did_you_mean(name, known, "`zoo list models` lists the models")
+    raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))

@@ -1,0 +1,224 @@
+"""A published model: what its file in a registry's folder of models says.
+
+```toml
+format = 1
+family = "bert"                        # how the files are read; absent for what `zoo push` wrote
+license = { code = "Apache-2.0", weights = "Apache-2.0" }
+
+[source]
+kind = "hf"
+repo = "google-bert/bert-base-uncased"
+revision = "..."                       # a commit
+
+[files."model.safetensors"]
+size = 440449768
+sha256 = "..."
+```
+
+A model whose revision or digests are not known says `trust = "first_use"`: its files are taken as
+they are found once, when the user allows it, and from then on must stay what they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from zoo.document import Document, KeyPath, read_document
+from zoo.errors import Problem, RegistryError, did_you_mean, in_order, quoted
+from zoo.model_files import published_path
+from zoo.source import Source
+from zoo.toml.value_errors import nearest_literal, value_message
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class DeprecatedName(FutureWarning):
+    """A model is asked for by a name that is out of use."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
+
+
+class File(_Table):
+    """One file as it was published."""
+
+    size: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class License(_Table):
+    """SPDX identifiers, or the name of a licence that has none: of the weights, and of the code
+    that they were published with."""
+
+    weights: str
+    code: str | None = None
+
+
+Id = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
+class Fingerprint(_Table):
+    """What a model must compute: `values` at the indices `at` of its output for the token `ids`
+    (batch, length), and `target_ids` where there is a decoder beside an encoder."""
+
+    ids: list[list[Id]]
+    target_ids: list[list[Id]] | None = None
+    at: list[list[Id]]
+    values: list[float]
+    tolerance: float = Field(gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _one_value_an_index(self) -> Fingerprint:
+        if len(self.at) != len(self.values) or not self.at:
+            raise ValueError("a fingerprint has one value for each index in `at`")
+        return self
+
+
+class Card(_Table):
+    """The keys of a model's file, but for `[source]`."""
+
+    format: Literal[1]
+    override: bool = False
+    family: str | None = None
+    spec: str | None = None
+    parameters: int | None = Field(default=None, ge=1)
+    license: License
+    paper: str | None = None
+    origin: str | None = None
+    trust: Literal["pinned", "first_use"] = "pinned"
+    files: dict[Annotated[str, AfterValidator(published_path)], File] = Field(
+        default={}, max_length=2000
+    )
+    content_digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
+    fingerprint: Fingerprint | None = None
+
+    @model_validator(mode="after")
+    def _pinned_or_said_not_to_be(self) -> Card:
+        if self.trust == "pinned" and not self.files:
+            raise ValueError('a model states its `files`, or says `trust = "first_use"`')
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """A published model: its name, its card, its source and the document that states them."""
+
+    name: str
+    card: Card
+    source: Source
+    document: Document
+
+    @property
+    def folder(self) -> Path:
+        """That of the registry's models, from which the source's relative paths count."""
+        return Path(self.document.name).resolve().parent
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it is known, down to the bytes, what is to be pulled."""
+        return bool(self.card.files)
+
+    @property
+    def version(self) -> str:
+        """16 hexadecimal digits that tell this content from any other of the same name: of the
+        digests of the files, and of how they are read. The place they come from is no part."""
+        lines = [f"{self.card.family or ''}\n"]
+        lines += [f"{file.sha256} {path}\n" for path, file in sorted(self.card.files.items())]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+
+    def with_files(self, source: Source, files: Mapping[str, File]) -> Pretrained:
+        """The same model with what was not known of it."""
+        return replace(self, card=self.card.model_copy(update={"files": files}), source=source)
+
+
+def find_pretrained(name: str, registry: Registry) -> Pretrained | None:
+    """The published model that a name means, or None if it means none. A name out of use gives a
+    `DeprecatedName` warning.
+
+    Raises:
+        RegistryError: the model's file cannot be read or is wrong: every problem of it.
+        PluginError: the source's plugin cannot be loaded.
+    """
+    path = registry.catalog.file(name)
+    instead = registry.catalog.replacement(name)
+    if path is not None and instead is not None:
+        warnings.warn(f"the model name `{name}` is out of use: use `{instead}`", DeprecatedName, 1)
+    return None if path is None else _read(path, registry)
+
+
+def _read(path: Path, registry: Registry) -> Pretrained:
+    document = read_document(path)
+    problems = list(document.problems)
+    data = dict(document.data)
+    card = _checked(Card, data, document, (), problems, without=("source",))
+    source = read_source_table(document, registry, problems)
+    if problems or card is None or source is None:
+        raise RegistryError(in_order(problems))
+    return Pretrained(path.stem, card, source, document)
+
+
+def read_source_table(
+    document: Document, registry: Registry, problems: list[Problem]
+) -> Source | None:
+    """The `[source]` of a document, by the plugin that its `kind` names."""
+    table = document.data.get("source")
+    kind = table.get("kind") if isinstance(table, dict) else None
+    if not isinstance(kind, str):
+        place = document.place(("source",))
+        hint = did_you_mean("", registry.sources)
+        problems.append(Problem("`[source]` says where from by its `kind`", place, hint))
+        return None
+    cls = registry.source(kind, lambda: document.place(("source", "kind"), value=True))
+    return _checked(cls, cast("dict[str, Any]", table), document, ("source",), problems)
+
+
+def read_files_table(document: Document, problems: list[Problem]) -> dict[str, File]:
+    """The `[files]` of a document."""
+    table = document.data.get("files")
+    found = {
+        path: _checked(File, value, document, ("files", path), problems)
+        for path, value in (table if isinstance(table, dict) else {}).items()
+    }
+    return {path: file for path, file in found.items() if file is not None}
+
+
+def _checked(
+    cls: type[Model],
+    data: Mapping[str, Any],
+    document: Document,
+    path: KeyPath,
+    problems: list[Problem],
+    *,
+    without: tuple[str, ...] = (),
+) -> Model | None:
+    """The table at `path` as an instance of `cls`; what is wrong is added to the problems."""
+    values = {key: value for key, value in data.items() if key not in without}
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            where = (*path, *(part for part in details["loc"] if part != "[key]"))
+            place = document.place(where, value=details["type"] != "extra_forbidden")
+            key = str(where[-1]) if where else "it"
+            if details["type"] == "extra_forbidden":
+                hint = did_you_mean(key, [*cls.model_fields, *without])
+                problems.append(Problem(f"unknown key {quoted(key)}", place, hint))
+            elif details["type"] == "missing":
+                problems.append(Problem(f"the key `{key}` is missing", place))
+            elif details["type"] == "value_error":
+                problems.append(Problem(value_message(details), place))
+            else:
+                near = nearest_literal([details]) if details["type"] == "literal_error" else None
+                problems.append(Problem(f"`{key}` {value_message(details)}", place, near))
+        return None

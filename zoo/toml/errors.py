@@ -1,0 +1,122 @@
+"""All that is wrong with the syntax of a TOML text, in one pass; tomllib stops at the first."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import unicodedata
+from typing import TYPE_CHECKING
+
+from zoo.errors import Problem, SpecError, dotted, in_order, quoted
+from zoo.toml.limits import INTEGER_MESSAGE, too_deep
+from zoo.toml.places import Duplicate, find_places
+
+if TYPE_CHECKING:
+    from zoo.document import Document
+
+MAX_SYNTAX_ERRORS = 20
+_TWICE = re.compile("Cannot|Duplicate")  # how tomllib's messages of keys written twice begin
+_DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")  # more than Python converts
+_CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
+_NO_KEY = "invalid initial character for a key part"
+_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def read_around_errors(document: Document) -> None:
+    """Read a text with syntax errors. Keys that are written twice become its problems.
+
+    Raises:
+        SpecError: there is more than that; everything is told, but for a text that is JSON.
+    """
+    text = document.text or ""
+    if text.lstrip().startswith("{"):
+        hint = "`zoo import` reads the folder of a config.json" if '"model_type"' in text else None
+        raise SpecError(Problem("not TOML, but JSON", document.at(1, 1), hint))
+    broken: list[Problem] = []
+    while len(broken) < MAX_SYNTAX_ERRORS:
+        # A string that was not closed, and is gone with its line, may have hidden what nests.
+        if problem := too_deep(document, text):
+            broken.append(problem)
+            break
+        try:
+            document.data = tomllib.loads(text)
+            break
+        except tomllib.TOMLDecodeError as error:
+            if _TWICE.match(str(error)) and (found := find_places(text)).duplicates:
+                document.problems += [_duplicate_problem(document, d) for d in found.duplicates]
+                text = found.text_without_duplicates
+                continue
+            problem, line = _syntax_problem(document, str(error))
+            if problem in broken:
+                break
+            broken.append(problem)
+            lines = text.split("\n")
+            # Without its line, the next error can be told; but not without the head of a table,
+            # whose keys would then be another's.
+            written = lines[line - 1].strip() if line is not None else ""
+            if line is None or not written or written.startswith("["):
+                break
+            lines[line - 1] = " " * len(lines[line - 1])  # all else stands where it stood
+            text = "\n".join(lines)
+        except ValueError:
+            digits = _DIGITS.search(text)
+            place = document.at_offset(digits.start() if digits else 0)
+            broken.append(Problem(INTEGER_MESSAGE, place))
+            break
+    if broken:
+        raise SpecError(in_order([*document.problems, *broken]))
+
+
+def _duplicate_problem(document: Document, duplicate: Duplicate) -> Problem:
+    name = quoted(dotted(duplicate.path))
+    message, hint = f"{name} is written twice", "keep one of the two"
+    if duplicate.outer:
+        outer = quoted(dotted(duplicate.outer))
+        message = f"{name} adds to {outer}, which is complete"
+        hint = "write it where the other keys are"
+    first = ("first written here", document.at(*duplicate.first))
+    return Problem(message, document.at(*duplicate.span), hint, (first,))
+
+
+def _syntax_problem(document: Document, message: str) -> tuple[Problem, int | None]:
+    """tomllib's message as a problem, with the line to leave out."""
+    found = _AT.search(message)
+    what = _AT.sub("", message)
+    what = what[:1].lower() + what[1:]
+    if found is None or found[1] is None:
+        place = document.at_offset(len((document.text or "").rstrip()))
+        return Problem(f"not TOML: {what}", place), None
+    line, column = int(found[1]), int(found[2])
+    place = document.at(line, column)
+    rest = (place.quote or "")[column - 1 :]
+    hint = _character_hint(rest[:1])
+    if what == "invalid value":
+        hint = hint or _value_hint(rest)
+    elif "{" in (place.quote or "") and what == _NO_KEY and rest.strip()[:1] in ("", "#"):
+        hint = "write it on one line, or its keys below a `[head]`"
+        # What follows would be told of as if it stood alone.
+        return Problem("not TOML: the inline table is not closed on its line", place, hint), None
+    elif what == "illegal character '\\n'":
+        what = "the string is not closed on its line"
+    return Problem(f"not TOML: {what}", place, hint), line
+
+
+def _character_hint(character: str) -> str | None:
+    """What a character is that looks like another, or that only text between quotes may hold."""
+    if character in _CURLY:
+        return 'write straight quotes: `"`'
+    if character and not character.isascii() and character.isprintable():
+        name = unicodedata.name(character, "a character of no name")
+        return f"this is U+{ord(character):04X}, {name.lower()}; it can stand between quotes only"
+    return None
+
+
+def _value_hint(rest: str) -> str | None:
+    word = re.match(r"[A-Za-z_][\w./-]*|\.\d+", rest)
+    if word is None:
+        return None
+    if word[0].lower() in ("true", "false"):
+        return f"write `{word[0].lower()}`"
+    if word[0].lower() in ("null", "none", "nil"):
+        return 'TOML has no null: leave the key out, or write `"none"`'
+    return f"write `0{word[0]}`" if word[0][0] == "." else f'text is quoted: `"{word[0]}"`'

@@ -1,0 +1,78 @@
+"""`extends`: a spec over the specs that it inherits from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from zoo.document import Document, read_document
+from zoo.errors import Findings, Place, Problem, did_you_mean, quoted
+from zoo.registry import Registry
+from zoo.toml.tables import Leaf, Table, as_table, merge
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+MAX_PARENTS = 32
+
+
+def with_parents(document: Document, registry: Registry, findings: Findings) -> Table:
+    """The tables of a document, over those of the specs that it extends.
+
+    Raises:
+        SpecError: a parent cannot be read, or `extends` names none, or runs in a circle.
+    """
+    return _with_parents(document, registry, findings, ())
+
+
+def _with_parents(
+    document: Document, registry: Registry, findings: Findings, chain: Sequence[Document]
+) -> Table:
+    findings.add(*document.problems)
+    table = as_table(document.data, document, (), findings)
+    parent = table.entries.pop("extends", None)
+    if parent is None:
+        return table
+    chain = (*chain, document)
+    found = _find_parent(parent, document, registry, findings)
+    if found is None:
+        raise findings.error()
+    path, named = found
+    if any(seen.text is not None and Path(seen.name).resolve() == path.resolve() for seen in chain):
+        story = " -> ".join(Path(seen.name).name for seen in chain)
+        message = f"cyclic `extends`: {story} -> {path.name}"
+    elif len(chain) > MAX_PARENTS:
+        message = f"`extends` leads through more than {MAX_PARENTS} specs"
+    else:
+        above = read_document(path, named, budget=registry.budget)
+        return merge(_with_parents(above, registry, findings, chain), table)
+    findings.add(Problem(message, parent.place(value=True)))
+    raise findings.error()
+
+
+def _find_parent(
+    parent: Leaf | Table, document: Document, registry: Registry, findings: Findings
+) -> tuple[Path, Callable[[], Place]] | None:
+    """The file of a parent, and where that file is named."""
+    name = parent.value if isinstance(parent, Leaf) else None
+    if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
+        message = "`extends` names one spec, without folders or an ending"
+        hint = "a spec file beside this one, or a model of the registry"
+        findings.add_unless_told(Problem(message, parent.place(value=True), hint))
+        return None
+    folder = Path(document.name).parent if document.text is not None else None
+    if folder is not None and (path := folder / f"{name}.toml").is_file():
+        if path.is_symlink():  # it could lead to any file, whose lines would be shown
+            message = f"{quoted(path.name)} is a link, which `extends` does not follow"
+            findings.add(Problem(message, parent.place(value=True)))
+            return None
+        return path, lambda: parent.place(value=True)
+    if entry := registry.models.get(name):
+        return entry.folder / entry.target, lambda: entry.place
+    others = folder.glob("*.toml") if folder is not None else ()
+    beside = [path.stem for path in others if path.is_file() and not path.is_symlink()]
+    message = f"there is no spec {quoted(name)} beside this one or in the registry"
+    known = [*beside, *registry.models]
+    otherwise = "`zoo list models` lists those of the registry"
+    hint = did_you_mean(name.removesuffix(".toml"), known, otherwise)
+    findings.add(Problem(message, parent.place(value=True), hint))
+    return None

@@ -1,0 +1,155 @@
+"""A document as a tree of tables and leaves that know where they were written, and how one tree
+goes over another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zoo.document import Document, KeyPath
+from zoo.errors import Findings, Place, Problem, quoted
+from zoo.toml.limits import INTEGER_MESSAGE, MAX_INTEGER
+
+
+class _Refused:
+    """What stands for a value that no spec may hold; no field takes it."""
+
+
+REFUSED = _Refused()
+
+MAX_FINDINGS = 1_000
+"""Beyond so many problems, the items of arrays are not looked at any more."""
+
+
+@dataclass(eq=False, slots=True)
+class Leaf:
+    """A value as written, and where; `stated` is false for a default."""
+
+    value: Any
+    document: Document
+    path: KeyPath
+    stated: bool = True
+
+    def place(self, *, value: bool = True) -> Place:
+        return self.document.place(self.path, value=value)
+
+
+@dataclass(eq=False, slots=True)
+class Table:
+    """A table as written: `kind` and the other keys. `merged` lists the tables it was made from."""
+
+    entries: dict[str, Leaf | Table]
+    document: Document
+    path: KeyPath
+    merged: tuple[Table, ...] = ()
+
+    def written(self) -> Iterator[Table]:
+        """This table, and the ones that it was made from."""
+        yield self
+        for table in self.merged:
+            yield from table.written()
+
+    def place(self, *, value: bool = False) -> Place:
+        return self.document.place(self.path, value=value)
+
+
+def as_table(
+    data: Mapping[str, Any], document: Document, path: KeyPath, findings: Findings
+) -> Table:
+    """The data at `path` of a document as a table. What no spec may hold is reported: dates, nan
+    and inf, integers beyond 2**53 - 1, keys that are no strings, values that nest too deeply."""
+    entries: dict[str, Leaf | Table] = {}
+    for key, value in data.items():
+        here = (*path, key)
+        if message := _key_message(key, here, document.max_depth):
+            findings.add(Problem(message, document.place(path)))
+        elif isinstance(value, dict):
+            entries[key] = as_table(value, document, here, findings)
+        else:
+            allowed = _check_value(value, document, here, findings)
+            entries[key] = Leaf(value if allowed else REFUSED, document, here)
+    return Table(entries, document, path)
+
+
+def _key_message(key: object, path: KeyPath, limit: int) -> str | None:
+    if not isinstance(key, str):
+        return f"the key {quoted(key)} is not a string"
+    return f"keys are nested more than {limit} deep" if len(path) > limit else None
+
+
+def _check_value(value: Any, document: Document, path: KeyPath, findings: Findings) -> bool:
+    """Whether a value that is no table may stand in a spec; what is wrong inside an array is
+    reported where it is."""
+    if isinstance(value, dict):  # in an array
+        as_table(value, document, path, findings)
+        return True
+    if isinstance(value, list | tuple) and len(path) <= document.max_depth:
+        for index, item in enumerate(value):
+            if len(findings) >= MAX_FINDINGS:
+                break
+            _check_value(item, document, (*path, index), findings)
+        return True
+    message = None
+    if isinstance(value, list | tuple):
+        message = f"values are nested more than {document.max_depth} deep"
+    elif not isinstance(value, bool | str | int | float):
+        message = f"{described(value)} has no place in a spec"
+    elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+        message = INTEGER_MESSAGE
+    elif isinstance(value, float) and not math.isfinite(value):
+        message = f"`{value}` is not a finite number"
+    if message:
+        findings.add(Problem(message, document.place(path, value=True)))
+    return message is None
+
+
+def described(value: object) -> str:
+    """A value for a message, with its type in TOML's words."""
+    if isinstance(value, bool):
+        return f"the boolean `{str(value).lower()}`"
+    if isinstance(value, str):
+        return f"the string {quoted(value)}"
+    if isinstance(value, int):
+        return f"the integer `{value}`" if abs(value) <= MAX_INTEGER else "a huge integer"
+    if isinstance(value, float):
+        return f"the float `{value}`"
+    if isinstance(value, list | tuple):
+        return "an array"
+    name = type(value).__name__
+    return "a table" if isinstance(value, Mapping) else "nothing" if value is None else f"a {name}"
+
+
+def merge(outer: Table, inner: Table) -> Table:
+    """`inner` over `outer`, key by key; another `kind` drops what `outer` said beside its own."""
+    entries = dict(outer.entries)
+    for key, value in inner.entries.items():
+        below = entries.get(key)
+        entries[key] = value if below is None else merge_values(below, value)
+    return Table(entries, inner.document, inner.path, (outer, inner))
+
+
+def merge_values(outer: Leaf | Table, inner: Leaf | Table) -> Leaf | Table:
+    """`inner` over `outer`: merged if both can be tables of the same kind, else `inner`."""
+    if isinstance(outer, Leaf) and isinstance(inner, Leaf):
+        return inner
+    below, above = long_form(outer), long_form(inner)
+    if below is None or above is None:
+        return inner
+    return merge(below, above) if same_kind(below, above) else inner
+
+
+def same_kind(outer: Table, inner: Table) -> bool:
+    """Whether two tables are of one kind, as far as both say which."""
+    old, new = outer.entries.get("kind"), inner.entries.get("kind")
+    return not (isinstance(old, Leaf) and isinstance(new, Leaf) and old.value != new.value)
+
+
+def long_form(value: Leaf | Table) -> Table | None:
+    """`"mlp"` as the table `{ kind = "mlp" }` that it stands for."""
+    if isinstance(value, Table):
+        return value
+    if isinstance(value.value, str):
+        return Table({"kind": value}, value.document, value.path)
+    return None

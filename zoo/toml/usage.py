@@ -1,0 +1,128 @@
+"""Which keys of a spec's tables are looked for, and what is said of those that nothing uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from zoo.document import Document, KeyPath
+from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, dotted, meant, quoted
+from zoo.toml.tables import Leaf, Table, same_kind
+
+MAX_NOTES = 2
+"""Of more values that are nearer than one without effect, only the first are told."""
+
+
+class Usage:
+    """`known` holds, for each table's path, the keys that some component looks for there; `used`
+    what counted in the end; `nearer`, for what was stated, what was found instead nearer to some
+    component."""
+
+    def __init__(self) -> None:
+        self.known: dict[KeyPath, set[str]] = {}
+        self.used: set[Leaf | Table] = set()
+        self.nearer: dict[Leaf | Table, dict[tuple[Document, KeyPath], Leaf | Table]] = {}
+
+    def remember(self, table: Table, name: str) -> None:
+        """Note that some component looks for `name` in this table."""
+        for source in table.written():
+            self.known.setdefault(source.path, set()).add(name)
+
+    def use(self, entry: Leaf | Table) -> None:
+        """Note that a value counts, or that a table is read."""
+        self.used.update(entry.written() if isinstance(entry, Table) else [entry])
+
+    def cover(self, outer: Leaf | Table, inner: Leaf | Table) -> None:
+        """Note that some component finds `inner` before `outer`. Of two tables that are merged,
+        this is said of their keys."""
+        if isinstance(outer, Table) and isinstance(inner, Table) and same_kind(outer, inner):
+            for key in outer.entries.keys() & inner.entries.keys():
+                self.cover(outer.entries[key], inner.entries[key])
+            return
+        covered = outer.written() if isinstance(outer, Table) else [outer]
+        for entry in covered:
+            known = self.nearer.setdefault(entry, {})
+            if len(known) == MAX_NOTES or (inner.document, inner.path) in known:
+                continue  # so that each is visited no more often than that
+            known[inner.document, inner.path] = inner
+            if isinstance(entry, Table):
+                for inside in entry.entries.values():
+                    self.cover(inside, inner)
+
+    def use_all(self, table: Table) -> None:
+        """Note a table and all in it as used, when nothing can be said of its keys."""
+        self.use(table)
+        for entry in table.entries.values():
+            if isinstance(entry, Table):
+                self.use_all(entry)
+            else:
+                self.use(entry)
+
+    def places(self) -> set[tuple[Document, KeyPath]]:
+        """Where everything that is used was written."""
+        return {(entry.document, entry.path) for entry in self.used}
+
+    def report_unused(
+        self, table: Table, findings: Findings, excused: Callable[[Leaf | Table], bool]
+    ) -> None:
+        """Report the keys of a table that no component looks for, and the values that never count,
+        but for those that are `excused`."""
+        known = self.known.get(table.path, set())
+        inside = f" in `{dotted(table.path)}`" if table.path else ""
+        for key, entry in table.entries.items():
+            if entry in self.used:
+                if isinstance(entry, Table):
+                    self.report_unused(entry, findings, excused)
+            elif excused(entry):
+                continue
+            elif key in known:
+                message = f"{quoted(key)}{inside} has no effect: all that read it state their own"
+                nearer = list(self.nearer.get(entry, {}).values())
+                hint = self._over(table.path, nearer) or "remove it, or the nearer values"
+                notes = tuple(
+                    (f"{quoted(key)} is stated nearer here", other.place(value=False))
+                    for other in nearer
+                )
+                findings.add(Problem(message, entry.place(value=False), hint, notes))
+            else:
+                # Of very many, only the first are shown; looking for names takes its time.
+                home = self._home_of(key, table.path) if len(findings) < MAX_SHOWN else None
+                message = f"unknown key {quoted(key)}{inside}"
+                findings.add(Problem(message, entry.place(value=False), home))
+
+    def _over(self, table: KeyPath, nearer: Sequence[Leaf | Table]) -> str | None:
+        """How a rule for single layers goes over what the stack's own tables state: at the same
+        place, in the rule."""
+        numbers = [place for place, part in enumerate(table) if isinstance(part, int)]
+        if not numbers:
+            return None
+        rule, stack = table[: numbers[0] + 1], table[: numbers[0] - 1]
+        for other in nearer:
+            inside = other.path[len(stack) :]
+            if other.path[: len(stack)] == stack and inside[0] in self.known.get(rule, ()):
+                return (
+                    f"to go over that in these layers, write `{dotted(inside)} = ...` in the rule"
+                )
+        return None
+
+    def _tables_with(self, key: str) -> list[KeyPath]:
+        """Where below the top level some component looks for a key."""
+        return [path for path, names in self.known.items() if path and key in names]
+
+    def _home_of(self, key: str, table: KeyPath) -> str:
+        """What may be meant by an unknown key, by its name here or elsewhere: where it belongs, or
+        the nearest name. What belongs to a component of the layers is told, in a rule for some of
+        them, as it is written there."""
+        known = self.known.get(table, set())
+        homes = self._tables_with(key)
+        if not homes and meant(key) not in known:
+            key = meant(key)
+            homes = self._tables_with(key)
+        stack = len(table) - 2  # the length of the path without `layers` and the rule's number
+        for home in homes if table and isinstance(table[-1], int) else ():
+            if home[:stack] == table[:stack] and known.intersection(home[stack : stack + 1]):
+                return f"write `{'.'.join(map(str, home[stack:]))}.{key} = ...`"
+        if homes:
+            # The same place in other stacks, as `decoder` beside `encoder`, is told too.
+            alike = [path for path in homes if path[1:] == homes[0][1:]]
+            return f"{quoted(key)} is a key of {' and of '.join(f'`{dotted(p)}`' for p in alike)}"
+        return did_you_mean(key, known)

@@ -1,0 +1,55 @@
+"""What pydantic finds wrong with a value, in the zoo's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic_core import ErrorDetails
+
+from zoo.errors import nearest
+from zoo.toml.tables import described
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "`true` or `false`",
+    "string_type": "a string",
+    "tuple_type": "an array",
+    "list_type": "an array",
+}
+
+
+def value_message(*same: ErrorDetails) -> str:
+    """What is wrong with one value; several errors are of the members of a union."""
+    first = same[0]
+    if first["type"] in ("value_error", "contradiction"):
+        return first["msg"].removeprefix("Value error, ")
+    if first["type"] in ("too_short", "too_long"):  # "Tuple should have at least 1 item after ..."
+        bound = first["msg"].partition(" should have ")[2].partition(" after ")[0]
+        return f"must have {bound}, not {first.get('ctx', {})['actual_length']}"
+    expected = dict.fromkeys(_expected(details) for details in same)
+    return f"must be {' or '.join(expected)}, not {described(first['input'])}"
+
+
+def _expected(details: ErrorDetails) -> str:
+    if details["type"] == "literal_error":
+        names = [f"`{name}`" for name in _literals(details)]
+        return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+    message = details["msg"].removeprefix("Input should be ")
+    message = message.replace("greater than or equal to", "at least")
+    message = message.replace("less than or equal to", "at most")
+    return _EXPECTED.get(details["type"], message)
+
+
+def nearest_literal(same: Sequence[ErrorDetails]) -> str | None:
+    """A help text: the nearest of the values that are allowed, if one is like it."""
+    errors = (error for error in same if error["type"] == "literal_error")
+    known = [name for error in errors for name in _literals(error)]
+    written = same[0]["input"]
+    near = nearest(written, known) if isinstance(written, str) else None
+    return f"did you mean `{near}`?" if near else None
+
+
+def _literals(details: ErrorDetails) -> list[str]:
+    expected = str(details.get("ctx", {})["expected"])
+    return [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]

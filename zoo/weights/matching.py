@@ -1,0 +1,41 @@
+"""Which tensors of a weights file patterns mean, such as `encoder.*`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from zoo.errors import Place, Problem, WeightsError, counted, did_you_mean, quoted
+from zoo.weights.file import Header
+
+
+def matching(header: Header, patterns: Sequence[str] | None, where: Place) -> set[str]:
+    """The stored names of the tensors of which some name matches a pattern; without patterns, all.
+
+    Raises:
+        WeightsError: nothing matches a pattern.
+    """
+    if patterns is None:
+        return set(header.records)
+    stored_as = {**{name: name for name in header.records}, **header.ties}
+    found: set[str] = set()
+    problems: list[Problem] = []
+    for pattern in patterns:
+        now = {first for name, first in stored_as.items() if fnmatchcase(name, pattern)}
+        if not now:
+            message = (
+                f"no tensor has a name like {quoted(pattern)}; there are "
+                f"{counted(len(stored_as), 'name')}"
+            )
+            problems.append(Problem(message, where, _nearest(pattern, stored_as)))
+        found |= now
+    if problems:
+        raise WeightsError(problems)
+    return found
+
+
+def _nearest(pattern: str, names: Iterable[str]) -> str:
+    """A help text: the nearest name, or start of names; or what all names start with."""
+    starts = {f"{name[:end]}.*" for name in names for end, sign in enumerate(name) if sign == "."}
+    first = sorted({f"{name.partition('.')[0]}.*" for name in names})
+    return did_you_mean(pattern, {*names, *starts}, f"for example {', '.join(map(quoted, first))}")

@@ -1,0 +1,43 @@
+"""Names of what is written that promise another thing than what they would get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zoo.errors import Problem, WeightsError, quoted
+from zoo.weights.file import is_file_name
+
+OTHER_FORMATS = frozenset(
+    (
+        *(".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy", ".npz", ".msgpack"),
+        *(".h5", ".hdf5", ".keras", ".pb", ".tflite", ".onnx", ".gguf", ".ggml", ".mlmodel"),
+        *(".safetensor", ".st"),
+    )
+)
+"""What the names of weights files end with elsewhere. Any other ending is part of a folder's name,
+as in `bert-base.uncased`."""
+
+
+def check_output_name(path: Path, *, folder: bool) -> None:
+    """Hold the name under which weights are to be written against what will be there.
+
+    Args:
+        path: a file or a folder.
+        folder: whether several files are written, so that it must be a folder.
+
+    Raises:
+        WeightsError: it is named as a file in another format, and no folder of that name is there;
+            or as a weights file, and must be a folder.
+    """
+    if folder and is_file_name(path):
+        message = f"{quoted(path)} would be a folder: more than one file is written"
+        raise WeightsError(Problem(message, help=f"write {quoted(path.with_suffix(''))}"))
+    if path.suffix.lower() not in OTHER_FORMATS or path.is_dir():
+        return
+    file = "" if folder else f"{quoted(path.with_suffix('.safetensors'))}, or "
+    raise WeightsError(
+        Problem(
+            f"{quoted(path)} would not be a {path.suffix} file: weights are written as safetensors",
+            help=f"write {file}{quoted(path.with_suffix(''))}, a folder",
+        )
+    )

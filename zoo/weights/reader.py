@@ -1,0 +1,213 @@
+"""Saved weights, open for reading: one file or shards, their header, and the bytes of each tensor.
+
+Needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from mmap import mmap
+from pathlib import Path
+
+from zoo.errors import Place, Problem, WeightsError
+from zoo.weights.file import (
+    MAX_JSON_BYTES,
+    Header,
+    changed_tensors,
+    not_whole,
+    parse_file,
+    weights_path,
+)
+from zoo.weights.open_file import STEP, OpenFile, cannot_read
+from zoo.weights.shards import parse_index
+
+PIECE = 1 << 27
+"""Bytes of a file that are hashed as one when it is checked as a whole: a hundred megabytes take a
+core some thirtieth of a second."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Open weights. `spans` holds for each tensor its file and the offset of its first byte."""
+
+    path: Path
+    header: Header
+    files: tuple[OpenFile, ...]
+    spans: Mapping[str, tuple[OpenFile, int]]
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files, of shards the index first."""
+        return [Path(file.place.file) for file in self.files]
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nobody has the permission to write to the files."""
+        return all(file.read_only for file in self.files)
+
+    def read(self, name: str, buffer: memoryview, *, hashed: bool) -> str | None:
+        """Read a tensor into `buffer`, which has its size; returns its SHA-256 if `hashed`.
+
+        Raises:
+            WeightsError: the file cannot be read, or is shorter than it was.
+        """
+        file, offset = self.spans[name]
+        sha256 = hashlib.sha256() if hashed else None
+        for start in range(0, len(buffer), STEP):
+            part = buffer[start : start + STEP]
+            file.read(part, offset + start)
+            if sha256 is not None:
+                sha256.update(part)
+        return sha256.hexdigest() if sha256 is not None else None
+
+    def read_part(self, name: str, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` with the bytes of a tensor from its byte `offset` on. Raises as `read`."""
+        file, start = self.spans[name]
+        file.read(buffer, start + offset)
+
+    def steps(self, name: str) -> Iterator[memoryview]:
+        """The bytes of a tensor, a step at a time, all in one buffer. Raises as `read`."""
+        file, offset = self.spans[name]
+        return file.steps(offset, self.header.records[name].n_bytes)
+
+    def sha256(self, name: str) -> str:
+        """The hexadecimal SHA-256 of a tensor's bytes. Raises as `read`."""
+        sha256 = hashlib.sha256()
+        for part in self.steps(name):
+            sha256.update(part)
+        return sha256.hexdigest()
+
+    def changed(self, names: Iterable[str], n_threads: int | None = None) -> list[str]:
+        """Those of the named tensors whose bytes do not have the SHA-256 of their record, looked
+        for by `n_threads`, or one on each core. Raises as `read`."""
+        records = self.header.records
+        largest_first = sorted(names, key=lambda name: -records[name].n_bytes)
+        with ThreadPoolExecutor(max_workers=n_threads or os.cpu_count()) as pool:
+            digests = pool.map(self.sha256, largest_first)
+            found = zip(largest_first, digests, strict=True)
+            return [name for name, sha256 in found if sha256 != records[name].sha256]
+
+    def blake3(self) -> dict[str, list[str]]:
+        """The hexadecimal BLAKE3 of each file, by its name, in pieces of `PIECE` bytes, which are
+        hashed on all cores. Raises as `read`."""
+        with self._hashing() as digests:
+            return digests()
+
+    @contextmanager
+    def held_against(self, blake3: Mapping[str, Sequence[str]]) -> Generator[None]:
+        """Hash the files while the block runs. An error of the block does not wait for the end.
+
+        Raises:
+            WeightsError: the files do not have these digests, which `blake3` gave once.
+        """
+        with self._hashing() as digests:
+            yield
+            if digests() == blake3:
+                return
+        if changed := self.changed(self.header.records):
+            raise changed_tensors(changed, Place(str(self.path)))
+        hint = "`zoo pull` of the model mends it"
+        message = "this is not the file that was pulled"
+        raise WeightsError(Problem(message, Place(str(self.path)), hint))
+
+    @contextmanager
+    def _hashing(self) -> Generator[Callable[[], dict[str, list[str]]]]:
+        """Begin to hash the files, and give what waits for their digests. Pieces that are not begun
+        when the block ends are left out."""
+        # By threads of Python, since those of blake3 itself do not come along into a forked
+        # process, which would wait for them without end.
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            hashing = {
+                path.name: [
+                    pool.submit(file.blake3, slice(start, start + PIECE))
+                    for start in range(0, file.size, PIECE)
+                ]
+                for path, file in zip(self.paths, self.files, strict=True)
+            }
+            try:
+                yield lambda: {
+                    name: [one.result() for one in pieces] for name, pieces in hashing.items()
+                }
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def mapped(self, name: str) -> tuple[mmap, int]:
+        """A private mapping of the file that holds a tensor, and the offset of its first byte."""
+        file, offset = self.spans[name]
+        return file.mapping, offset
+
+    def check_unchanged(self) -> None:
+        """Raises `WeightsError` if a file was written to since it was opened."""
+        for file in self.files:
+            file.check_unchanged()
+
+
+@contextmanager
+def open_weights(path: Path) -> Generator[Weights]:
+    """Open a weights file, an index of shards, or a folder that holds one of the two.
+
+    Raises:
+        WeightsError: a file is missing, damaged, cut off, or was not written by the zoo.
+    """
+    path = weights_path(path)
+    with ExitStack() as stack:
+        try:
+            weights = _open(path, stack)
+        except OSError as error:
+            raise cannot_read(error, Place(str(path))) from None
+        yield weights
+
+
+def read_header(path: Path) -> Header:
+    """What saved weights say of themselves. Raises as `open_weights`."""
+    with open_weights(path) as weights:
+        return weights.header
+
+
+def _open(path: Path, stack: ExitStack) -> Weights:
+    first = OpenFile.open(path, stack)
+    if path.suffix != ".json":
+        raw = _head_of(first)
+        header = parse_file(raw, first.place)
+        spans = _spans(first, raw, header, header.names_in_file())
+        return Weights(path, header, (first,), spans)
+    if first.size > MAX_JSON_BYTES:
+        raise not_whole(f"it is {first.size:,} bytes long", first.place)
+    header, shards = parse_index(first.head(first.size), first.place)
+    files = [first]
+    spans = {}
+    for name, names in shards.items():
+        file = OpenFile.open(path.parent / name, stack)
+        raw = header.shard_bytes(names)
+        if file.size < len(raw) or file.head(len(raw)) != raw:
+            raise not_whole(f"it is not the shard that {path.name} tells of", file.place)
+        spans |= _spans(file, raw, header, names)
+        files.append(file)
+    return Weights(path, header, tuple(files), spans)
+
+
+def _head_of(file: OpenFile) -> bytes:
+    """What stands in a safetensors file before its tensors."""
+    if file.size < 8:
+        raise not_whole(f"it is {file.size} bytes long", file.place)
+    length = int.from_bytes(file.head(8), "little")
+    if length > min(MAX_JSON_BYTES, file.size - 8):
+        raise not_whole(f"its header would be {length:,} bytes long", file.place)
+    return file.head(8 + length)
+
+
+def _spans(
+    file: OpenFile, raw: bytes, header: Header, names: Sequence[str]
+) -> dict[str, tuple[OpenFile, int]]:
+    sizes = (header.records[name].n_bytes for name in names)
+    *starts, end = accumulate(sizes, initial=len(raw))
+    if file.size != end:
+        message = f"{file.size:,} bytes long, while its header tells of {end:,}"
+        raise not_whole(message, file.place)
+    return {name: (file, start) for name, start in zip(names, starts, strict=True)}

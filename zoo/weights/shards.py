@@ -1,0 +1,98 @@
+"""A model in several files: the standard index of shards, and which tensors each of them holds.
+
+The index, `model.safetensors.index.json`, holds in its metadata what the header of a single file
+holds, and names the shard of each tensor. A shard's name has a digest of what it is part of, so
+that the shards of two versions of a model never take each other's place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import Place, Problem, WeightsError
+from zoo.weights.file import INDEX_NAME, KEY, Header, not_whole, parse_metadata
+
+Plan = Sequence[Sequence[str]]
+"""The names of the tensors in each shard, in the order of their bytes."""
+
+
+def plan_shards(header: Header, max_bytes: int) -> Plan:
+    """Spread the tensors over shards of at most `max_bytes` bytes of tensors each. A tensor that is
+    larger has a shard of its own."""
+    plan: list[list[str]] = [[]]
+    size = 0
+    for name in header.names_in_file():
+        n_bytes = header.records[name].n_bytes
+        if plan[-1] and size + n_bytes > max_bytes:
+            plan.append([])
+            size = 0
+        plan[-1].append(name)
+        size += n_bytes
+    return plan
+
+
+def shard_names(header: Header, plan: Plan) -> list[str]:
+    """The file name of each shard."""
+    key = json.dumps([header.json, [list(names) for names in plan]])
+    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+    count = len(plan)
+    return [f"model-{digest}-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
+
+
+def index_bytes(header: Header, plan: Plan) -> bytes:
+    """The text of the index."""
+    files = shard_names(header, plan)
+    weight_map = {name: file for file, names in zip(files, plan, strict=True) for name in names}
+    total = sum(record.n_bytes for record in header.records.values())
+    data = {
+        "metadata": {"total_size": total, KEY: header.json},
+        "weight_map": weight_map,
+    }
+    return (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
+
+
+def parse_index(raw: bytes, place: Place) -> tuple[Header, dict[str, Sequence[str]]]:
+    """The header that an index holds, and the names of the tensors in each of its shards.
+
+    Raises:
+        WeightsError: it is damaged, or was not written by the zoo.
+    """
+    try:
+        data: Any = json.loads(raw.decode("utf-8"))
+        metadata, weight_map = data["metadata"], data["weight_map"]
+        told = metadata[KEY]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        message = "not an index of the zoo: it has no `zoo` metadata, or is no JSON"
+        help_ = "`zoo import` reads the folders of published checkpoints, `zoo build` specs"
+        raise WeightsError(Problem(message, place, help_)) from None
+    header = parse_metadata(told, place)
+    try:
+        shards: dict[str, list[str]] = {file: [] for file in sorted(set(weight_map.values()))}
+        for name in header.names_in_file():
+            shards[weight_map[name]].append(name)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise not_whole(f"a tensor has no shard: {error}", place) from None
+    if index_bytes(header, [*shards.values()]) != raw:
+        raise not_whole("the index is not what was written", place)
+    return header, {**shards}
+
+
+def shards_in(folder: Path) -> list[str]:
+    """The names of the shards that the index in a folder tells of; none when there is no index.
+
+    Raises:
+        WeightsError: there is an index that is not the zoo's, or that cannot be read.
+    """
+    path = folder / INDEX_NAME
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}"
+        raise WeightsError(Problem(message, Place(str(path)))) from None
+    return [*parse_index(raw, Place(str(path)))[1]]

@@ -1,0 +1,85 @@
+"""The tensors of saved weights, read whole, checked and cast."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from zoo.building import empty, fill_initial
+from zoo.errors import Place
+from zoo.saving import TORCH_DTYPES, bytes_of
+from zoo.spec import ModelSpec
+from zoo.weights.file import Record, changed_tensors
+from zoo.weights.reader import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReader:
+    """Reads, checks and casts the tensors of open weights."""
+
+    weights: Weights
+    spec: ModelSpec
+    device: torch.device
+    dtype: torch.dtype | None
+    verify: bool
+    mapped: bool
+
+    def read_all(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """The named tensors, one after the other on every core, so that little more than the result
+        is in memory."""
+        records = self.weights.header.records
+        largest_first = sorted(names, key=lambda name: records[name].n_bytes, reverse=True)
+        if self.mapped and not self.verify:
+            # Nothing is read before the model is used: less work than handing it to threads.
+            tensors = {name: self._read(name) for name in largest_first}
+        else:
+            with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+                tensors = dict(zip(largest_first, pool.map(self._read, largest_first), strict=True))
+        self.weights.check_unchanged()
+        if changed := [name for name, tensor in tensors.items() if tensor is None]:
+            raise changed_tensors(changed, Place(str(self.weights.path)))
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    def _read(self, name: str) -> torch.Tensor | None:
+        """One tensor; None if its bytes are not those of its record."""
+        record = self.weights.header.records[name]
+        stored, wanted = TORCH_DTYPES[record.dtype], dtype_in_model(record, self.dtype)
+        if self.mapped and stored == wanted and self.device.type == "cpu":
+            # Not hashed in the mapping, so that no load is ended by a SIGBUS.
+            sha256 = self.weights.sha256(name) if self.verify else None
+            tensor = self._map(name, record)
+        else:
+            tensor = empty(record.shape, stored, self.spec)
+            sha256 = self.weights.read(name, bytes_of(tensor), hashed=self.verify)
+        if self.verify and sha256 != record.sha256:
+            return None
+        return tensor.to(self.device, wanted)
+
+    def _map(self, name: str, record: Record) -> torch.Tensor:
+        dtype = TORCH_DTYPES[record.dtype]
+        if record.n_bytes == 0:
+            return empty(record.shape, dtype, self.spec)
+        mapping, offset = self.weights.mapped(name)
+        count = record.n_bytes // dtype.itemsize
+        return torch.frombuffer(mapping, dtype=dtype, count=count, offset=offset).view(record.shape)
+
+    def initial(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """The named tensors with the values that the spec gives them to start from."""
+        records = self.weights.header.records
+        tensors = {
+            name: empty(records[name].shape, dtype_in_model(records[name], self.dtype), self.spec)
+            for name in names
+        }
+        fill_initial(tensors, self.spec)
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+
+def dtype_in_model(record: Record, wanted: torch.dtype | None) -> torch.dtype:
+    """The dtype of a stored tensor in a model whose floating-point tensors are cast to `wanted`;
+    they are kept as stored if that is None."""
+    stored = TORCH_DTYPES[record.dtype]
+    return wanted if wanted is not None and stored.is_floating_point else stored

@@ -1,0 +1,102 @@
+"""Weights to disk, in one file or in shards, so that no crash can tear them. Needs no torch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from zoo.atomic import new_file, remove_file
+from zoo.errors import WeightsError
+from zoo.weights.file import FILE_NAME, INDEX_NAME, Header, saved_path
+from zoo.weights.output_names import check_output_name
+from zoo.weights.shards import index_bytes, plan_shards, shard_names, shards_in
+
+Content = Callable[[str], Iterable[memoryview]]
+"""Gives the bytes of a tensor, by its name."""
+OnBytes = Callable[[int], None]
+Write = Callable[[Header, Content], None]
+
+
+@contextmanager
+def destination(
+    path: Path, *, max_shard_bytes: int | None = None, on_bytes: OnBytes | None = None
+) -> Generator[Write]:
+    """A place for weights: found to be writable at once, and written by calling what this gives,
+    within the block. They are there when the block ends without an error.
+
+    Args:
+        path: a `.safetensors` file, or a folder.
+        max_shard_bytes: the bytes of tensors in each shard; one file unless given.
+        on_bytes: called with the number of bytes written since the last call.
+
+    Raises:
+        WeightsError: the name is that of a file in another format, or of one file for shards; or
+            shards have no bytes.
+        ZooError: the place cannot be written to, or holds an index that is not the zoo's.
+    """
+    check_output_name(path, folder=max_shard_bytes is not None)
+    if max_shard_bytes is not None:
+        with _shards(path, max_shard_bytes, on_bytes) as write:
+            yield write
+        return
+    target = saved_path(path)
+    # An index goes over a file beside it, so the file counts only when the index is gone.
+    stale = shards_in(target.parent) if target.name == FILE_NAME else []
+    with new_file(target) as file:
+
+        def write_file(header: Header, content: Content) -> None:
+            file.write(header.to_bytes())
+            _write_tensors(file, header.names_in_file(), content, on_bytes)
+
+        yield write_file
+    if stale:
+        remove_file(target.with_name(INDEX_NAME))
+        _drop(target.with_name(name) for name in stale)
+
+
+@contextmanager
+def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator[Write]:
+    if max_bytes < 1:
+        raise WeightsError("a shard has at least one byte")
+    stale = {FILE_NAME, *shards_in(folder)}
+    new: list[Path] = []
+    try:
+        # The index is opened first and takes its name last, when all that it names is on disk.
+        with new_file(folder / INDEX_NAME) as index:
+
+            def write(header: Header, content: Content) -> None:
+                plan = plan_shards(header, max_bytes)
+                for name, names in zip(shard_names(header, plan), plan, strict=True):
+                    stale.discard(name)
+                    if not (folder / name).exists():
+                        new.append(folder / name)
+                    with new_file(folder / name) as file:
+                        file.write(header.shard_bytes(names))
+                        _write_tensors(file, names, content, on_bytes)
+                index.write(index_bytes(header, plan))
+
+            yield write
+    except BaseException:
+        _drop(new)
+        raise
+    _drop(folder / name for name in stale)
+
+
+def _drop(paths: Iterable[Path]) -> None:
+    """Remove files that nothing refers to, as far as that is possible."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _write_tensors(
+    file: BinaryIO, names: Iterable[str], content: Content, on_bytes: OnBytes | None
+) -> None:
+    for name in names:
+        for part in content(name):
+            written = file.write(part)
+            if on_bytes is not None:
+                on_bytes(written)
