@@ -403,7 +403,7 @@ def test_what_a_run_leaves_can_be_made_again(
     toy: Toy, digest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "whole"
-    with pytest.raises(zoo.TrainingError, match=r"no spec 'model\.toml'") as caught:
+    with pytest.raises(zoo.TrainingError, match=r"no spec `model\.toml`") as caught:
         zoo.train(folder / "recipe.toml", output=tmp_path / "again", data=tmp_path)
     command = f"zoo show {folder} --resolved > {folder / 'model.toml'}"
     assert f"holds it: `{command}`" in str(caught.value)
