@@ -303,7 +303,6 @@ DESCRIBING: dict[str, tuple[str, str]] = {
     "raises": ("        raise KeyError('up')\n", "KeyError: 'up'"),
     "asserts": ("        assert not self.d_model\n", "AssertionError"),
     "exits": ("        raise SystemExit(1)\n", "SystemExit: 1"),
-    "returns nothing": ("        pass\n", "AttributeError: 'NoneType'"),
     "returns another part": (
         '        return Layout({"up_proj": (8, 8)})\n',
         "TypeError: the part `up_proj` is (8, 8), not a Tensor or a Layout",
@@ -342,6 +341,29 @@ def test_a_plugin_whose_layout_fails(
         assert f" failed: {message}" in told.split("\n")[0]
     with pytest.raises(zoo.PluginError):
         _ = zoo.read_spec("spec.toml").n_parameters
+
+
+@pytest.mark.parametrize(
+    ("code", "returned", "hint"),
+    [
+        ("pass", "None", "end it with `return` and the layout"),
+        ("return Layout", "the class `Layout`", "return an instance of it"),
+        ("return {'up_proj': 8}", "`{'up_proj': 8}`, a dict", "return an instance of Layout"),
+    ],
+    ids=["nothing", "the class", "a dict"],
+)
+def test_a_plugin_whose_layout_returns_no_layout(
+    code: str, returned: str, hint: str, refused: Refused, project: Path
+) -> None:
+    write_plugin(project, GOOD.replace(LAYOUT, f"        {code}\n"))
+    (file,) = project.glob("plugins/*.py")
+    line = file.read_text().split("\n").index("    def layout(self):") + 1
+    for command in (["validate"], ["show"], ["build"]):
+        assert refused(*command, "spec.toml") == (
+            f"error: `layout` of ffn.mine (Mine) returned {returned}, and not a Layout\n"
+            f"  {file}:{line}, in Mine.layout\n"
+            f"      = help: {hint}\n"
+        )
 
 
 BUILDING: dict[str, tuple[str, str]] = {
@@ -413,7 +435,7 @@ def test_a_plugin_whose_build_fails(
             "builder",
             "from zoo.slots import Builder\n"
             "class Mine(Builder):\n    def layout(self):\n        return None\n",
-            "the layout of bad failed: TypeError: Mine.layout returned None",
+            "`layout` of builder.mine (Mine) returned None, and not a Layout",
         ),
         (
             "builder",

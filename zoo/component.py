@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from zoo.errors import quoted
+from zoo.errors import PluginError, quoted
 from zoo.field_rules import check_names, check_types
 from zoo.layout import Layout
-from zoo.registering.module_built import returns_module
+from zoo.registering.module_built import returns_module, wrongly_returned
 from zoo.registering.plugin_errors import plugin_code
 
 if TYPE_CHECKING:
@@ -198,15 +198,16 @@ class Component(BaseModel):
         return data
 
 
-def _names_itself(layout: Callable[..., Any]) -> Callable[..., Any]:
+def _names_itself(layout: Callable[..., Any]) -> Callable[..., Layout]:
     """The `layout` of a description, noting in what it returns whose it is: wherever a parent puts
-    it, `zoo show` can tell what is there."""
+    it, `zoo show` can tell what is there. Raises `PluginError` if it returns no `Layout`."""
 
     @wraps(layout)
-    def named(component: Component) -> Any:
+    def named(component: Component) -> Layout:
         made = layout(component)
-        # Whatever else it returned is refused by who asked.
-        return replace(made, component=component) if isinstance(made, Layout) else made
+        if not isinstance(made, Layout):
+            raise PluginError(wrongly_returned(layout, component, made, "a Layout"))
+        return replace(made, component=component)
 
     return named
 

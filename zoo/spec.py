@@ -79,10 +79,7 @@ class ModelSpec:
             PluginError: a component's `layout` has failed, or is no layout.
         """
         with plugin_code(f"the layout of {self.name}"):
-            layout = self.model.layout()
-            if not isinstance(layout, Layout):
-                raise TypeError(f"{type(self.model).__name__}.layout returned {layout!r}")
-            return layout
+            return self.model.layout()
 
     @cached_property
     def ties(self) -> Mapping[str, str]:

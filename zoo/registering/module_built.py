@@ -1,5 +1,5 @@
-"""What `build` of a description returns is held to be a module, where it is returned. Whoever asked
-for it would fail on it later, and not say whose it was."""
+"""What `build` of a description returns is held to be a module, where it is returned, and what its
+`layout` returns a layout. Whoever asked for it would fail on it later, and not say whose it was."""
 
 from __future__ import annotations
 
@@ -20,22 +20,29 @@ def returns_module(build: Callable[..., Any]) -> Callable[..., Any]:
         from torch import nn
 
         if not isinstance(built, nn.Module):
-            raise PluginError(_no_module(build, component, built))
+            raise PluginError(wrongly_returned(build, component, built, "an nn.Module"))
         return built
 
     return checked
 
 
-def _no_module(build: Callable[..., Any], component: Any, built: object) -> Problem:
-    if built is None:
-        what, hint = "None", "end it with `return` and the module"
-    elif isinstance(built, type):
-        what, hint = f"the class {quoted(built.__name__)}", "return an instance of it"
+def wrongly_returned(
+    method: Callable[..., Any], component: Any, returned: object, wanted: str
+) -> Problem:
+    """A problem that says what a method of a description returned, which is not `wanted`, such as
+    "an nn.Module"."""
+    wanted_class = wanted.split()[-1]
+    if returned is None:
+        thing = wanted_class.rpartition(".")[2].lower()
+        what, hint = "None", f"end it with `return` and the {thing}"
+    elif isinstance(returned, type):
+        what, hint = f"the class {quoted(returned.__name__)}", "return an instance of it"
     else:
-        what, hint = f"{quoted(built)}, a {type(built).__name__}", "return an instance of nn.Module"
-    code = inspect.unwrap(build).__code__
+        what = f"{quoted(returned)}, a {type(returned).__name__}"
+        hint = f"return an instance of {wanted_class}"
+    code = inspect.unwrap(method).__code__
     return Problem(
-        f"`build` of {component._named()} returned {what}, and not an nn.Module\n"
-        f"  {code.co_filename}:{code.co_firstlineno}, in {build.__qualname__}",
+        f"`{method.__name__}` of {component._named()} returned {what}, and not {wanted}\n"
+        f"  {code.co_filename}:{code.co_firstlineno}, in {method.__qualname__}",
         help=hint,
     )
