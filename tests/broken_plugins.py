@@ -39,6 +39,12 @@ KEYS = "return (k if rotation is None else rotation(k)), v"
 EXTENDED = "k, v = cache.extend(*make())"
 
 DOWN = '"down_proj": linear(self.d_ff, self.d_model, residual=True),'
+MIXES = """
+    @property
+    def incremental(self) -> bool:
+        return False
+"""
+
 LAYOUT = "from zoo.layout import Layout, linear"
 CUT = {
     UP: UP.replace(")", ", cut=column_wise(self.d_ff))"),
@@ -221,6 +227,15 @@ BROKEN: Mapping[str, Broken] = {
     "other_name": Broken("ffn", {UP: UP.replace("up", "in")}, ("layout",), "`part.in_proj"),
     "buffer_untold": Broken(
         "norm", {"nn.Parameter(": "nn.Buffer("}, ("layout",), "`part.weight` is a float buffer"
+    ),
+    "tables_uncounted": Broken(
+        "ffn",
+        {
+            MADE: MADE + "\n            self.register_buffer('t', torch.ones(3), persistent=False)",
+            **WITH_TORCH,
+        },
+        ("layout",),
+        "not stored (part.t) have 3 elements, and `computed` of the layout says 0",
     ),
     # interface
     "other_width": Broken(
@@ -499,6 +514,12 @@ BROKEN: Mapping[str, Broken] = {
     # tokens
     "mixes_tokens": Broken(
         "ffn", before("x = x + x.roll(1, -2)"), ("tokens",), "a network that mixes tokens says so"
+    ),
+    "looks_ahead_unsaid": Broken(
+        "ffn",
+        {**before("x = x + x.roll(-1, -2)"), FIELD: FIELD + MIXES},
+        ("tokens",),
+        "a network that sees later tokens says so: its `looks_ahead` is True",
     ),
     "three_dimensions": Broken(
         "ffn",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -25,6 +26,7 @@ from zoo.plugin_kit.driver import (
     expect_branch,
     expect_by_token,
     expect_call,
+    expect_no_later,
     ids,
     vectors,
     with_another,
@@ -62,6 +64,9 @@ class FeedForwardDriver(Driver):
         if host.part.incremental:
             help = "a network that mixes tokens says so: its `incremental` is False"
             expect_by_token(self.model.part, (BATCH * LENGTH,), help)
+        elif not host.part.looks_ahead:
+            mask = {"mask": None} if host.part.takes_mask else {}
+            expect_no_later(partial(self.model.part, **mask))
 
 
 class PositionDriver(Driver):

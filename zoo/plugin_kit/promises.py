@@ -100,8 +100,16 @@ def meta(spec: ModelSpec, registry: Registry) -> None:
 
 def layout(spec: ModelSpec, registry: Registry) -> None:
     """The layout has the names, shapes and kinds of the module's tensors: with them, its count of
-    parameters."""
-    build_on_meta(spec, torch.float32)
+    parameters. It counts the elements of the tables that are not stored."""
+    model = build_on_meta(spec, torch.float32)
+    stored = model.state_dict().keys()
+    tables = {name: table for name, table in model.named_buffers() if name not in stored}
+    n_elements = sum(table.numel() for table in tables.values())
+    if n_elements != spec.layout.n_computed:
+        raise PromiseError(
+            f"the buffers that are not stored ({', '.join(tables) or 'none'}) have {n_elements} "
+            f"elements, and `computed` of the layout says {spec.layout.n_computed}"
+        )
 
 
 def interface(spec: ModelSpec, registry: Registry) -> None:
