@@ -396,7 +396,12 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "random_table": Broken(
         "ffn",
-        {MADE: MADE + NOISE, RETURN: RETURN + " + self.noise", **WITH_TORCH},
+        {
+            MADE: MADE + NOISE,
+            RETURN: RETURN + " + self.noise",
+            "return Layout(": "return Layout(computed=1, parts=",
+            **WITH_TORCH,
+        },
         ("determinism", "saving", "precision"),
         "`part.noise` has other values",
     ),
