@@ -591,6 +591,16 @@ CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+def test_what_holds_a_model_is_not_saved_in_its_place(tmp_path: Path) -> None:
+    model = zoo.build(TINY)
+    held = {"_orig_mod": torch.compile(model), "module": nn.DataParallel(model)}
+    for told, other in {**held, "knows the spec": model.state_dict()}.items():
+        with pytest.raises(zoo.WeightsError, match=told) as error:
+            zoo.save(other, tmp_path / "model")  # type: ignore[arg-type]
+        assert "of its spec" not in str(error.value)
+        assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(("change", "message"), CHANGED_MODELS.values(), ids=CHANGED_MODELS)
 def test_a_model_that_was_changed_is_not_saved(
     change: Callable[[Any], Any], message: str, tmp_path: Path
