@@ -381,6 +381,14 @@ def test_what_is_no_safetensors_file(content: bytes, tmp_path: Path) -> None:
     refused(path, "not a whole safetensors file")
 
 
+def test_a_file_of_another_format_is_not_called_a_broken_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"a": torch.ones(3)}, path)
+    told = str(refused(path, "no header"))
+    assert "fetch or build it again" not in told
+    assert "`.safetensors`" in told
+
+
 Edit = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
 
 
