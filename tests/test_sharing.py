@@ -141,7 +141,9 @@ def test_a_model_and_its_file_are_moved_together(
     assert zoo.load("mine.v1").spec == zoo.load(project / "model").spec
 
 
-@pytest.mark.parametrize("output", ["cards", "mine.v1", "my model.toml", "cards/names.toml", "d.toml"])
+@pytest.mark.parametrize(
+    "output", ["cards", "mine.v1", "my model.toml", "cards/names.toml", "d.toml"]
+)
 def test_a_file_that_names_no_model_is_refused_before_anything_is_pushed(
     output: str, project: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

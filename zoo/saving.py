@@ -63,7 +63,7 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
 def _refuse_other(model: object) -> None:
     if isinstance(model, Transformer) and isinstance(getattr(model, "spec", None), ModelSpec):
         return
-    # As `torch.compile` and `DataParallel` name what they hold; its tensors have longer names there.
+    # What `torch.compile` and `DataParallel` hold; with them, its tensors have longer names.
     names = ("_orig_mod", "module")
     inside = next((n for n in names if isinstance(getattr(model, n, None), Transformer)), None)
     raise WeightsError(
