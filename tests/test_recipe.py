@@ -121,7 +121,7 @@ REFUSALS = {
     "no model": (('"model.toml"', '"modell.toml"'), ("", ""), "`modell.toml` does not exist"),
     "a bad model": (("", ""), ("d_ff = 32", "d_fff = 32"), "model.toml:11:1: "),
     "no data": (('"toy.tsv"', '"toi.tsv"'), ("", ""), "cannot be read: No such file"),
-    "nothing to learn": (("valid = 4", "valid = 64"), ("", ""), "64 source sentences for `valid` and `test` cannot"),
+    "nothing to learn": (("valid = 4", "valid = 64"), ("", ""), "64 source sentences for"),
     "too large a vocabulary": (
         ("", ""),
         ("vocab = 300", "vocab = 9000"),
