@@ -193,6 +193,8 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
         "error: there is no file and no model `spec`\n      = help: did you mean `spec.toml`?\n"
     )
     (project / "dangling.toml").symlink_to("nothing")
+    (project / "base.toml").write_text(spec())  # nearer than `t5-base`, which is registered
+    assert "did you mean `base.toml`?" in refused("show", "base")
     (project / "folder.toml").mkdir()
     assert refused("validate", "dangling.toml") == (
         "error: `dangling.toml` is a link that leads nowhere\n"

@@ -56,6 +56,18 @@ MISTAKES = {
         "[0.9",
         "`betas` must have at most 2 items, not 3",
     ),
+    "a path for a name": (
+        'name = "toy"',
+        'name = "../toy"',
+        '"../toy"',
+        "`name` must be a string that matches `^[A-Za-z0-9][A-Za-z0-9_.-]*$`, not the string",
+    ),
+    "a string for a table": (
+        'kind = "tsv"',
+        'kind = "parallel"',
+        '"toy.tsv"',
+        "`train` must be a table, not the string `toy.tsv`",
+    ),
     "contradiction": ("valid = 4", "source = 2", "2\n\n[tok", "are the same column"),
     "top level": ('model = "model.toml"', 'modle = "m.toml"', "modle", "did you mean `model`?"),
     "neither": ("valid = 4", "valid = 4.5", "4.5", "`valid` must be an integer or a string, not"),
@@ -109,7 +121,7 @@ REFUSALS = {
     "no model": (('"model.toml"', '"modell.toml"'), ("", ""), "`modell.toml` does not exist"),
     "a bad model": (("", ""), ("d_ff = 32", "d_fff = 32"), "model.toml:11:1: "),
     "no data": (('"toy.tsv"', '"toi.tsv"'), ("", ""), "cannot be read: No such file"),
-    "nothing to learn": (("valid = 4", "valid = 64"), ("", ""), "64 source sentences cannot"),
+    "nothing to learn": (("valid = 4", "valid = 64"), ("", ""), "64 source sentences for"),
     "too large a vocabulary": (
         ("", ""),
         ("vocab = 300", "vocab = 9000"),

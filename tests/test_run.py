@@ -239,6 +239,8 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     assert "the text is empty" in refused("run", decoder, "")
     for option in (("--beams", "2"), ("-n", "4"), ("--sample",), ("--eos", "1")):
         assert "mlm generates no text" in refused("run", mlm, "3 4", *option)
+    assert "`start` is for models with an encoder" in refused("run", decoder, "3", "--start", "1")
+    assert "decoder fills no masked tokens" in refused("run", decoder, "3", "--mask-id", "1")
     assert "state the ids that each target begins with" in refused("run", pair, "3")
     assert "no masked token" in refused("run", mlm, "3 4")
     for texts in (("3 2", "3 4"), ("3 4", "3 2")):

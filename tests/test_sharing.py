@@ -141,6 +141,22 @@ def test_a_model_and_its_file_are_moved_together(
     assert zoo.load("mine.v1").spec == zoo.load(project / "model").spec
 
 
+@pytest.mark.parametrize(
+    "output", ["cards", "mine.v1", "my model.toml", "cards/names.toml", "d.toml"]
+)
+def test_a_file_that_names_no_model_is_refused_before_anything_is_pushed(
+    output: str, project: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("cards", "d.toml"):
+        (project / folder).mkdir()
+    built(project / "model")
+    before = contents(project)
+    capsys.readouterr()
+    assert run(["push", "model", "there", "--license", "CC0-1.0", "-o", output]) == 2
+    assert f"`{output}` is not the name of a model's file" in capsys.readouterr().err
+    assert contents(project) == before
+
+
 def test_what_is_printed_says_where_the_model_is_from_everywhere(
     project: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,6 +148,12 @@ def test_no_source_is_in_two_parts(
     assert [{example.source for example in part} for part in again] == found
 
 
+@pytest.mark.parametrize(("source", "what"), [(None, "lines"), ("x", "source sentences")])
+def test_more_is_held_out_than_there_is(source: str | None, what: str) -> None:
+    with pytest.raises(TrainingError, match=rf"2 {what} for `valid` and `test`.* of 1"):
+        held_out([Example(source, "y")], [1, 1], 0)
+
+
 def test_the_seed_decides_what_is_held_out() -> None:
     held = {frozenset(held_out(EXAMPLES, [8], seed)[1]) for seed in range(4)}
     assert len(held) == 4

@@ -386,6 +386,17 @@ def test_training_goes_on_from_a_saved_model(toy: Toy, tmp_path: Path) -> None:
     assert files[0].read_text() == files[1].read_text()
 
 
+def test_a_model_that_was_trained_further_says_where_it_is_from(toy: Toy, tmp_path: Path) -> None:
+    toy("first")
+    first = zoo.load(tmp_path / "first")
+    assert first.origin is None
+    first.origin = {"family": "a family", "config": "{}"}  # as an import writes it
+    zoo.save(first, tmp_path / "first")
+    recipe = RECIPE.replace('"model.toml"', '"first"').replace('kind = "bpe"', 'kind = "of_model"')
+    toy("second", recipe=recipe)
+    assert zoo.load(tmp_path / "second").origin == first.origin
+
+
 def test_training_goes_on_from_a_named_model(toy: Toy, store: Store, tmp_path: Path) -> None:
     first = zoo.load("beer-de-en")  # which brings it into the store
     recipe = RECIPE.replace("model.toml", "beer-de-en").replace("valid = 4\n", "")

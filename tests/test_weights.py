@@ -381,6 +381,14 @@ def test_what_is_no_safetensors_file(content: bytes, tmp_path: Path) -> None:
     refused(path, "not a whole safetensors file")
 
 
+def test_a_file_of_another_format_is_not_called_a_broken_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"a": torch.ones(3)}, path)
+    told = str(refused(path, "no header"))
+    assert "fetch or build it again" not in told
+    assert "`.safetensors`" in told
+
+
 Edit = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
 
 
@@ -589,6 +597,16 @@ CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "half precision": (lambda m: m.to(torch.float8_e4m3fn), "float8_e4m3fn"),
     "no spec": (lambda m: delattr(m, "spec"), "knows the spec"),
 }
+
+
+def test_what_holds_a_model_is_not_saved_in_its_place(tmp_path: Path) -> None:
+    model = zoo.build(TINY)
+    held = {"_orig_mod": torch.compile(model), "module": nn.DataParallel(model)}
+    for told, other in {**held, "knows the spec": model.state_dict()}.items():
+        with pytest.raises(zoo.WeightsError, match=told) as error:
+            zoo.save(other, tmp_path / "model")  # type: ignore[arg-type]
+        assert "of its spec" not in str(error.value)
+        assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("change", "message"), CHANGED_MODELS.values(), ids=CHANGED_MODELS)

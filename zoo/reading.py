@@ -135,5 +135,7 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
         hint = f"`zoo load {name}` loads it, `zoo show {name}` shows it once it is in the store"
         return Problem(f"{quoted(name)} is a published model, not a spec", help=hint)
     known = [*registry.models, *registry.catalog.known(), *files]
+    if (own := f"{name}.toml") in files:  # nearer than a registered name that is like it
+        known = [own]
     hint = did_you_mean(name, known, "`zoo list models` lists the models")
     return Problem(f"there is no file and no model {quoted(name)}", help=hint)

@@ -52,11 +52,26 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
             process has but a share of it; or `path` is named as a file of another format.
         ZooError: the file cannot be written.
     """
+    _refuse_other(model)
     _refuse_share(model)
     with destination(Path(path), max_shard_bytes=max_shard_bytes) as write:
         header, content = described(model)
         write(header, content)
         return header.content_digest
+
+
+def _refuse_other(model: object) -> None:
+    if isinstance(model, Transformer) and isinstance(getattr(model, "spec", None), ModelSpec):
+        return
+    # What `torch.compile` and `DataParallel` hold; with them, its tensors have longer names.
+    names = ("_orig_mod", "module")
+    inside = next((n for n in names if isinstance(getattr(model, n, None), Transformer)), None)
+    raise WeightsError(
+        Problem(
+            "only a model that the zoo built knows the spec that a file needs",
+            help=f"save the model inside: `.{inside}`" if inside else None,
+        )
+    )
 
 
 def _refuse_share(model: Transformer) -> None:
@@ -87,9 +102,7 @@ def _provenance(model: Transformer) -> dict[str, Any]:
 
 def _storable(model: Transformer) -> dict[str, torch.Tensor]:
     """The tensors of a model as they are stored: contiguous, on the CPU."""
-    spec = getattr(model, "spec", None)
-    if not isinstance(spec, ModelSpec):
-        raise WeightsError("only a model that the zoo built knows the spec that a file needs")
+    spec = model.spec
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise WeightsError(f"{spec.name} is on the meta device: it has no values to save")
     if differences := differences_from_spec(model):

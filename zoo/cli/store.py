@@ -80,6 +80,8 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     from zoo.store.pushing import push
     from zoo.weights.file import FILE_NAME, INDEX_NAME
 
+    if output is not None:
+        _check_card_name(output)
     registry = layers()
     weights = find_weights(model, registry).path
     if weights.name not in (FILE_NAME, INDEX_NAME):
@@ -103,6 +105,19 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     else:
         write_text(output, pushed.text)
         click.echo(output)
+
+
+def _check_card_name(path: Path) -> None:
+    """Raises `StoreError` for a file by which nobody could pull, before anything is pushed."""
+    from zoo.errors import Problem, quoted
+    from zoo.registering.catalog import MODEL_NAME, NAMES_FILE
+    from zoo.store.files import StoreError
+
+    names_model = path.suffix == ".toml" and MODEL_NAME.fullmatch(path.stem)
+    if not names_model or path.name == NAMES_FILE or path.is_dir():
+        message = f"{quoted(path)} is not the name of a model's file"
+        hint = "it is the model's own name, of letters, digits, `.`, `_` and `-`, and `.toml`"
+        raise StoreError(Problem(message, help=hint))
 
 
 @contextmanager

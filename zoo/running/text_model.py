@@ -109,6 +109,8 @@ class TextModel:
         """
         if isinstance(texts, str):
             raise InputError('texts are a list, of one text too: `run(["..."])`')
+        if mask_id is not None and self.task != "fill_mask":
+            raise InputError(f"{self.transformer.spec.name} fills no masked tokens")
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
         blank = [self._is_blank(text) for text in texts]
@@ -206,13 +208,14 @@ class TextModel:
 
     def _asked(self, max_new_tokens: int, eos: int | None, start: int | None) -> dict[str, Any]:
         """Where generated text begins and ends, as `generate` takes it."""
-        start = self.special.decoder_start_token_id if start is None else start
         ends = self.special.eos_token_id if eos is None else eos
         how = self.transformer.spec.model.generation
+        if start is None and how is not None and how.has_source:
+            start = self.special.decoder_start_token_id
         return {
             "max_new_tokens": max_new_tokens,
             "eos": () if ends is None else ends,
-            "start": start if how is not None and how.has_source else None,
+            "start": start,
         }
 
     def _generated(

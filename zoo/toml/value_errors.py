@@ -16,6 +16,8 @@ _EXPECTED = {
     "string_type": "a string",
     "tuple_type": "an array",
     "list_type": "an array",
+    "dict_type": "a table",
+    "model_type": "a table",
 }
 
 
@@ -35,6 +37,8 @@ def _expected(details: ErrorDetails) -> str:
     if details["type"] == "literal_error":
         names = [f"`{name}`" for name in _literals(details)]
         return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+    if details["type"] == "string_pattern_mismatch":
+        return f"a string that matches `{details.get('ctx', {})['pattern']}`"
     message = details["msg"].removeprefix("Input should be ")
     message = message.replace("greater than or equal to", "at least")
     message = message.replace("less than or equal to", "at most")

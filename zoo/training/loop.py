@@ -182,7 +182,7 @@ class Loop:
             Problem(
                 message,
                 self.recipe.document.place(("optimizer", "lr"), value=True),
-                help="lower the learning rate, warm up longer, or state `clip_norm`; the last "
+                help="lower the learning rate, warm up longer, or state `clip_norm`; every "
                 "checkpoint is from before",
             )
         )

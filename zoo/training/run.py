@@ -48,13 +48,21 @@ class Run:
         learner: what learns.
         tokens: its tokenizers.
         splits: the data.
+        origin: where the weights that it starts from came from; those that it ends with keep it.
     """
 
     def __init__(
-        self, recipe: Recipe, folder: Path, learner: Learner, tokens: Tokens, splits: Splits
+        self,
+        recipe: Recipe,
+        folder: Path,
+        learner: Learner,
+        tokens: Tokens,
+        splits: Splits,
+        origin: dict[str, Any] | None,
     ) -> None:
         self.recipe, self.folder = recipe, folder
         self.learner, self.tokens, self.splits = learner, tokens, splits
+        self.origin = origin
         self.train, self.valid, self.test = (
             encode(part, tokens, max_length=recipe.training.max_length) for part in splits
         )
@@ -168,4 +176,6 @@ class Run:
             name: tensor.to(dtype) if tensor.is_floating_point() else tensor
             for name, tensor in weights.items()
         }
-        return place(build_on_meta(self.learner.spec, dtype), cast, device="cpu").eval()
+        model = place(build_on_meta(self.learner.spec, dtype), cast, device="cpu").eval()
+        model.origin = self.origin
+        return model

@@ -46,8 +46,9 @@ def held_out(examples: Sequence[Example], counts: Sequence[int], seed: int) -> l
 
     sources = {source_of(example) for example in examples}
     if sum(counts) >= len(sources):
+        what = "lines" if examples and examples[0].source is None else "source sentences"
         raise TrainingError(
-            f"{sum(counts):,} source sentences cannot be held out of {len(sources):,}"
+            f"{sum(counts):,} {what} for `valid` and `test` cannot be held out of {len(sources):,}"
         )
     shuffled = sorted(sources, key=lambda source: _key(source, seed)) if any(counts) else []
     part_of: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError, ZooError, placed, quoted
 from zoo.purpose import Generation
@@ -23,6 +23,8 @@ class Start(NamedTuple):
     spec: ModelSpec
     weights: Path | None
     """Those of the saved model that training starts from, if it does."""
+    origin: dict[str, Any] | None
+    """Where these came from, if the zoo has not made them."""
     sides: Generation
     """Its vocabularies."""
 
@@ -51,8 +53,10 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         _ = spec.n_parameters  # the layout has to be sound too
     except ZooError as error:
         raise placed(error, place) from None
-    weights = None if header is None else find_weights(source, registry).path
-    return Start(spec, weights, _sides(recipe, spec))
+    sides = _sides(recipe, spec)
+    if header is None:
+        return Start(spec, None, None, sides)
+    return Start(spec, find_weights(source, registry).path, header.origin, sides)
 
 
 def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:

@@ -68,7 +68,8 @@ def train(
     model = make_model(start.spec, start.weights, found, accelerator, registry)
     optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
     learner = Learner(start.spec, model, optimizer, accelerator)
-    run = Run(found, folder, learner, read_tokens(folder, found.tokenizer, start.sides), splits)
+    tokens = read_tokens(folder, found.tokenizer, start.sides)
+    run = Run(found, folder, learner, tokens, splits, start.origin)
     run.learn(resume=resume)
     return run.finish()
 

@@ -249,6 +249,13 @@ def not_whole(reason: str, place: Place) -> WeightsError:
     return _damaged(f"not a whole safetensors file: {reason}", place)
 
 
+def no_safetensors(place: Place) -> WeightsError:
+    """The error for a file of another format, which does not begin as safetensors files do."""
+    message = "not a whole safetensors file: no header is at its beginning"
+    help_ = "weights are a `.safetensors` file, or the folder of one"
+    return WeightsError(Problem(message, place, help_))
+
+
 def changed_tensors(names: Iterable[str], place: Place) -> WeightsError:
     """The error for tensors whose bytes do not have the SHA-256 of their records."""
     return WeightsError(

@@ -20,6 +20,7 @@ from zoo.weights.file import (
     MAX_JSON_BYTES,
     Header,
     changed_tensors,
+    no_safetensors,
     not_whole,
     parse_file,
     weights_path,
@@ -194,8 +195,10 @@ def _open(path: Path, stack: ExitStack) -> Weights:
 
 def _head_of(file: OpenFile) -> bytes:
     """What stands in a safetensors file before its tensors."""
-    if file.size < 8:
+    if file.size <= 8:
         raise not_whole(f"it is {file.size} bytes long", file.place)
+    if file.head(9)[8:] != b"{":
+        raise no_safetensors(file.place)
     length = int.from_bytes(file.head(8), "little")
     if length > min(MAX_JSON_BYTES, file.size - 8):
         raise not_whole(f"its header would be {length:,} bytes long", file.place)
