@@ -110,11 +110,10 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
 def _check_card_name(path: Path) -> None:
     """Raises `StoreError` for a file by which nobody could pull, before anything is pushed."""
     from zoo.errors import Problem, quoted
-    from zoo.registering.catalog import MODEL_NAME, NAMES_FILE
+    from zoo.registering.catalog import model_of
     from zoo.store.files import StoreError
 
-    names_model = path.suffix == ".toml" and MODEL_NAME.fullmatch(path.stem)
-    if not names_model or path.name == NAMES_FILE or path.is_dir():
+    if model_of(path.name) is None or path.is_dir():
         message = f"{quoted(path)} is not the name of a model's file"
         hint = "it is the model's own name, of letters, digits, `.`, `_` and `-`, and `.toml`"
         raise StoreError(Problem(message, help=hint))

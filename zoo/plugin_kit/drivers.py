@@ -53,10 +53,8 @@ class NormDriver(Driver):
 
 class FeedForwardDriver(Driver):
     def check(self, inputs: Tensors) -> None:
-        host: Any = self.spec.model
         expect_branch(self.model.part)
-        mask = {"mask": None} if host.part.takes_mask else {}
-        expect_call(self.model.part.forward, *inputs, **mask)
+        expect_call(self.model.part.forward, *inputs, **self._mask())
         super().check(inputs)
 
     def tokens(self) -> None:
@@ -65,8 +63,12 @@ class FeedForwardDriver(Driver):
             help = "a network that mixes tokens says so: its `incremental` is False"
             expect_by_token(self.model.part, (BATCH * LENGTH,), help)
         elif not host.part.looks_ahead:
-            mask = {"mask": None} if host.part.takes_mask else {}
-            expect_no_later(partial(self.model.part, **mask))
+            expect_no_later(partial(self.model.part, **self._mask()))
+
+    def _mask(self) -> dict[str, None]:
+        """What `forward` takes beside x."""
+        host: Any = self.spec.model
+        return {"mask": None} if host.part.takes_mask else {}
 
 
 class PositionDriver(Driver):

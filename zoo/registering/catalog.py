@@ -145,10 +145,15 @@ def _listed(folder: Path) -> Iterator[str]:
             names = [entry.name for entry in entries]
     except OSError as error:
         raise _unreadable(folder, error) from None
-    for name in names:
-        stem, _, suffix = name.rpartition(".")
-        if suffix == "toml" and name != NAMES_FILE and MODEL_NAME.fullmatch(stem):
-            yield stem
+    yield from filter(None, map(model_of, names))
+
+
+def model_of(file_name: str) -> str | None:
+    """The model whose file in a folder of models has this name; None if no model's can have it."""
+    stem, _, suffix = file_name.rpartition(".")
+    if suffix == "toml" and file_name != NAMES_FILE and MODEL_NAME.fullmatch(stem):
+        return stem
+    return None
 
 
 def _read_names(document: Document) -> Iterator[tuple[str, str, str]]:
