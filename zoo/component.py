@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError, core_schema
 from zoo.errors import PluginError, quoted
 from zoo.field_rules import check_names, check_types
 from zoo.layout import Layout
-from zoo.registering.module_built import returns_module, wrongly_returned
+from zoo.registering.returned import returns_module, wrongly_returned
 from zoo.registering.plugin_errors import plugin_code
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
-"""What `build` of a description returns is held to be a module, where it is returned, and what its
-`layout` returns a layout. Whoever asked for it would fail on it later, and not say whose it was."""
+"""What the methods of a description return is held, where it is returned, to be what they promise:
+`build` a module, `layout` a layout. Whoever asked for it would fail on it later, and not say whose
+it was."""
 
 from __future__ import annotations
 
