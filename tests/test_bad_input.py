@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -275,10 +276,25 @@ def test_a_saved_model_in_the_place_of_a_spec(refused: Refused, project: Path) -
     zoo.save(zoo.build(spec()), "tiny/model.safetensors")
     for command in ("build", "validate", "train", "lock", "import"):
         told = refused(command, "tiny")
-        assert "help: `tiny` is a saved model; `zoo show tiny --resolved` prints its spec" in told
+        assert "help: `tiny` holds weights; if the zoo has saved them, `zoo show tiny --" in told
     told = refused("build", "tiny/model.safetensors")
     assert told.startswith("tiny/model.safetensors: error: this is not a TOML file\n")
-    assert "`zoo show tiny/model.safetensors --resolved` prints its spec" in told
+    assert "`zoo show tiny/model.safetensors --resolved` prints their spec" in told
+
+
+def test_a_published_checkpoint_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
+    (project / "theirs").mkdir()
+    (project / "theirs" / "model.safetensors").write_bytes(b"")
+    (project / "theirs" / "config.json").write_text("{}")
+    for command in ("build", "validate", "train"):
+        assert "help: `zoo import theirs` makes a model of a" in refused(command, "theirs")
+
+
+def test_a_command_that_is_advised_can_be_typed(refused: Refused, project: Path) -> None:
+    zoo.save(zoo.build(spec()), "a model")
+    told = refused("build", "a model")
+    (advised,) = re.findall("`zoo (show .*?)`", told)
+    assert shlex.split(advised) == ["show", "a model", "--resolved"]
 
 
 def test_the_nearest_of_what_there_is(refused: Refused, project: Path) -> None:

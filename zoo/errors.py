@@ -232,6 +232,13 @@ def quoted(name: object, most: int | None = None) -> str:
     return f"`{text if len(text) <= most else text[: most - 3] + '...'}`"
 
 
+def typed(path: object) -> str:
+    """`path` as it is typed into a shell, for a command that a help advises."""
+    import shlex  # here: a command that finds no mistake does without
+
+    return printable(shlex.quote(str(path)))
+
+
 def dotted(path: Iterable[str | int]) -> str:
     """The path of a key as TOML writes it: `encoder.block.ffn`."""
     return ".".join(map(str, path))

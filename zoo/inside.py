@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zoo.errors import nearest, quoted
+from zoo.errors import nearest, quoted, typed
 from zoo.model_files import RECIPE
 from zoo.training.files import CHECKPOINTS
 from zoo.weights.file import FILE_NAME, INDEX_NAME
@@ -25,22 +25,24 @@ def inside(folder: Path) -> str:
         return f"the folder cannot be read: {error.strerror}"
     if not paths:
         return "the folder is empty"
-    if folder / FILE_NAME in paths or folder / INDEX_NAME in paths:
+    has_weights = folder / FILE_NAME in paths or folder / INDEX_NAME in paths
+    if has_weights and folder / _CHECKPOINT not in paths:
         return of_saved(folder)
     if {folder / RECIPE, folder / CHECKPOINTS} <= {*paths}:
-        going_on = f"`zoo train RECIPE -o {folder} --resume` goes on with it"
+        going_on = f"`zoo train RECIPE -o {typed(folder)} --resume` goes on with it"
         return f"the training in it has not ended; {going_on}"
-    if found := [path for path in paths if _is_meant(path)]:
+    if not has_weights and (found := [path for path in paths if _is_meant(path)]):
         return f"name what is meant: {_listed(found)}"
     if folder / _CHECKPOINT in paths:
-        return f"`zoo import {folder}` makes a model of a published checkpoint"
+        return f"`zoo import {typed(folder)}` makes a model of a published checkpoint"
     held = [Path(path.name) for path in paths]
     return f"there is no spec (.toml) and no .safetensors in it, but {_listed(held)}"
 
 
 def of_saved(path: Path) -> str:
     """A help text: where the spec of a saved model is, for what does not take weights."""
-    return f"{quoted(path, 200)} is a saved model; `zoo show {path} --resolved` prints its spec"
+    shown = f"`zoo show {typed(path)} --resolved`"
+    return f"{quoted(path, 200)} holds weights; if the zoo has saved them, {shown} prints their spec"
 
 
 def neighbours(path: Path) -> list[str]:

@@ -74,7 +74,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     the folder holds is left out, and told.
     """
     from zoo.atomic import write_text
-    from zoo.errors import Problem, quoted
+    from zoo.errors import Problem, quoted, typed
     from zoo.store.files import Store, StoreError
     from zoo.store.found_weights import find_weights
     from zoo.store.pushing import push
@@ -85,7 +85,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     registry = layers()
     weights = find_weights(model, registry).path
     if weights.name not in (FILE_NAME, INDEX_NAME):
-        hint = f"`zoo bundle make {weights} DIR` makes one of it"
+        hint = f"`zoo bundle make {typed(weights)} DIR` makes one of it"
         raise StoreError(Problem(f"{quoted(weights)} is not the folder of a model", help=hint))
     store = Store.default()
     shown = partial(_written, address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.errors import Problem, TrainingError, ZooError, placed, quoted
+from zoo.errors import Problem, TrainingError, ZooError, placed, quoted, typed
 from zoo.purpose import Generation
 from zoo.reading import read_source
 from zoo.registry import Registry
@@ -44,8 +44,8 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
             Problem(
                 f"there is no spec {quoted(source)}",
                 place,
-                help=f"the model beside the recipe holds it: `zoo show {folder} --resolved > "
-                f"{beside}`",
+                help=f"the model beside the recipe holds it: `zoo show {typed(folder)} --resolved > "
+                f"{typed(beside)}`",
             )
         )
     try:
