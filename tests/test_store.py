@@ -473,7 +473,7 @@ def test_a_pull_notes_the_digests_that_loading_goes_by(
     right = file.read_text()
     file.write_text(json.dumps(json.loads(right) | {"blake3": noted}))
     if noted:
-        with pytest.raises(zoo.WeightsError, match="`zoo pull` of the model mends it"):
+        with pytest.raises(zoo.WeightsError, match="`zoo pull` mends a named model"):
             zoo.load("small")
     assert run(["pull", "small"]) == 0
     assert file.read_text() == right
@@ -501,6 +501,27 @@ def test_a_forked_process_loads_too(project: Path, store: Store) -> None:
     register(project, "large.v1", entry(LOCAL, files))
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("content", [weights()[:-1], weights()[:-1] + b"?", b"{}", resealed()])
+def test_what_finds_damage_tells_what_mends_it(
+    content: bytes, published: Path, store: Store, refused: Refused
+) -> None:
+    assert run(["pull", "small"]) == 0
+    written_to(store, content)
+    assert "`zoo pull` mends a named model" in refused("load", "small")
+
+
+def test_a_model_that_is_half_gone_is_not_there(
+    published: Path, store: Store, refused: Refused
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (file,) = store.root.rglob("model.safetensors")
+    file.unlink()
+    told = "error: `small` is not in the store\n      = help: `zoo pull small` brings it there\n"
+    assert refused("show", "small") == told
+    assert zoo.load("small").spec.name == "small"
+    assert file.is_file()
 
 
 def test_a_damaged_version_that_no_pull_mends_is_told_apart(

@@ -42,7 +42,9 @@ def inside(folder: Path) -> str:
 def of_saved(path: Path) -> str:
     """A help text: where the spec of a saved model is, for what does not take weights."""
     shown = f"`zoo show {typed(path)} --resolved`"
-    return f"{quoted(path, 200)} holds weights; if the zoo has saved them, {shown} prints their spec"
+    return (
+        f"{quoted(path, 200)} holds weights; if the zoo has saved them, {shown} prints their spec"
+    )
 
 
 def neighbours(path: Path) -> list[str]:

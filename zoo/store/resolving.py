@@ -6,9 +6,10 @@ from pathlib import Path
 
 from zoo.registry import Registry
 from zoo.store.collecting import restored
-from zoo.store.files import Store
+from zoo.store.files import Store, exists
 from zoo.store.lookup import find_ref
 from zoo.store.refs import Ref
+from zoo.weights.file import weights_path
 
 
 def resolve(name: str, registry: Registry) -> tuple[Path, Ref]:
@@ -27,7 +28,7 @@ def resolve(name: str, registry: Registry) -> tuple[Path, Ref]:
     """
     store = Store.default()
     ref = find_ref(name, registry, store)
-    if ref is None or not restored(store, ref).is_dir():
+    if ref is None or not exists(weights_path(restored(store, ref))):
         from zoo.store.pulling import pull  # which imports what fetches and writes
 
         ref = pull(name, registry, store)

@@ -28,6 +28,9 @@ INDEX_NAME = "model.safetensors.index.json"
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 """The dtypes that are stored, as safetensors names them, and the bytes of one element."""
 
+MENDING = "fetch or build it again; `zoo pull` mends a named model"
+"""The help for weights that are damaged."""
+
 MAX_JSON_BYTES = 1 << 25
 """The longest header that is read: enough for 100,000 tensors. (The format allows 100 MB.)"""
 
@@ -258,14 +261,15 @@ def no_safetensors(place: Place) -> WeightsError:
 
 def changed_tensors(names: Iterable[str], place: Place) -> WeightsError:
     """The error for tensors whose bytes do not have the SHA-256 of their records."""
-    return WeightsError(
+    first, *others = (
         Problem(f"the bytes of `{name}` are not those that were saved", place)
         for name in sorted(names)
     )
+    return WeightsError([first._replace(help=MENDING), *others])
 
 
 def _damaged(message: str, place: Place) -> WeightsError:
-    return WeightsError(Problem(message, place, "fetch or build it again"))
+    return WeightsError(Problem(message, place, MENDING))
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from zoo.errors import Place, Problem, WeightsError
 from zoo.weights.file import (
     MAX_JSON_BYTES,
+    MENDING,
     Header,
     changed_tensors,
     no_safetensors,
@@ -113,9 +114,8 @@ class Weights:
                 return
         if changed := self.changed(self.header.records):
             raise changed_tensors(changed, Place(str(self.path)))
-        hint = "`zoo pull` of the model mends it"
         message = "this is not the file that was pulled"
-        raise WeightsError(Problem(message, Place(str(self.path)), hint))
+        raise WeightsError(Problem(message, Place(str(self.path)), MENDING))
 
     @contextmanager
     def _hashing(self) -> Generator[Callable[[], dict[str, list[str]]]]:
