@@ -275,8 +275,11 @@ def test_a_spec_is_no_recipe(project: Path, refused: Refused) -> None:
     assert "model.toml:3:1: error: this is the spec of a model" in refused("train", "model.toml")
     for command in ("build", "show"):
         assert "recipe.toml: error: this is a recipe" in refused(command, "recipe.toml")
-    (project / "neither.toml").write_text('format = 1\nname = "neither"\n')
-    assert "the key `builder` is missing" in refused("validate", "neither.toml")
+    for text in ('format = 1\nname = "neither"\n', '[model]\nname = "neither"\nd_model = 8\n'):
+        (project / "neither.toml").write_text(text)
+        assert "the key `builder` is missing" in refused("validate", "neither.toml")
+    (project / "short.toml").write_text('format = 1\nmodel = "model.toml"\n')
+    assert "`[data]` is missing" in refused("validate", "short.toml")
 
 
 def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None:

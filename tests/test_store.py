@@ -760,6 +760,22 @@ def test_a_folder_is_no_model_of_the_store(project: Path, refused: Refused) -> N
     assert "help: `zoo pull` brings a model there" in refused("verify", "nothing")
 
 
+def test_the_file_of_a_model_is_neither_a_spec_nor_weights(
+    published: Path, refused: Refused
+) -> None:
+    file = "models/small.v1.toml"
+    for command in ("build", "show", "validate"):
+        told = refused(command, file)
+        assert f"{file}: error: this is the file of a published model, not a spec\n" in told
+        assert (
+            "that a registry's `catalog` names, `small.v1` is its name: `zoo pull small.v1`" in told
+        )
+    for line in (["load", file], ["run", file, "1"], ["push", file, "to", "--license", "MIT"]):
+        told = refused(*line)
+        assert "`zoo build models/small.v1.toml -o DIR` makes the initial weights of a spec" in told
+        assert "a published model goes by its name: `small.v1`" in told
+
+
 def test_the_list_of_the_store(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["store"]) == 0
     assert "\n0 models, 0 B\n" in capsys.readouterr().out

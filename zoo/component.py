@@ -22,8 +22,8 @@ from pydantic_core import PydanticCustomError, core_schema
 from zoo.errors import PluginError, quoted
 from zoo.field_rules import check_names, check_types
 from zoo.layout import Layout
-from zoo.registering.returned import returns_module, wrongly_returned
 from zoo.registering.plugin_errors import plugin_code
+from zoo.registering.returned import returns_module, wrongly_returned
 
 if TYPE_CHECKING:
     from torch import nn

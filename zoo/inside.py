@@ -41,10 +41,8 @@ def inside(folder: Path) -> str:
 
 def of_saved(path: Path) -> str:
     """A help text: where the spec of a saved model is, for what does not take weights."""
-    shown = f"`zoo show {typed(path)} --resolved`"
-    return (
-        f"{quoted(path, 200)} holds weights; if the zoo has saved them, {shown} prints their spec"
-    )
+    shown = f"`zoo show {typed(path)} --resolved` prints their spec"
+    return f"{quoted(path, 200)} holds weights; if the zoo has saved them, {shown}"
 
 
 def neighbours(path: Path) -> list[str]:

@@ -45,6 +45,11 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
         message = "this is a recipe for training, not the spec of a model"
         hint = "`zoo train` trains by it, `zoo validate` checks it; its `model` names the spec"
         raise SpecError(Problem(message, Place(document.name), hint))
+    if is_card(document):
+        name = Path(document.name).stem
+        message = "this is the file of a published model, not a spec"
+        hint = f"in the folder that a registry's `catalog` names, `{name}` is its name: "
+        raise SpecError(Problem(message, Place(document.name), f"{hint}`zoo pull {name}`"))
     spec = validate(resolve(document, registry))
     with plugin_code(f"the layout of {spec.name}"):
         check_budget(spec, registry.budget, Place(document.name))
@@ -54,14 +59,21 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
 def is_recipe(document: Document) -> bool:
     """Whether a file is a recipe for training, and not the spec of a model: what it holds tells.
 
-    One that has neither a builder nor a spec to extend is a recipe if it has a key that only
-    recipes have.
+    One that has neither a builder nor a spec to extend is a recipe if it names a model, or has a
+    table that only recipes have.
     """
     if not document.data.keys().isdisjoint(OF_SPECS):
         return False
     from zoo.training.recipe import OF_RECIPES  # here: a spec, as a rule, does without
 
-    return not document.data.keys().isdisjoint(OF_RECIPES)
+    names_a_model = isinstance(document.data.get("model"), str)
+    return names_a_model or not document.data.keys().isdisjoint(OF_RECIPES)
+
+
+def is_card(document: Document) -> bool:
+    """Whether a file is that of a published model, and not a spec."""
+    data = document.data
+    return isinstance(data.get("source"), dict) and data.keys().isdisjoint(OF_SPECS)
 
 
 def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | None]:

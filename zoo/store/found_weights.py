@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted
+from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted, typed
 from zoo.inside import neighbours
 from zoo.registry import Registry
 from zoo.store import resolve
@@ -35,7 +35,8 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
     """
     path, name = Path(path_or_name), str(path_or_name)
     if path.suffix == ".toml" and os.path.isfile(path):
-        hint = f"`zoo build {path} -o DIR` makes the initial weights of a spec"
+        made = f"`zoo build {typed(path)} -o DIR` makes the initial weights of a spec"
+        hint = f"{made}; a published model goes by its name: `{path.stem}`"
         raise WeightsError(Problem("there are no weights in a .toml file", Place(str(path)), hint))
     if os.path.exists(path) or is_file_name(path):
         return Found(weights_path(path))

@@ -42,8 +42,8 @@ KINDS: Mapping[str, Mapping[str, type[Table]]] = {
 """The tables whose key `kind` picks their class."""
 TABLES: Mapping[str, type[Table]] = {"training": Training, "evaluation": Evaluation}
 """The tables of one class."""
-OF_RECIPES = ("model", *KINDS, *TABLES)
-"""Keys that recipes have and specs do not."""
+OF_RECIPES = (*KINDS, *TABLES)
+"""Tables that recipes have and specs do not."""
 
 
 @dataclass(frozen=True)

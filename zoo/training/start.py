@@ -44,8 +44,8 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
             Problem(
                 f"there is no spec {quoted(source)}",
                 place,
-                help=f"the model beside the recipe holds it: `zoo show {typed(folder)} --resolved > "
-                f"{typed(beside)}`",
+                help="the model beside the recipe holds it: "
+                f"`zoo show {typed(folder)} --resolved > {typed(beside)}`",
             )
         )
     try:
