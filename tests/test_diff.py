@@ -177,7 +177,9 @@ def test_true_is_not_1(
     assert run(["diff", "a.toml", "b.toml"]) == 1
 
 
-def test_rules_for_layers_are_compared_one_by_one(diff: Any, folder: Path) -> None:
+def test_rules_for_layers_are_compared_one_by_one(
+    diff: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rule = "[[decoder.layers]]\nfirst = 1\nffn = { bias = false }\n"
     (folder / "a.toml").write_text(SMALL + rule)
     _, data = diff(SMALL + rule.replace("first", "last"))
@@ -185,9 +187,15 @@ def test_rules_for_layers_are_compared_one_by_one(diff: Any, folder: Path) -> No
         ("decoder.layers.0.at", [0], [1])
     ]
     more = rule + "[[decoder.layers]]\nlast = 1\ndropout = 0.5\n"
-    for text in (SMALL, SMALL + more):
+    for text, number, layer in ((SMALL, 0, 0), (SMALL + more, 1, 1)):
         _, data = diff(text)
-        assert [d["path"] for d in data["spec"]] == ["decoder.layers"]
+        (found,) = data["spec"]
+        assert found["path"] == f"decoder.layers.{number}"
+        (rule,) = (found[side]["value"] for side in "ab" if found[side] is not None)
+        assert rule["at"] == [layer]
+        run(["diff", "a.toml", "b.toml"])
+        told = re.findall(r"\n(.*)\n  [-+] a table with \d+ values: (.*)", capsys.readouterr().out)
+        assert told == [(f"layers[{number}]  [decoder]", f"at = [{layer}], ...")]
 
 
 def test_the_docs_show_what_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

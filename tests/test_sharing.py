@@ -13,7 +13,7 @@ from published_models import SPEC, register
 from test_docs import make_checkpoint
 from test_sentence_folders import source as sentence_folder
 from toy_training import RECIPE, write_toy
-from trials import contents
+from trials import Refused, contents
 
 import zoo
 from zoo.cli import run
@@ -155,6 +155,38 @@ def test_a_file_that_names_no_model_is_refused_before_anything_is_pushed(
     assert run(["push", "model", "there", "--license", "CC0-1.0", "-o", output]) == 2
     assert f"`{output}` is not the name of a model's file" in capsys.readouterr().err
     assert contents(project) == before
+
+
+def test_the_file_of_a_model_that_is_published_stays(project: Path, refused: Refused) -> None:
+    built(project / "model")
+    assert run(["push", "model", "one", "--license", "CC0-1.0", "-o", "mine.v1.toml"]) == 0
+    told = refused("push", "model", "two", "--license", "CC0-1.0", "-o", "mine.v1.toml")
+    assert "`mine.v1.toml` is there already" in told
+
+
+def test_the_licence_is_that_of_the_card_unless_it_is_given(
+    project: Path, store: Store, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built(project / "model")
+    for card, reason in (
+        (None, "says no `license`"),
+        ("# Mine\n", "says no `license`"),
+        ("---\nlicense:\n---\n", "says no `license`"),
+        ("---\nlicense: [mit, isc]\n---\n", "says no `license`"),
+        ("---\nlicense: unknown\n---\n", "says no `license`"),
+        ("---\nlicense: [\n---\n", "says no `license`"),
+    ):
+        if card is not None:
+            (project / "model" / "README.md").write_text(card)
+        told = refused("push", "model", "there")
+        assert reason in told
+        assert "help: `--license`" in told
+    assert run(["bundle", "make", "model", "bundle", "--license", "apache-2.0"]) == 0
+    capsys.readouterr()
+    assert run(["push", "bundle", "there"]) == 0
+    assert 'weights = "apache-2.0"' in capsys.readouterr().out
+    assert run(["push", "bundle", "elsewhere", "--license", "MIT"]) == 0
+    assert 'weights = "MIT"' in capsys.readouterr().out
 
 
 def test_what_is_printed_says_where_the_model_is_from_everywhere(

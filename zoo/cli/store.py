@@ -58,7 +58,10 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 @click.command()
 @click.argument("model", type=model_type)
 @click.argument("address")
-@click.option("--license", required=True, help="Of the weights, as SPDX names it: Apache-2.0.")
+@click.option(
+    "--license",
+    help="Of the weights, as SPDX names it: Apache-2.0.  [default: that of the model card]",
+)
 @click.option(
     "-o",
     "--output",
@@ -66,7 +69,9 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
     help="Write the model's file here, to be put where a registry's `catalog` is.",
 )
 @click.pass_obj
-def push(layers: Layers, model: str, address: str, license: str, output: Path | None) -> None:
+def push(
+    layers: Layers, model: str, address: str, license: str | None, output: Path | None
+) -> None:
     """Publish a model, so that others can pull it.
 
     MODEL is a folder or a model in the store. ADDRESS is a folder, `hf://owner/name`, or what
@@ -81,7 +86,7 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
     from zoo.weights.file import FILE_NAME, INDEX_NAME
 
     if output is not None:
-        _check_card_name(output)
+        _check_card(output)
     registry = layers()
     weights = find_weights(model, registry).path
     if weights.name not in (FILE_NAME, INDEX_NAME):
@@ -107,8 +112,9 @@ def push(layers: Layers, model: str, address: str, license: str, output: Path | 
         click.echo(output)
 
 
-def _check_card_name(path: Path) -> None:
-    """Raises `StoreError` for a file by which nobody could pull, before anything is pushed."""
+def _check_card(path: Path) -> None:
+    """Raises `StoreError` for a file by which nobody could pull, or by which somebody pulls another
+    model already, before anything is pushed."""
     from zoo.errors import Problem, quoted
     from zoo.registering.catalog import model_of
     from zoo.store.files import StoreError
@@ -116,6 +122,10 @@ def _check_card_name(path: Path) -> None:
     if model_of(path.name) is None or path.is_dir():
         message = f"{quoted(path)} is not the name of a model's file"
         hint = "it is the model's own name, of letters, digits, `.`, `_` and `-`, and `.toml`"
+        raise StoreError(Problem(message, help=hint))
+    if path.exists():
+        message = f"{quoted(path)} is there already"
+        hint = "a version of a model has a name of its own, and so a file"
         raise StoreError(Problem(message, help=hint))
 
 

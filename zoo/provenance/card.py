@@ -16,6 +16,9 @@ from zoo.spec import ModelSpec
 CARD_NAME = "README.md"
 
 _LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
+_STATED = re.compile(rf"^license: *[\"']?({_LICENSE.pattern})[\"']? *$", re.MULTILINE)
+_METADATA = re.compile(r"---\n.*?\n---\n", re.DOTALL)
+_UNKNOWN = "unknown"
 _CARD = """\
 ---
 {metadata}---
@@ -50,7 +53,7 @@ class CardFields:
         tags: words to find the model by.
     """
 
-    license: str = "unknown"
+    license: str = _UNKNOWN
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -89,10 +92,21 @@ def read_card(path: Path) -> str:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ZooError(Problem(f"the card cannot be read: {error}", Place(str(path)))) from None
-    if not re.match(r"---\n.*?\n---\n", text, re.DOTALL):
+    if not _METADATA.match(text):
         help_ = "it begins with a line `---`, some `key: value` lines, and a line `---`"
         raise ZooError(Problem("the card has no metadata block", Place(str(path)), help_))
     return text
+
+
+def stated_license(path: Path) -> str | None:
+    """The licence that the metadata block of a card states in one word; None if there is no such
+    card, or it states none."""
+    try:
+        block = _METADATA.match(read_card(path))
+    except ZooError:
+        return None
+    stated = _STATED.search(block[0]) if block else None
+    return stated[1] if stated and stated[1] != _UNKNOWN else None
 
 
 def _yaml(data: Mapping[str, Any]) -> str:

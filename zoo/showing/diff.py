@@ -66,7 +66,8 @@ class _Table(NamedTuple):
     node: Node | None
 
     def inner(self, key: str) -> list[_Table] | None:
-        """The table at a key, or the list of tables; None when a value is there, or nothing."""
+        """The table at a key, or the list of tables; None when a value is there, or nothing. An
+        empty list may be either."""
         value = self.data.get(key)
         node = self.node.values.get(key) if self.node is not None else None
         values = [value] if isinstance(value, Mapping) else value
@@ -74,26 +75,30 @@ class _Table(NamedTuple):
         if not isinstance(values, list) or not all(isinstance(v, Mapping) for v in values):
             return None
         known = [n if isinstance(n, Node) else None for n in nodes]
-        return [_Table(v, n) for v, n in zip_longest(values, known[: len(values)])] or None
+        return [_Table(v, n) for v, n in zip_longest(values, known[: len(values)])]
 
     def told(self, key: str, *, root: bool) -> dict[str, Any] | None:
         """The value at a key and where it was written; None when nothing is there."""
         if key not in self.data:
             return None
-        table = self.node is None or self.inner(key) is not None
+        table = self.node is None or self.inner(key)
         origin = None if self.node is None or table else origin_of(self.node, key, root=root)
         return {"value": self.data[key], "origin": origin}
 
 
 def _table_differences(a: _Table, b: _Table, prefix: str) -> Iterator[dict[str, Any]]:
-    """Each value that differs; a table that only one side has is one value."""
+    """Each value that differs; a table that only one side has is one value, also in a list."""
     for key in dict.fromkeys([*a.data, *b.data]):
         path = f"{prefix}{key}"
         left, right = a.inner(key), b.inner(key)
-        if left is not None and right is not None and len(left) == len(right):
-            for index, (one, other) in enumerate(zip(left, right, strict=True)):
-                number = "" if isinstance(a.data[key], Mapping) else f"{index}."
-                yield from _table_differences(one, other, f"{path}.{number}")
+        if left is not None and right is not None:
+            for index, (one, other) in enumerate(zip_longest(left, right)):
+                inside = path if isinstance(a.data[key], Mapping) else f"{path}.{index}"
+                if one is not None and other is not None:
+                    yield from _table_differences(one, other, f"{inside}.")
+                else:
+                    told = ({"value": t.data, "origin": None} if t else None for t in (one, other))
+                    yield dict(zip(("path", "a", "b"), (inside, *told), strict=True))
         elif not _same(a.data.get(key), b.data.get(key)):
             told = (side.told(key, root=not prefix) for side in (a, b))
             yield dict(zip(("path", "a", "b"), (path, *told), strict=True))
@@ -157,7 +162,7 @@ def _spec_text(differences: list[dict[str, Any]]) -> list[str]:
         return ["", "the specs are equal"]
     same: dict[tuple[str, str, str], list[str]] = {}
     for difference in differences:
-        path: str = difference["path"]
+        path: str = re.sub(r"\.(\d+)$", r"[\1]", difference["path"])
         table, _, key = path.rpartition(".")
         told = (key, _value_text(difference["a"]), _value_text(difference["b"]))
         same.setdefault(told, []).append(table)
@@ -174,10 +179,14 @@ def _value_text(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
     value, origin = found["value"], found["origin"]
-    if n_values := _n_values(value):
-        return f"a table with {counted(n_values, 'value')}"
     import tomlkit
 
+    if n_values := _n_values(value):
+        told = f"a table with {counted(n_values, 'value')}"
+        for key, inner in value.items() if isinstance(value, Mapping) else ():
+            if not _n_values(inner):  # the first one tells a rule from the others
+                return f"{told}: {key} = {tomlkit.item(inner).as_string()}, ..."
+        return told
     text = tomlkit.item(value).as_string()
     return f"{text}    # {origin}" if origin else text
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import Problem, quoted
 from zoo.model_files import SELECTED, find_files
+from zoo.provenance.card import CARD_NAME, stated_license
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.card_text import card_text
@@ -39,7 +40,7 @@ def push(
     address: str,
     registry: Registry,
     store: Store,
-    license: str,
+    license: str | None,
     *,
     card_folder: Path | None = None,
     writing: Callable[[int], AbstractContextManager[OnBytes]] = lambda n: nullcontext(_unseen),
@@ -53,7 +54,7 @@ def push(
             knows (`s3://bucket/folder`).
         registry: which names the sources.
         store: where temporary files may lie.
-        license: of the weights, an SPDX identifier.
+        license: of the weights, an SPDX identifier; that of the folder's model card unless given.
         card_folder: where the model's file is going to be. An address that is a relative path is
             then told from there, so that the file and the model can be moved together.
         writing: called with the bytes to write, unless the source shows itself how far it is. What
@@ -62,12 +63,17 @@ def push(
     Raises:
         WeightsError: the weights are damaged, or the bundle is.
         SourceError: it cannot be written there, or something is there already.
-        StoreError: the licence is empty, or the store cannot be written.
+        StoreError: the licence is empty or not known, or the store cannot be written.
     """
     import zoo
 
+    hint = "`--license` states it, as SPDX names it; an unknown one is `NOASSERTION`"
+    if license is None:
+        license = stated_license(folder / CARD_NAME)
+        if license is None:
+            message = f"{quoted(folder / CARD_NAME)} says no `license` of the weights"
+            raise StoreError(Problem(message, help=hint))
     if not license.strip():
-        hint = "SPDX's word for an unknown one is `NOASSERTION`"
         raise StoreError(Problem("the licence of the weights is empty", help=hint))
     source = _source(address, registry)
     if source.remote and (variable := offline()):
