@@ -110,6 +110,9 @@ def test_without_a_lock(locked: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "there is no lock, as" in failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
     assert run(["build", "spec.toml", "-o", "out"]) == 0
     assert "there is no lock, as" in failure(capsys, "load", "out", "--locked")
+    for path in ("absent", "spec.toml"):
+        told = failure(capsys, "bundle", "verify", path)
+        assert told.startswith(f"{path}: error: there is no such folder\n")
 
 
 def test_a_lock_of_a_spec_makes_no_bundle_of_its_folder(locked: Path) -> None:

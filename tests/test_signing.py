@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 import zoo
 from zoo.bundle import read_bundle
@@ -148,6 +148,24 @@ def test_keys_that_are_none(signed: Path, capsys: pytest.CaptureFixture[str]) ->
         before = (signed / "model.sig").read_bytes()
         assert "error:" in failure(capsys, "bundle", *command, "--key", "bad.pem")
         assert (signed / "model.sig").read_bytes() == before
+
+
+def test_a_key_of_another_kind_is_told_as_the_keys_fault(
+    signed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = failure(capsys, "bundle", "verify", "bundle", "--key", "mine.key")
+    assert told.startswith("mine.key: error: the key cannot be used: ")
+    assert "help: it is the public key, on an elliptic curve, in PEM" in told
+    private = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    Path("rsa.key").write_bytes(private)
+    for key in ("rsa.key", "mine.pem"):
+        told = failure(capsys, "bundle", "sign", "bundle", "--key", key)
+        assert told.startswith(f"{key}: error: the key cannot be used: ")
+        assert "help: it is a private key on an elliptic curve, in PEM, without a password" in told
 
 
 def test_a_damaged_bundle_is_not_signed(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -756,7 +756,11 @@ def test_the_nearest_name_is_told(published: Path, refused: Refused) -> None:
 
 def test_a_folder_is_no_model_of_the_store(project: Path, refused: Refused) -> None:
     (project / "bundle").mkdir()
-    assert "help: `zoo bundle verify` checks a folder" in refused("verify", "bundle")
+    (project / "small.safetensors").touch()
+    for path in ("bundle", "small.safetensors"):
+        assert "help: `zoo bundle verify` checks a folder, `zoo load` any" in refused(
+            "verify", path
+        )
     assert "help: `zoo pull` brings a model there" in refused("verify", "nothing")
 
 

@@ -286,7 +286,7 @@ def _refs(names: tuple[str, ...], registry: Registry, store: Any) -> list[Ref]:
     found = {name: stored(name, registry, store) for name in names}
     if missing := [name for name, refs_of_it in found.items() if not refs_of_it]:
         hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
-        if os.path.isdir(missing[0]):
+        if os.path.exists(missing[0]):
             hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
         raise StoreError(Problem(f"{quoted(n)} is not in the store", help=hint) for n in missing)
     return [ref for refs_of_it in found.values() for ref in refs_of_it]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -154,6 +155,8 @@ def read_lock(folder: Path) -> Lock:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
+        if not os.path.isdir(folder):
+            raise WeightsError(Problem("there is no such folder", Place(str(folder)))) from None
         help_ = "`zoo lock SPEC` writes one for a spec, `zoo bundle make` one for a bundle"
         raise WeightsError(Problem("there is no lock, as a regular file", place, help_)) from None
     except OSError as error:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MAX_BYTES = 1 << 22
+_PRIVATE = "it is a private key on an elliptic curve, in PEM, without a password"
+_PUBLIC = "it is the public key, on an elliptic curve, in PEM"
 
 
 def sign_bundle(path: Path, private_key: Path) -> None:
@@ -37,9 +39,10 @@ def sign_bundle(path: Path, private_key: Path) -> None:
     model_signing = _library()
     read_bundle(path)
     _refuse_missing(private_key)
-    with _as_zoo_error("cannot sign", private_key):
-        signing = model_signing.signing
-        config = signing.Config().use_elliptic_key_signer(private_key=private_key)
+    config = model_signing.signing.Config()
+    with _as_zoo_error("the key cannot be used", private_key, _PRIVATE):
+        config.use_elliptic_key_signer(private_key=private_key)
+    with _as_zoo_error("cannot sign", path):
         config.set_hashing_config(_all_but_the_signature(model_signing))
         with TemporaryDirectory() as elsewhere:
             made = Path(elsewhere) / SIGNATURE_NAME
@@ -63,9 +66,10 @@ def verify_signature(path: Path, public_key: Path) -> Bundle:
     if not bundle.is_signed or signature.stat().st_size > MAX_BYTES:
         raise WeightsError(Problem("there is no signature", Place(str(signature))))
     _refuse_missing(public_key)
+    config = model_signing.verifying.Config()
+    with _as_zoo_error("the key cannot be used", public_key, _PUBLIC):
+        config.use_elliptic_key_verifier(public_key=public_key)
     with _as_zoo_error("the signature is not that of the key over these files", signature):
-        verifying = model_signing.verifying
-        config = verifying.Config().use_elliptic_key_verifier(public_key=public_key)
         config.set_hashing_config(_all_but_the_signature(model_signing)).verify(path, signature)
     return bundle
 
@@ -90,7 +94,7 @@ def _refuse_missing(key: Path) -> None:
 
 
 @contextmanager
-def _as_zoo_error(message: str, path: Path) -> Generator[None]:
+def _as_zoo_error(message: str, path: Path, help: str | None = None) -> Generator[None]:
     """The library's errors are of many kinds: of keys, of JSON, of signatures, of its own."""
     try:
         yield
@@ -98,4 +102,4 @@ def _as_zoo_error(message: str, path: Path) -> Generator[None]:
         raise
     except Exception as error:
         reason = str(error).split("\n")[0] or type(error).__name__
-        raise WeightsError(Problem(f"{message}: {reason}", Place(str(path)))) from None
+        raise WeightsError(Problem(f"{message}: {reason}", Place(str(path)), help)) from None
