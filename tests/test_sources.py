@@ -21,6 +21,7 @@ from trials import Refused, contents
 import zoo
 from zoo.cli import run
 from zoo.source import SourceError
+from zoo.store import fetching
 from zoo.store.files import Store
 from zoo.store.pulling import pull
 
@@ -218,6 +219,22 @@ def test_a_certificate_of_nobody_is_refused(
     with pytest.raises(SourceError, match="no valid certificate"):
         fetch()
     assert hub.requests == []
+
+
+def test_who_cannot_be_reached_is_told(
+    fetch: Pull, hub: Hub, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "ATTEMPTS", 1)
+    monkeypatch.setenv("https_proxy", "http://me:secret@127.0.0.1:1")
+    asked = f"reading `README.md` failed: {hub.url}/m/README.md cannot be reached"
+    told = refused("pull", "small.v1")
+    assert told.startswith("/"), "the model's file is named"
+    assert f"small.v1.toml: error: {asked} by the proxy of `https_proxy`: Connection" in told
+    assert "secret" not in told
+    monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
+    nobody = {"kind": "https", "url": "https://127.0.0.1:1"}
+    register(Path.cwd(), "small.v1", entry(nobody, bundle()))
+    assert "127.0.0.1:1/README.md cannot be reached: Connection" in refused("pull", "small.v1")
 
 
 @pytest.mark.parametrize("ranges", [True, False])

@@ -95,11 +95,19 @@ def request(
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             raise SourceError(f"{url} has no valid certificate: {error.reason}") from None
-        raise
+        reason = getattr(error.reason, "strerror", None) or error.reason
+        raise ConnectionError(f"{url} cannot be reached{_by_proxy(url)}: {reason}") from None
     except http.client.HTTPException as error:
         raise ConnectionError(f"{type(error).__name__}: {error}") from None
     with cast("http.client.HTTPResponse", response) as answer:
         yield answer
+
+
+def _by_proxy(url: str) -> str:
+    """Tells of a proxy by its variable, as its address may hold credentials."""
+    host = urlsplit(url).hostname or ""
+    is_used = "https" in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
+    return " by the proxy of `https_proxy`" if is_used else ""
 
 
 _HELP = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.bundle import lock_of_bundle, read_bundle
-from zoo.errors import Place, Problem
+from zoo.errors import Place, Problem, placed
 from zoo.model_files import CARDS, SELECTED, safe_path, selected
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, SourceError, offline
@@ -135,7 +135,10 @@ def _fetch_all(
             access.on_bytes(one.size)
             files[path] = one
         else:
-            files[path] = fetch(source, path, target, one, store, access)
+            try:
+                files[path] = fetch(source, path, target, one, store, access)
+            except SourceError as error:
+                raise placed(error, Place(model.document.name)) from None
     shutil.rmtree(access.scratch)
     return model.with_files(source, files), folder
 
