@@ -203,18 +203,20 @@ def test_a_place_that_cannot_be_written_to_is_told_before_the_work(command: Zoo)
     assert time.perf_counter() - start < 2.0
 
 
-def test_ctrl_c_ends_a_build_and_leaves_nothing(project: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_a_build_finds_nothing_of_it(sent: signal.Signals, project: Path) -> None:
+    """By Ctrl-C, as `timeout` and containers do, and by closing the terminal."""
     running = subprocess.Popen(
         [sys.executable, "-m", "zoo", "build", "vaswani-big", "-o", "out"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         # A job in the background, as these tests may be, is started with interrupts ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(sent, signal.SIG_DFL),
     )
     while running.poll() is None and not [*project.glob("out/.zoo-*")]:
         time.sleep(0.01)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(sent)
     out, err = running.communicate(timeout=60)
     assert (running.returncode, out) == (130, "")
     assert "interrupted" in err
