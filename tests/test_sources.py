@@ -90,7 +90,19 @@ def test_offline_means_no_request_at_all(
     register(project, "untold.v1", entry(source, None))
     assert run(["pull", "pinned.v1"]) == 2
     assert run(["pull", "untold.v1", "--trust-first-use"]) == 2
-    assert capsys.readouterr().err.count(f"{variable} forbids to fetch it") == 2
+    assert capsys.readouterr().err.count(f"not in the store, and {variable} forbids to fetch") == 2
+
+
+def test_what_cannot_be_mended_offline_is_not_called_missing(
+    fetch: Pull, store: Store, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch()
+    (file,) = store.root.glob("snapshots/*/model.safetensors")
+    file.unlink()
+    monkeypatch.setenv("ZOO_OFFLINE", "1")
+    assert "damaged in the store, and ZOO_OFFLINE forbids to fetch it" in refused(
+        "pull", "small.v1"
+    )
 
 
 @pytest.mark.parametrize("variable", ["ZOO_OFFLINE", "HF_HUB_OFFLINE"])

@@ -254,6 +254,9 @@ def test_an_unknown_version_tells_those_there_are(published: Path, store: Store)
     run(["pull", "small"])
     with pytest.raises(zoo.ZooError, match=f"no version `ffff`.*\n.*{versions(store)[0]}"):
         zoo.load("small@ffff")
+    assert run(["rm", "small"]) == 0
+    with pytest.raises(zoo.ZooError, match="help: `zoo pull small` brings the one that"):
+        zoo.load("small@ffff")
 
 
 def test_the_start_of_several_versions_is_none_of_them(published: Path, store: Store) -> None:
@@ -655,6 +658,18 @@ def test_what_was_seen_is_on_disk_before_it_has_its_name(
     monkeypatch.setattr(os, "link", name)
     assert run(["pull", "small", "--trust-first-use"]) == 0
     assert (store.root / "trusted" / "small.v1").stat().st_ino in synced
+
+
+@pytest.mark.parametrize("text", ["x = [", "x = 1", ""])
+def test_a_damaged_note_of_first_use_has_a_way_out(
+    text: str, untold: Path, store: Store, refused: Refused
+) -> None:
+    assert run(["pull", "small.v1", "--trust-first-use"]) == 0
+    (note,) = store.root.glob("trusted/*/zoo.lock")
+    note.write_text(text)
+    assert "help: `zoo rm small.v1 --forget` removes it" in refused("load", "small.v1")
+    assert run(["rm", "small.v1", "--forget"]) == 0
+    assert not note.exists()
 
 
 def test_of_two_who_see_other_things_first_one_is_told(untold: Path, store: Store) -> None:

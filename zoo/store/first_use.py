@@ -15,7 +15,7 @@ from zoo.atomic import make_folder, remove_file, sync, temporary_name
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
 from zoo.store.files import Store, StoreError, exists, link_or_copy
-from zoo.store.pretrained import Pretrained, read_files_table, read_source_table
+from zoo.store.pretrained import File, Pretrained, read_files_table, read_source_table
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -39,12 +39,13 @@ def with_trusted(model: Pretrained, store: Store, registry: Registry) -> Pretrai
     if model.is_pinned or not exists(path):
         return model
     problems: list[Problem] = []
+    source, files = None, dict[str, File]()
     try:
         document = read_document(path)
+        source = read_source_table(document, registry, problems)
+        files = read_files_table(document, problems)
     except SpecError as error:
-        raise RegistryError(error.problems) from None
-    source = read_source_table(document, registry, problems)
-    files = read_files_table(document, problems)
+        problems += error.problems
     if problems or source is None or not files:
         hint = f"`zoo rm {model.name} --forget` removes it"
         problems.append(Problem("this lock is damaged", Place(str(path)), hint))

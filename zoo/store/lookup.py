@@ -38,7 +38,8 @@ def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
         wrong = "several versions" if found else "no version"
         known = [ref.version for ref in stored(name, registry, store)]
         message = f"the store has {wrong} {quoted(version)} of {quoted(name)}"
-        raise StoreError(Problem(message, help=allowed(known)))
+        hint = allowed(known) if known else f"`zoo pull {name}` brings the one that is published"
+        raise StoreError(Problem(message, help=hint))
     return found[0]
 
 

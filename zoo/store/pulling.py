@@ -68,7 +68,8 @@ def pull(
             write_ref(store, ref)
         return ref
     if model.source.remote and (variable := offline()):
-        message = f"{model.name} is not in the store, and {variable} forbids to fetch it"
+        state = "not" if ref is None else "damaged"
+        message = f"{model.name} is {state} in the store, and {variable} forbids to fetch it"
         raise SourceError(Problem(message, Place(model.document.name)))
     with store.work() as work:
         access = Access(model.folder, work / "scratch", timeout, on_bytes)
