@@ -255,3 +255,11 @@ def test_a_disk_that_is_full(built: dict[str, bytes], project: Path) -> None:
         assert "error: cannot write " in done.stderr
         assert "Traceback" not in done.stderr
         assert contents(project) == built
+
+
+def test_a_picture_takes_the_place_of_nothing_else(refused: Refused, project: Path) -> None:
+    (project / "spec.toml").write_text(spec())
+    for name in ("spec.toml", "picture.png", "picture"):
+        assert f"Invalid value for '--svg': {name} does not end with .svg" in refused(
+            "show", "spec.toml", "--svg", name
+        )

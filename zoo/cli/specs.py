@@ -215,6 +215,8 @@ def show(
     asked = [flag for flag, given in flags.items() if given]
     if len(asked) > 1:
         raise click.UsageError(f"{asked[0]} and {asked[1]} are two views; take one")
+    if svg is not None and svg.suffix.lower() != ".svg":  # as a spec, or a picture in PNG
+        raise click.BadParameter(f"{svg} does not end with .svg", param_hint="'--svg'")
     from zoo.reading import read_source
     from zoo.showing import show as views
 
