@@ -9,6 +9,7 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,26 @@ def test_a_broken_download_goes_on_behind_a_redirect(fetch: Pull, hub: Hub) -> N
     hub.requests.clear()
     fetch()
     assert ("GET", "/elsewhere", "bytes=5000-") in hub.requests
+
+
+def test_the_longest_part_that_nobody_writes_to_is_taken_up(
+    fetch: Pull, hub: Hub, store: Store
+) -> None:
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch()
+    (left,) = (store.root / "partial").iterdir()
+    content = hub.files["/m/model.safetensors"]
+    left.write_bytes(content[:2000])
+    killed, under_way = left.with_suffix(".killed"), left.with_suffix(".under_way")
+    killed.write_bytes(content[:4000])
+    os.utime(killed, (time.time() - 100,) * 2)
+    under_way.write_bytes(content[:5000])
+    hub.truncate, hub.ranges = None, True
+    hub.requests.clear()
+    fetch()
+    assert ("GET", "/m/model.safetensors", "bytes=4000-") in hub.requests
+    assert {*(store.root / "partial").iterdir()} == {left, under_way}
 
 
 def test_a_part_that_is_whole_is_not_fetched_again(fetch: Pull, hub: Hub, store: Store) -> None:
