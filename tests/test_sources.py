@@ -325,6 +325,27 @@ def test_a_connection_that_breaks_now_and_then_is_enough(fetch: Pull, hub: Hub) 
     assert fetch().files.keys() == bundle().keys()
 
 
+def test_a_connection_that_breaks_often_must_send_much_in_between(
+    fetch: Pull, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.truncate = len(weights()) // 10
+    with pytest.raises(SourceError, match="ends after"):
+        fetch()
+    monkeypatch.setattr(fetching, "_MUCH", hub.truncate - 1)
+    assert fetch().files.keys() == bundle().keys()
+
+
+def test_a_folder_is_asked_once(
+    project: Path, store: Store, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To wait helps only against what a network does."""
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    register(project, "small.v1", entry(LOCAL, bundle()))
+    assert "there is no file" in refused("pull", "small.v1")
+    assert waited == []
+
+
 def on_terminal(*arguments: str) -> tuple[str, bytes]:
     """What a command writes to stdout, and to a terminal by stderr."""
     shown, screen = pty.openpty()
