@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from loopback_hub import Hub, loopback_hub
-from published_models import LOCAL, bundle, entry, register, weights, write_files
+from published_models import LOCAL, bundle, entry, register, sha256, weights, write_files
 from trials import Refused, contents
 
 import zoo
@@ -320,6 +320,36 @@ def test_a_damaged_part_is_fetched_again(fetch: Pull, hub: Hub, store: Store) ->
     assert fetch().files.keys() == bundle().keys()
 
 
+def test_a_part_is_left_out_once_and_no_more(fetch: Pull, hub: Hub) -> None:
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch()
+    hub.truncate = None
+    repoint(hub)
+    with pytest.raises(SourceError, match="has the SHA-256"):
+        fetch()
+
+
+def test_a_part_is_of_one_source(project: Path, store: Store, hub: Hub, fetch: Pull) -> None:
+    """Where no digests are known, nothing would tell a file that is made of two."""
+    register(project, "small.v1", untold(f"{hub.url}/m"))
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch(trust_first_use=True)
+    other = bundle(seed=1)
+    hub.files |= {f"/other/{path}": content for path, content in other.items()}
+    hub.truncate, hub.ranges = None, True
+    register(project, "small.v1", untold(f"{hub.url}/other"))
+    found = fetch(trust_first_use=True).files["model.safetensors"]
+    assert found.sha256 == sha256(other["model.safetensors"])
+
+
+def untold(url: str) -> str:
+    """A model's file that states no digests."""
+    names = ["README.md", "model.safetensors"]
+    return entry({"kind": "https", "url": url, "names": names}, None)
+
+
 def test_a_connection_that_breaks_now_and_then_is_enough(fetch: Pull, hub: Hub) -> None:
     hub.truncate = len(weights()) // 2
     assert fetch().files.keys() == bundle().keys()
@@ -342,7 +372,9 @@ def test_a_folder_is_asked_once(
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
     register(project, "small.v1", entry(LOCAL, bundle()))
-    assert "there is no file" in refused("pull", "small.v1")
+    short = {path: content[:-1] for path, content in bundle().items()}
+    write_files(project / "published", short)
+    assert "ends after" in refused("pull", "small.v1")
     assert waited == []
 
 
