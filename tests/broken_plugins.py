@@ -154,13 +154,13 @@ BROKEN: Mapping[str, Broken] = {
     "own_d_model": Broken(
         "ffn",
         {FIELD: FIELD + "    d_model: Size = 8\n"},
-        ("schema",),
+        ("imports",),
         "`d_model` of OwnDModel goes over a dimension that the parent gives",
     ),
     "own_norms": Broken(
         "ffn",
         {FIELD: FIELD + "    norms: Size = 8\n"},
-        ("schema",),
+        ("imports",),
         "`norms` of OwnNorms goes over a field, which FeedForward states",
     ),
     "bad_default": Broken(

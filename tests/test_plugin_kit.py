@@ -235,6 +235,22 @@ def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
     assert report.checks[-1].name == "cuts"
 
 
+def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path: Path) -> None:
+    """It adds the mean of the tokens that are no padding."""
+    added = 'x = self.added("ffn", x, self.get_submodule'
+    mean = """\
+            tokens = x if context.tokens is None else x * context.tokens[..., None]
+            x = x + tokens.mean(-2, keepdim=True)
+"""
+    says = {
+        "return attention + network": "return attention + network + ('the mean',)",
+        "return (f\"ffn `{self.ffn.kind}`\",) if self.ffn.looks_ahead else ()": (
+            "return ('the mean',)"
+        ),
+    }
+    check_changed(tmp_path, "block", {added: f"{mean.strip()}\n            {added}", **says})
+
+
 @pytest.mark.parametrize("option", ["rotation", "bias"])
 def test_an_attention_may_refuse_what_positions_give(option: str, tmp_path: Path) -> None:
     refusal = f"if {option} is not None:\n                raise ValueError('not with positions')"

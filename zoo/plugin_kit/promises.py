@@ -68,18 +68,6 @@ def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:
         raise PromiseError(f"the default of `{name}` {told}") from None
 
 
-def inherited(cls: type[Plugin], slot: type[Plugin]) -> None:
-    """The description leaves the fields of its slot as they are."""
-    for name, mark in fields_of(slot).items():
-        types = [c.model_fields[name].annotation for c in (cls, slot)]
-        if fields_of(cls)[name] is not mark or types[0] != types[1]:
-            what = "a dimension that the parent gives" if mark is GIVEN else "a field"
-            raise PromiseError(
-                f"`{name}` of {cls.__name__} goes over {what}, which {slot.__name__} states\n"
-                "help: leave it out, or choose another name"
-            )
-
-
 def meta(spec: ModelSpec, registry: Registry) -> None:
     """The module is built on the meta device, without memory for its tensors."""
     with torch.device("meta"):
