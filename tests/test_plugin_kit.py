@@ -244,7 +244,7 @@ def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path:
 """
     says = {
         "return attention + network": "return attention + network + ('the mean',)",
-        "return (f\"ffn `{self.ffn.kind}`\",) if self.ffn.looks_ahead else ()": (
+        'return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead else ()': (
             "return ('the mean',)"
         ),
     }
