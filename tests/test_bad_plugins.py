@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from trials import Refused, spec
+from trials import Refused, calls, spec
 
 import zoo
 from zoo.cli import run
@@ -559,3 +559,15 @@ def test_a_project_that_one_is_not_in(
         assert help_ in refused(command, f"{project.name}/{source}")
     (project / "registry.toml").write_text("broken")  # a hint is no place for a second error
     assert "registers it" not in refused("validate", f"{project.name}/spec.toml")
+
+
+def test_components_that_hold_their_like_are_read_fast(project: Path) -> None:
+    """Each table around one counts for it; those are no more with every component between."""
+    write_plugin(project, GOOD + "    inner: Annotated[FeedForward, Slot('ffn')]\n")
+
+    def read(depth: int) -> int:
+        nested = '{ kind = "mine", inner = ' * depth + '"mlp"' + " }" * depth
+        return calls(lambda: zoo.read_spec(spec(f"ffn = {nested}")))
+
+    read(1)  # what is made once is made by now
+    assert read(12) < 30 * read(4)

@@ -40,6 +40,7 @@ FLOAT32_ERROR = 1e-4
 
 def schema(cls: type[Plugin]) -> None:
     """The type of each field can be told as JSON Schema."""
+    cls.model_rebuild()  # says which type there is not
     for name, mark in fields_of(cls).items():
         if mark is GIVEN or isinstance(mark, Part):
             continue
