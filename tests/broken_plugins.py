@@ -154,14 +154,20 @@ BROKEN: Mapping[str, Broken] = {
     "own_d_model": Broken(
         "ffn",
         {FIELD: FIELD + "    d_model: Size = 8\n"},
-        ("schema",),
+        ("imports",),
         "`d_model` of OwnDModel goes over a dimension that the parent gives",
     ),
     "own_norms": Broken(
         "ffn",
         {FIELD: FIELD + "    norms: Size = 8\n"},
-        ("schema",),
+        ("imports",),
         "`norms` of OwnNorms goes over a field, which FeedForward states",
+    ),
+    "unknown_type": Broken(
+        "ffn",
+        {"import Shared, Size": "import Shared"},
+        ("schema",),
+        "name 'Size' is not defined",
     ),
     "bad_default": Broken(
         "ffn",
@@ -195,6 +201,13 @@ BROKEN: Mapping[str, Broken] = {
         ("example",),
         "greater than 3",
         "from pydantic import Field",
+    ),
+    "holds_itself": Broken(
+        "ffn",
+        {FIELD: FIELD + "    inner: Annotated[FeedForward, Slot('ffn', default='holds_itself')]\n"},
+        ("example",),
+        "components are nested more than 32 deep",
+        "from typing import Annotated\nfrom zoo.component import Slot",
     ),
     # meta
     "build_raises": Broken("ffn", {MADE: "raise OSError('no')"}, ("meta",), "OSError: no"),

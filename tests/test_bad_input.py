@@ -458,3 +458,25 @@ def test_data_without_end_is_refused() -> None:
     for endless in (data, {**data, "encoder": array}):
         with pytest.raises(zoo.SpecError, match="are nested "):
             zoo.read_spec(endless)
+
+
+def test_a_dimension_that_is_wrong_is_not_told_again_by_what_needs_it() -> None:
+    sizes = {"n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
+    data = {"format": 1, "name": "bad", "builder": "decoder", "vocab": "x", **sizes}
+    with pytest.raises(zoo.SpecError) as caught:
+        zoo.read_spec(data)
+    assert [problem.message for problem in caught.value.problems] == [
+        "`vocab` must be an integer, not the string `x`"
+    ]
+
+
+def test_what_contradicts_a_component_beside_it_is_shown_there() -> None:
+    """The scheme gets the width of a head from the attention, where that is written."""
+    attention = 'attention = { kind = "multi_head", head_dim = 5 }'
+    text = spec('position = "rotary"', attention)
+    with pytest.raises(zoo.SpecError) as caught:
+        zoo.read_spec(text)
+    place = caught.value.problems[0].place
+    assert place is not None
+    assert text.split("\n")[(place.line or 0) - 1] == attention
+    assert attention[(place.column or 0) - 1 :].startswith("5 ")

@@ -3,13 +3,11 @@ their square."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 
 import pytest
 from random_specs import REGISTRY
-from trials import spec
+from trials import calls, spec
 
 import zoo
 from zoo.drawing import to_svg
@@ -23,22 +21,6 @@ def with_rules(n_layers: int, selector: str) -> str:
     """A spec of so many layers, and a rule for each with another width."""
     rules = [f"[[encoder.layers]]\n{selector.format(i)}\nd_ff = {i + 1}" for i in range(n_layers)]
     return spec(*rules, n_layers=str(n_layers))
-
-
-def calls(action: Callable[[], object]) -> int:
-    """How many functions an action calls, those in C included."""
-    count = 0
-
-    def look(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(look)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,13 @@ def test_a_component_that_was_changed_after_saving_is_told(
         assert run(["load", "out", *view, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["replaced_plugins"] == [{"plugin": "ffn.bilinear", **replaced}]
+    file.write_text(file.read_text().replace("left_proj", "first_proj"))
+    for name in [name for name in sys.modules if name.startswith("zoo_plugin_file_bilinear")]:
+        del sys.modules[name]
+    assert run(["load", "out"]) == 2
+    told = capsys.readouterr().err
+    assert "no place for the tensor `decoder.layers.0.ffn.left_proj.weight`\n" in told
+    assert told.endswith("= help: the weights were made with other code of `ffn.bilinear`\n")
 
 
 def test_what_is_told_of_a_file_is_of_the_code_that_ran(project: Path) -> None:

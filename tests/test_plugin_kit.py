@@ -164,7 +164,10 @@ def test_each_check_fails_on_something() -> None:
 
 
 def test_after_a_broken_link_the_rest_is_not_run(broken_reports: dict[str, Report]) -> None:
-    states = {check.name: check.ok for check in broken_reports["other_shape"].checks}
+    report = broken_reports["other_shape"]
+    last = "interface, determinism, saving, modes, gradients, precision, compiles, tokens"
+    assert report.text().endswith(f"\n    not run: {last}")
+    states = {check.name: check.ok for check in report.checks}
     assert states == {
         **dict.fromkeys(["imports", "schema", "example", "meta"], True),
         "layout": False,
@@ -233,6 +236,22 @@ def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
     [report] = check_plugins(["ffn.cut"], layered(registry))
     assert report.ok, report.text()
     assert report.checks[-1].name == "cuts"
+
+
+def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path: Path) -> None:
+    """It adds the mean of the tokens that are no padding."""
+    added = 'x = self.added("ffn", x, self.get_submodule'
+    mean = """\
+            tokens = x if context.tokens is None else x * context.tokens[..., None]
+            x = x + tokens.mean(-2, keepdim=True)
+"""
+    says = {
+        "return attention + network": "return attention + network + ('the mean',)",
+        'return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead else ()': (
+            "return ('the mean',)"
+        ),
+    }
+    check_changed(tmp_path, "block", {added: f"{mean.strip()}\n            {added}", **says})
 
 
 @pytest.mark.parametrize("option", ["rotation", "bias"])

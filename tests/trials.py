@@ -1,4 +1,5 @@
-"""What the tests of mistakes share: the text of a small spec, and the contents of a folder."""
+"""What the tests of mistakes share: the text of a small spec, the contents of a folder,
+how much an action does."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 Refused = Callable[..., str]
 
@@ -64,3 +66,19 @@ def on_terminal(*arguments: str) -> tuple[str, bytes]:
     os.close(shown)
     assert running.returncode == 0, on_screen.decode()
     return out, on_screen
+
+
+def calls(action: Callable[[], object]) -> int:
+    """How many functions an action calls, those in C included."""
+    count = 0
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(look)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count

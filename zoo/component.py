@@ -200,11 +200,13 @@ class Component(BaseModel):
 
 def _names_itself(layout: Callable[..., Any]) -> Callable[..., Layout]:
     """The `layout` of a description, noting in what it returns whose it is: wherever a parent puts
-    it, `zoo show` can tell what is there. Raises `PluginError` if it returns no `Layout`."""
+    it, `zoo show` can tell what is there. Raises `PluginError` if it fails or returns no
+    `Layout`."""
 
     @wraps(layout)
     def named(component: Component) -> Layout:
-        made = layout(component)
+        with plugin_code(f"`layout` of {component._named()}"):
+            made = layout(component)
         if not isinstance(made, Layout):
             raise PluginError(wrongly_returned(layout, component, made, "a Layout"))
         return replace(made, component=component)

@@ -188,6 +188,13 @@ def _check_against_spec(header: Header, spec: ModelSpec, where: Place) -> None:
     if dict(spec.ties) != header.ties:
         problems.append(Problem("the tied tensors of the file are not those of its spec", where))
     if problems:
+        from zoo.provenance.plugins import replaced_plugins  # here: only a mistake needs it
+
+        replaced = replaced_plugins(spec, header.plugins)
+        others = [quoted(one.plugin) for one in replaced if one.made_with is not None]
+        if others:
+            hint = f"the weights were made with other code of {', '.join(others[:3])}"
+            problems[-1] = problems[-1]._replace(help=hint)
         raise WeightsError(problems)
 
 

@@ -112,7 +112,23 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
         message = f"{quoted(entry.target)} is not a description for the slot `{entry.group}`"
         hint = f"make it a subclass of {interface.__module__}.{interface.__name__}"
         raise PluginError(Problem(message, entry.place, hint, named()))
+    if entry.group != SOURCE and (over := _field_over(plugin, interface)):
+        message = f"{entry.group} {quoted(entry.name)} cannot be loaded: {over}"
+        hint = "leave it out, or choose another name"
+        raise PluginError(Problem(message, entry.place, hint, named()))
     return plugin
+
+
+def _field_over(plugin: type[Plugin], slot: type[Plugin]) -> str | None:
+    """Which field of its slot a description states otherwise: its parent counts on those."""
+    from zoo.component import GIVEN, fields_of
+
+    for name, mark in fields_of(slot).items():
+        own, stated = (cls.model_fields[name].annotation for cls in (plugin, slot))
+        if fields_of(plugin)[name] is not mark or own != stated:
+            what = "a dimension that the parent gives" if mark is GIVEN else "a field"
+            return f"`{name}` of {plugin.__name__} goes over {what}, which {slot.__name__} states"
+    return None
 
 
 def _interface(group: str) -> type[Any]:

@@ -36,6 +36,9 @@ from zoo.toml.extends import NAME_PATTERN, with_parents
 from zoo.toml.tables import Leaf, Table, as_table, described, long_form, merge_values
 from zoo.toml.usage import Usage
 
+_MISSING = "it is a plugin that the model was made with: name it in a `registry.toml`"
+"""The help for a stored spec that names a component which is not registered here."""
+
 
 def resolve(document: Document, registry: Registry) -> Resolved:
     """Find the parents, the plugins and the shared values of a spec.
@@ -107,15 +110,20 @@ class _Resolver:
 
     def plugin(self, slot: str, kind: Leaf) -> type[Plugin] | None:
         """The class of a kind; of one that is not registered, the most similar, so that the rest of
-        the spec can be checked."""
+        the spec can be checked. A stored spec has no typing mistakes: there, the plugin is missing.
+        """
         if (slot, kind.value) in self.failed:
             return None
         try:
             return self.registry.plugin(slot, kind.value, kind.place)
         except RegistryError as error:
             (problem,) = error.problems
-            help = registered_near(kind.document.name, slot, kind.value) or problem.help
-            self.findings.add(problem._replace(help=help))
+            help = registered_near(kind.document.name, slot, kind.value)
+            if kind.document.stored:
+                self.findings.add(problem._replace(help=help or _MISSING))
+                self.failed.add((slot, kind.value))
+                return None
+            self.findings.add(problem._replace(help=help or problem.help))
             return self.load_quietly(slot, nearest(kind.value, self.registry.plugins[slot]))
         except PluginError as error:
             self.findings.add_error(error)

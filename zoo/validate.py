@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -257,6 +257,11 @@ def _validated(cls: type[Component], values: Mapping[str, Any], context: _Valida
     if not isinstance(found, cls):
         hint = "a validator `after` ends with `return self`"
         raise TypeError(f"a validator of {cls.__name__} returned {quoted(found)}; {hint}")
+    for name in values:
+        may_be_none = type(None) in get_args(cls.model_fields[name].annotation)
+        if getattr(found, name) is None and not may_be_none:
+            hint = "a validator of a field ends with `return value`"
+            raise TypeError(f"a validator of {cls.__name__} made None of `{name}`; {hint}")
     return found
 
 

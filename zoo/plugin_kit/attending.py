@@ -55,6 +55,12 @@ class AttendingDriver(Driver):
         raise NotImplementedError
 
     @property
+    def looks_ahead(self) -> bool:
+        """Whether the component says that a position sees others beside those that the masks of
+        single queries leave it."""
+        return False
+
+    @property
     def n_keys(self) -> int:
         """How many positions may be attended to."""
         return MEMORY_LENGTH if self.crosses else LENGTH
@@ -83,8 +89,12 @@ class AttendingDriver(Driver):
     ) -> Attended:
         """`call` with all tokens at once. `mask` is over the memory if there is one."""
         x, memory = self.sides(inputs)
+        tokens = None
+        if memory is None and mask is not None and mask.shape[-2] == 1:
+            tokens = mask[:, 0, 0]
         context = LayerContext(
             mask=mask if memory is None else None,
+            tokens=tokens,
             causal=causal,
             positions=torch.arange(LENGTH),
             rotation=rotation,
@@ -258,6 +268,8 @@ class AttendingDriver(Driver):
         _, weights = self.attend(inputs, mask=mask, return_weights=True)
         if any(w[..., -1].any() for w in weights.values() if w.shape[-1] == self.n_keys):
             yield "the weight of a key that the mask hides is not 0"
+        if self.looks_ahead:
+            return
         if not self.crosses and depends(others, causal=True):
             yield "a later position changes the output, although `causal` is set"
         mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
@@ -316,6 +328,10 @@ class BlockDriver(AttendingDriver):
     @property
     def continued(self) -> bool:
         return not self.described.not_incremental
+
+    @property
+    def looks_ahead(self) -> bool:
+        return bool(self.described.looks_ahead)
 
     def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
         output, weights = _pair(self.model.part(x, context), "the states and the weights by name")

@@ -19,7 +19,6 @@ from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
 from zoo.plugin_kit.promises import (
     PROMISES,
-    inherited,
     interface,
     layout,
     meta,
@@ -31,7 +30,6 @@ from zoo.plugin_kit.torch_free import import_failures
 from zoo.registering.plugin_errors import describe_failure, reason
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
-from zoo.slots import SLOTS
 from zoo.spec import ModelSpec
 
 
@@ -132,9 +130,7 @@ class _Subject:
 
     def schema(self) -> None:
         """Each field says what it takes, so that editors can be told."""
-        cls = self.registry.plugin(self.slot, self.kind)
-        inherited(cls, SLOTS[self.slot])
-        schema(cls)
+        schema(self.registry.plugin(self.slot, self.kind))
 
     def example(self) -> str | None:
         """There is a small spec around the component and, if it can attend to a memory, another."""

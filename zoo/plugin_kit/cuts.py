@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from zoo.layout import Cut, LayerList, Layout, Tensor
+from zoo.layout import Cut, Layout, Tensor
 from zoo.plugin_kit.driver import PromiseError
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
@@ -104,17 +104,19 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 def check_stated(layout: Layout) -> None:
     """Raises PromiseError unless each cut is of tensors that are there, along axes that they have,
     into parts of whole units."""
-    for name, part in layouts_of(layout):
-        if part.cut is None:
-            continue
-        tensors = {key: tensor for key, tensor in part.parts.items() if isinstance(tensor, Tensor)}
-        if part.cut.axes and tensors and tensors.keys().isdisjoint(part.cut.axes):
+    of_modules: dict[str, dict[str, Tensor]] = {}
+    for full, tensor in layout.tensors():
+        module, _, key = full.rpartition(".")
+        of_modules.setdefault(module, {})[key] = tensor
+    for name, cut in layout.cuts():
+        tensors = of_modules.get(name, {})
+        if cut.axes and tensors and tensors.keys().isdisjoint(cut.axes):
             raise PromiseError(
-                f"the cut of `{name}` names {', '.join(part.cut.axes)}, and its tensors are "
+                f"the cut of `{name}` names {', '.join(cut.axes)}, and its tensors are "
                 f"{', '.join(tensors)}"
             )
-        for key in tensors.keys() & part.cut.axes.keys():
-            _check_axis(f"the cut of `{name}`", key, tensors[key], part.cut)
+        for key in tensors.keys() & cut.axes.keys():
+            _check_axis(f"the cut of `{name}`", key, tensors[key], cut)
 
 
 def _check_axis(what: str, tensor: str, found: Tensor, cut: Cut) -> None:
@@ -129,15 +131,3 @@ def _check_axis(what: str, tensor: str, found: Tensor, cut: Cut) -> None:
             f"{found.shape[axis]} elements there: not as many for each unit\n"
             "help: is it the other axis? A weight is (outputs, inputs)"
         )
-
-
-def layouts_of(layout: Layout, prefix: str = "") -> Iterator[tuple[str, Layout]]:
-    """Every layout inside, by its full name, and of layers that are alike one."""
-    for name, part in layout.parts.items():
-        inside: list[tuple[str, Any]] = [(name, part)]
-        if isinstance(part, LayerList):
-            inside = [(f"{name}.{min(numbers)}", layer) for numbers, layer in part.groups]
-        for inner, found in inside:
-            if isinstance(found, Layout):
-                yield f"{prefix}{inner}", found
-                yield from layouts_of(found, f"{prefix}{inner}.")

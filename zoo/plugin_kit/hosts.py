@@ -207,7 +207,10 @@ def complete(data: Mapping[str, Any], registry: Registry) -> ModelSpec:
         ZooError: a value cannot be guessed, or what was guessed is not allowed.
     """
     found: dict[str, Any] = dict(data)
-    for node in resolve(from_data(found, "<check>"), registry).root.walk():
+    resolved = resolve(from_data(found, "<check>"), registry)
+    if resolved.findings:
+        raise resolved.findings.error()
+    for node in resolved.root.walk():
         for name in fields_of(node.cls).keys() - node.values.keys() - {"kind"}:
             value = _guess(node.cls, name)
             if value is not None:

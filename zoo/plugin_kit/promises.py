@@ -40,6 +40,7 @@ FLOAT32_ERROR = 1e-4
 
 def schema(cls: type[Plugin]) -> None:
     """The type of each field can be told as JSON Schema."""
+    cls.model_rebuild()  # says which type there is not
     for name, mark in fields_of(cls).items():
         if mark is GIVEN or isinstance(mark, Part):
             continue
@@ -66,18 +67,6 @@ def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:
     except ValidationError as error:
         told = value_message(*error.errors(include_url=False))
         raise PromiseError(f"the default of `{name}` {told}") from None
-
-
-def inherited(cls: type[Plugin], slot: type[Plugin]) -> None:
-    """The description leaves the fields of its slot as they are."""
-    for name, mark in fields_of(slot).items():
-        types = [c.model_fields[name].annotation for c in (cls, slot)]
-        if fields_of(cls)[name] is not mark or types[0] != types[1]:
-            what = "a dimension that the parent gives" if mark is GIVEN else "a field"
-            raise PromiseError(
-                f"`{name}` of {cls.__name__} goes over {what}, which {slot.__name__} states\n"
-                "help: leave it out, or choose another name"
-            )
 
 
 def meta(spec: ModelSpec, registry: Registry) -> None:

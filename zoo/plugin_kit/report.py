@@ -38,10 +38,13 @@ class Report:
             return f"{self.plugin}: ok ({', '.join(check.name for check in self.checks)})"
         lines = [f"{self.plugin}: FAILED ({self.target})"]
         for check in self.checks:
-            state = {True: "ok", False: "FAILED", None: "not run"}[check.ok]
-            first, *rest = check.reason.split("\n")
-            lines.append(f"    {check.name:<11} {state:<7} {first}".rstrip())
-            lines += [f"    {'':<19} {line}" for line in rest]
+            if check.ok is not None:
+                state = "ok" if check.ok else "FAILED"
+                first, *rest = check.reason.split("\n")
+                lines.append(f"    {check.name:<11} {state:<7} {first}".rstrip())
+                lines += [f"    {'':<19} {line}" for line in rest]
+        if left := [check.name for check in self.checks if check.ok is None]:
+            lines.append(f"    not run: {', '.join(left)}")
         return "\n".join(lines)
 
 

@@ -46,12 +46,10 @@ def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Generator[N
 
 
 def describe_failure(what: str, error: BaseException, place: Place | None = None) -> Problem:
-    """A problem that shows the exception and the frames of the plugin, without those of the zoo, of
-    torch, and of the plugins of others that led to it."""
+    """A problem that shows the exception and the frames of plugins, without those of the zoo and of
+    torch."""
     stack = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in stack if not _says_nothing(frame.filename)]
-    folders = [Path(frame.filename).parent for frame in frames]
-    frames = frames[folders.index(folders[-1]) :] if frames else []
     lines = [f"  {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in frames]
     if isinstance(error, SyntaxError):
         lines.append(f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}")

@@ -52,9 +52,14 @@ class PluginEntryPoint(EntryPoint):
         with plugin_code(f"importing {quoted(self.value)}"):
             module = self._import_file(where) if where.endswith(".py") else _import_module(where)
             if not hasattr(module, attribute):
-                own = [name for name, value in vars(module).items() if isinstance(value, type)]
+                own = [
+                    name
+                    for name, value in vars(module).items()
+                    if isinstance(value, type) and value.__module__.startswith(module.__name__)
+                ]
                 message = f"{quoted(where)} has no {quoted(attribute)}"
-                raise PluginError(Problem(message, help=did_you_mean(attribute, own)))
+                hint = did_you_mean(attribute, own) if own else "it defines no class"
+                raise PluginError(Problem(message, help=hint))
             return getattr(module, attribute)
 
     def _import_file(self, relative: str) -> ModuleType:

@@ -10,14 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from zoo.errors import PluginError, Problem, quoted
+from zoo.registering.plugin_errors import plugin_code
 
 
 def returns_module(build: Callable[..., Any]) -> Callable[..., Any]:
-    """The `build` of a description, which raises `PluginError` if it returns no `nn.Module`."""
+    """The `build` of a description, which raises `PluginError` if it fails or returns no
+    `nn.Module`."""
 
     @functools.wraps(build)
     def checked(component: Any, *arguments: Any, **options: Any) -> Any:
-        built = build(component, *arguments, **options)
+        with plugin_code(f"`build` of {component._named()}"):
+            built = build(component, *arguments, **options)
         from torch import nn
 
         if not isinstance(built, nn.Module):

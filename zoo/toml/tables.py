@@ -46,10 +46,15 @@ class Table:
     merged: tuple[Table, ...] = ()
 
     def written(self) -> Iterator[Table]:
-        """This table, and the ones that it was made from."""
-        yield self
-        for table in self.merged:
-            yield from table.written()
+        """This table, and the ones that it was made from, each once."""
+        found: dict[Table, None] = {}
+        left = [self]
+        while left:
+            table = left.pop()
+            if table not in found:
+                found[table] = None
+                left += table.merged
+        return iter(found)
 
     def place(self, *, value: bool = False) -> Place:
         return self.document.place(self.path, value=value)
