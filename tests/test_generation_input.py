@@ -218,5 +218,5 @@ def test_ids_of_numpy_are_ids(decoder: Transformer, dtype: Any) -> None:
 def test_more_tokens_than_there_is_memory_for(ids: list[list[int]], method: Any) -> None:
     """Of a model whose positions have no end."""
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "position": "rotary"})
-    with pytest.raises(InputError, match="does not fit into memory\n.*a smaller `max_new_tokens`"):
+    with pytest.raises(InputError, match=r"does not fit into memory\n.*a smaller `max_new_tokens`"):
         zoo.generate(model, ids, max_new_tokens=10**15, method=method)

@@ -12,6 +12,7 @@ import torch
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
 from zoo.generation.evaluating import evaluating
+from zoo.generation.methods import for_batch
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
 from zoo.purpose import Task
@@ -122,8 +123,7 @@ class TextModel:
             except InputError as error:
                 raise placed(error, places[number]) if places else error from None
         if self.task in GENERATING:
-            asked = self._asked(max_new_tokens, eos, start)
-            found = self._generated(rows, {**asked, "method": method})
+            found = self._generated(rows, method, self._asked(max_new_tokens, eos, start))
         else:
             found = self._read(rows, mask_id)
         nothing = {"text": "", "ids": [], "score": 0.0, "ended": "eos"}
@@ -219,12 +219,13 @@ class TextModel:
         }
 
     def _generated(
-        self, rows: Sequence[list[int]], asked: dict[str, Any]
+        self, rows: Sequence[list[int]], method: Greedy | Sampling | Beam, asked: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
         found: dict[int, Generated] = {}
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-        for places in _cut(order):
-            made = generate(self.transformer, [rows[place] for place in places], **asked)
+        for number, places in enumerate(_cut(order)):
+            batch, choose = [rows[place] for place in places], for_batch(method, number)
+            made = generate(self.transformer, batch, method=choose, **asked)
             found.update(zip(places, made, strict=True))
         for place in range(len(rows)):
             one = found[place]

@@ -205,7 +205,7 @@ class Stack(nn.Module):
             )
         if shape[0] != batch and not (shared and batch % shape[0] == 0):
             raise ValueError(
-                f"{batch} target sequences need a memory of as many rows, one from each source, and "
+                f"{batch} target sequences need a memory of as many rows, one from each source; "
                 f"this one has {shape[0]}"
             )
 
