@@ -425,6 +425,25 @@ def test_a_text_that_is_longer_than_the_model_reads() -> None:
         model.run(["3 2 4", "3 2 4 5"], mask_id=2)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"builder": "decoder", "vocab": VOCAB, "memory_width": 8},
+        {
+            "builder": "encoder_decoder",
+            "encoder": {"embedding": "vectors"},
+            "target_vocab": VOCAB,
+        },
+    ],
+    ids=["memory", "vectors"],
+)
+def test_a_model_that_is_not_called_with_ids_alone(spec: dict[str, Any]) -> None:
+    """It generates, and not from text: nobody could write the rest of what it takes."""
+    model = zoo.TextModel(zoo.build({**SIZES, **spec, "name": "m"}), Numbers(), SpecialIds())
+    with pytest.raises(InputError, match="text becomes ids, and m is not called with ids alone"):
+        model.run(["3 4"], start=0)
+
+
 def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> None:
     """The text of bytes: two ids make one letter, and the last one is never completed."""
 

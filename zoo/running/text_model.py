@@ -186,20 +186,11 @@ class TextModel:
     def _check_ids(self, ids: list[int], max_new_tokens: int) -> None:
         """Raises InputError if the model does not know an id or has too few positions."""
         spec = self.transformer.spec
-        vocab: int | None
-        longest, most_new = None, 0
-        if self.task not in GENERATING:
-            if spec.model.reading is None:
-                raise InputError(f"{spec.name} reads no ids")
-            vocab, longest = spec.model.reading
-        elif (how := spec.model.generation) is None:
-            return  # told of by `generate`
-        elif how.has_source:
-            vocab, longest = how.source_vocab, how.longest_source
-        else:
-            vocab, longest, most_new = how.target_vocab, how.longest, max_new_tokens
-        if vocab is not None:
-            read_ids([ids], None, what="text", vocab=vocab, pad_id=None, pad="right")
+        if not spec.model.called_with:
+            raise InputError(f"text becomes ids, and {spec.name} is not called with ids alone")
+        vocab, longest = spec.model.called_with[0]
+        read_ids([ids], None, what="text", vocab=vocab, pad_id=None, pad="right")
+        most_new = max_new_tokens if self.task == "generate" else 0
         check_length(len(ids), longest, "text", most_new=most_new)
 
     def _mask_id(self, stated: int | None) -> int | None:
