@@ -211,3 +211,12 @@ def test_ids_of_numpy_are_ids(decoder: Transformer, dtype: Any) -> None:
     for ids in (rows, list(rows), torch.from_numpy(rows)):
         assert zoo.generate(decoder, ids, max_new_tokens=2, eos=[]) == wanted
     assert zoo.generate(decoder, rows[0], max_new_tokens=2)[0].ids == wanted[0].ids
+
+
+@pytest.mark.parametrize("ids", [[[1]], [[1], [2, 3]]], ids=["one", "padded"])
+@pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Beam(size=2)])
+def test_more_tokens_than_there_is_memory_for(ids: list[list[int]], method: Any) -> None:
+    """Of a model whose positions have no end."""
+    model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "position": "rotary"})
+    with pytest.raises(InputError, match=r"does not fit into memory\n.*a smaller `max_new_tokens`"):
+        zoo.generate(model, ids, max_new_tokens=10**15, method=method)

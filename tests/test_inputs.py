@@ -19,6 +19,12 @@ SPEC = {
     "n_heads": 2,
     "d_ff": 8,
 }
+PAIRS = {
+    **{key: value for key, value in SPEC.items() if key != "vocab"},
+    "builder": "encoder_decoder",
+    "source_vocab": 10,
+    "target_vocab": 10,
+}
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "a list": (
         [[1, 2]],
@@ -40,6 +46,31 @@ def test_inputs_that_are_none(inputs: Any, kind: type[Exception], message: str) 
     model = zoo.build(SPEC)
     with pytest.raises(kind, match=message):
         model(inputs)
+
+
+@pytest.mark.parametrize(("n_sources", "n_targets"), [(1, 3), (3, 1), (2, 3), (4, 2)])
+def test_each_target_has_a_source_of_its_own(n_sources: int, n_targets: int) -> None:
+    """One source would be broadcast to all targets in silence."""
+    model = zoo.build(PAIRS)
+    source, target = torch.ones(n_sources, 4).long(), torch.ones(n_targets, 3).long()
+    told = f"{n_targets} target sequences need a memory of as many rows.* has {n_sources}$"
+    with pytest.raises(ValueError, match=told):
+        model(source, target)
+    with pytest.raises(ValueError, match=told):
+        model.decode(target, model.encode(source))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 7), (1, 2, 3, 8)])
+def test_a_memory_of_another_shape(shape: tuple[int, ...]) -> None:
+    model = zoo.build({**SPEC, "memory_width": 8})
+    with pytest.raises(ValueError, match=r"\(batch, memory length, 8\), not \(.*\)$"):
+        model(torch.ones(2, 4).long(), torch.zeros(shape))
+
+
+def test_one_target_alone() -> None:
+    model = zoo.build(PAIRS)
+    with pytest.raises(ValueError, match=r"length\), not \(3,\); a single sequence is `ids\["):
+        model(torch.ones(1, 4).long(), torch.ones(3).long())
 
 
 def test_what_is_taken() -> None:

@@ -142,6 +142,26 @@ def test_generating(
     assert found["text"] == " ".join(words)
 
 
+def test_each_batch_draws_numbers_of_its_own(
+    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One text many times is many samples of what comes next: also where the lines of the standard
+    input are read in several portions, and these computed in several batches."""
+    monkeypatch.setattr("zoo.running.text_model.BATCH", 4)
+    monkeypatch.setattr("zoo.cli.running.AT_ONCE", 8)
+    said = []
+    for _ in range(2):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"3 9\n" * 20)))
+        run(["run", str(saved / "decoder"), "--sample", "-n", "20"])
+        said.append(capsys.readouterr().out.splitlines())
+    assert said[0] == said[1]
+    assert len(set(said[0])) == 20
+    # The first batch draws what `generate` draws.
+    model, method = zoo.load(saved / "decoder"), zoo.Sampling()
+    found = zoo.generate(model, [[3, 9]] * 4, max_new_tokens=20, method=method)
+    assert said[0][:4] == [" ".join(map(str, one.ids)) for one in found]
+
+
 def test_generating_from_ids(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = str(saved / "pair"), "3 9 4", "--start", "0", "-n", "5"
     (whole,) = zoo.generate(zoo.load(saved / "pair"), [3, 9, 4], max_new_tokens=5, start=0)
@@ -403,6 +423,25 @@ def test_a_text_that_is_longer_than_the_model_reads() -> None:
     assert len(model.run(["3 2 4"], mask_id=2)) == 1
     with pytest.raises(zoo.ZooError, match="text: 4 tokens are longer than the model's 3 pos"):
         model.run(["3 2 4", "3 2 4 5"], mask_id=2)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"builder": "decoder", "vocab": VOCAB, "memory_width": 8},
+        {
+            "builder": "encoder_decoder",
+            "encoder": {"embedding": "vectors"},
+            "target_vocab": VOCAB,
+        },
+    ],
+    ids=["memory", "vectors"],
+)
+def test_a_model_that_is_not_called_with_ids_alone(spec: dict[str, Any]) -> None:
+    """It generates, and not from text: nobody could write the rest of what it takes."""
+    model = zoo.TextModel(zoo.build({**SIZES, **spec, "name": "m"}), Numbers(), SpecialIds())
+    with pytest.raises(InputError, match="text becomes ids, and m is not called with ids alone"):
+        model.run(["3 4"], start=0)
 
 
 def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> None:

@@ -94,6 +94,16 @@ def test_a_resumed_run_has_the_same_weights(toy: Toy, digest: str) -> None:
     assert toy(resume=True)["content_digest"] == digest  # nothing is left to do
 
 
+def test_a_resumed_run_has_the_same_log(toy: Toy, tmp_path: Path) -> None:
+    """Where a checkpoint is between two lines of it, too."""
+    recipe = RECIPE.replace("log_every = 2", "log_every = 3").replace("steps = 12", "steps = 8")
+    toy("whole", recipe=recipe)
+    out = shutil.copytree(tmp_path / "whole", tmp_path / "out")
+    shutil.rmtree(checkpoints(out / "checkpoints")[-1])
+    toy(recipe=recipe, resume=True)
+    assert history(out) == history(tmp_path / "whole")
+
+
 def test_each_epoch_has_another_order_and_each_step_another_dropout(
     toy: Toy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -461,7 +471,8 @@ def test_a_run_that_diverges_ends(
     toy: Toy, tmp_path: Path, every: tuple[str, int], told: str
 ) -> None:
     """Whichever comes first: a line of the log, or a checkpoint, which is not written."""
-    recipe = RECIPE.replace('"adamw"', '"sgd"').replace("lr = 1e-2", "lr = 1e30")
+    recipe = RECIPE.replace('"adamw"', '"sgd"')
+    recipe = recipe.replace("lr = 1e-2", "lr = 1e30\nweight_decay = 1e30")
     recipe = recipe.replace("clip_norm = 1.0\n", "").replace("valid = 4\n", "")
     for name, steps in {"log": 50, "checkpoint": 50, **dict([every])}.items():
         recipe = re.sub(rf"{name}_every = \d+", f"{name}_every = {steps}", recipe)

@@ -6,9 +6,11 @@ through `decode` and `LayerContext`, and holds all state: modules have none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+
+from zoo.errors import InputError, Problem
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -52,6 +54,7 @@ class Cache:
 
         Raises:
             ValueError: there is no room for them.
+            InputError: there is too little memory for the tokens that there will be.
         """
         if self.length + n_tokens > self.capacity:
             raise ValueError(
@@ -66,15 +69,16 @@ class Cache:
 
     def _note_seen(self, start: int, seen: torch.Tensor | None) -> None:
         if self._seen is None and seen is not None:
-            self._seen = seen.new_ones(seen.shape[0], self.capacity)
-        if self._seen is not None and seen is not None:
-            self._seen[:, start : self.length] = seen
+            self._seen = _room(seen, (seen.shape[0], self.capacity))
+            self._seen[:, :start] = True
+        if self._seen is not None:
+            self._seen[:, start : self.length] = True if seen is None else seen
 
     def _note_positions(self, start: int, counted: torch.Tensor | None) -> torch.Tensor:
         if self._positions is None:
             assert counted is not None
-            all_of_them = torch.arange(self.capacity, device=self._device)
-            self._positions = all_of_them.repeat(counted.shape[0], 1)
+            self._positions = _room(counted.long(), (counted.shape[0], self.capacity))
+            self._positions[:, :start] = torch.arange(start, device=self._device)
         before = self._positions[:, :start].amax(1, keepdim=True) if start else -1
         if counted is None:
             new = before + torch.arange(1, self.length - start + 1, device=self._device)
@@ -154,10 +158,14 @@ class AttentionCache:
 
         Returns:
             The same of all tokens that are kept, the new ones last.
+
+        Raises:
+            InputError: there is too little memory for the tokens that there will be.
         """
         if not self._buffers:
             room = self.cache.capacity if window is None else min(self.cache.capacity, 2 * window)
-            self._buffers = [t.new_empty(*t.shape[:-2], room, t.shape[-1]) for t in new]
+            shapes = [(*t.shape[:-2], room, t.shape[-1]) for t in new]
+            self._buffers = [_room(t, shape) for t, shape in zip(new, shapes, strict=True)]
         n_new, n_before = new[0].shape[-2], self._end - self._start
         if window is not None and self._end + n_new > self._buffers[0].shape[-2]:
             return self._slide(new, n_before, window - 1)
@@ -208,3 +216,12 @@ class AttentionCache:
     def n_bytes(self) -> int:
         """The memory of all that is kept."""
         return sum(t.nbytes for t in (*self._buffers, *(self._of_memory or ())))
+
+
+def _room(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor of any values. Raises InputError where there is too little memory for it."""
+    try:
+        return like.new_empty(shape)
+    except RuntimeError:
+        message = f"a cache of {tuple(shape)} does not fit into memory"
+        raise InputError(Problem(message, help="a smaller `max_new_tokens` takes less")) from None

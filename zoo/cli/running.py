@@ -99,6 +99,7 @@ def run(
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
     if sample and beams is not None:
         raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
+    from zoo.generation.methods import for_batch
     from zoo.running.tasks import GENERATING, as_text
     from zoo.running.text_model import TextModel
 
@@ -116,7 +117,9 @@ def run(
         "start": start,
     }
     if not texts:
-        for places, lines in _lines():
+        for number, (places, lines) in enumerate(_lines()):
+            # The batches of one portion are numbered too, and are no more than its lines.
+            asked["method"] = for_batch(method, number * AT_ONCE)
             for report in found.run(lines, **asked, mask_id=mask_id, places=places):
                 print_report(as_json, report, as_text, one_of_several=True)
     elif len(texts) > 1:

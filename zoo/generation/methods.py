@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,7 +41,8 @@ class Sampling(Method):
     """Only tokens whose probability is at least this share of the greatest (Nguyen et al. 2024,
     arXiv:2407.01082)."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Of the random numbers: the same seed gives the same tokens on the same machine."""
+    """Of the random numbers, which are drawn for a batch as a whole: the same seed gives the same
+    tokens for the same batch on the same machine."""
 
 
 class Beam(Method):
@@ -59,6 +61,17 @@ class Beam(Method):
         """The score of a sequence of so many tokens."""
         length = n_tokens if self.length_formula == "power" else (5 + n_tokens) / 6
         return log_probability / float(length**self.length_penalty)
+
+
+AnyMethod = TypeVar("AnyMethod", bound=Method)
+
+
+def for_batch(method: AnyMethod, number: int) -> AnyMethod:
+    """The method for one of several batches, the first being 0: each draws other numbers."""
+    if number == 0 or not isinstance(method, Sampling):
+        return method
+    digest = hashlib.sha256(f"{method.seed}/{number}".encode()).digest()
+    return method.model_copy(update={"seed": int.from_bytes(digest[:8], "little") >> 1})
 
 
 @dataclass(frozen=True, slots=True)

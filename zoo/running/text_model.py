@@ -12,6 +12,7 @@ import torch
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
 from zoo.generation.evaluating import evaluating
+from zoo.generation.methods import for_batch
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
 from zoo.purpose import Task
@@ -122,8 +123,7 @@ class TextModel:
             except InputError as error:
                 raise placed(error, places[number]) if places else error from None
         if self.task in GENERATING:
-            asked = self._asked(max_new_tokens, eos, start)
-            found = self._generated(rows, {**asked, "method": method})
+            found = self._generated(rows, method, self._asked(max_new_tokens, eos, start))
         else:
             found = self._read(rows, mask_id)
         nothing = {"text": "", "ids": [], "score": 0.0, "ended": "eos"}
@@ -186,20 +186,11 @@ class TextModel:
     def _check_ids(self, ids: list[int], max_new_tokens: int) -> None:
         """Raises InputError if the model does not know an id or has too few positions."""
         spec = self.transformer.spec
-        vocab: int | None
-        longest, most_new = None, 0
-        if self.task not in GENERATING:
-            if spec.model.reading is None:
-                raise InputError(f"{spec.name} reads no ids")
-            vocab, longest = spec.model.reading
-        elif (how := spec.model.generation) is None:
-            return  # told of by `generate`
-        elif how.has_source:
-            vocab, longest = how.source_vocab, how.longest_source
-        else:
-            vocab, longest, most_new = how.target_vocab, how.longest, max_new_tokens
-        if vocab is not None:
-            read_ids([ids], None, what="text", vocab=vocab, pad_id=None, pad="right")
+        if not spec.model.called_with:
+            raise InputError(f"text becomes ids, and {spec.name} is not called with ids alone")
+        vocab, longest = spec.model.called_with[0]
+        read_ids([ids], None, what="text", vocab=vocab, pad_id=None, pad="right")
+        most_new = max_new_tokens if self.task == "generate" else 0
         check_length(len(ids), longest, "text", most_new=most_new)
 
     def _mask_id(self, stated: int | None) -> int | None:
@@ -219,12 +210,13 @@ class TextModel:
         }
 
     def _generated(
-        self, rows: Sequence[list[int]], asked: dict[str, Any]
+        self, rows: Sequence[list[int]], method: Greedy | Sampling | Beam, asked: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
         found: dict[int, Generated] = {}
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-        for places in _cut(order):
-            made = generate(self.transformer, [rows[place] for place in places], **asked)
+        for number, places in enumerate(_cut(order)):
+            batch, choose = [rows[place] for place in places], for_batch(method, number)
+            made = generate(self.transformer, batch, method=choose, **asked)
             found.update(zip(places, made, strict=True))
         for place in range(len(rows)):
             one = found[place]

@@ -69,8 +69,10 @@ class Loop:
             loss += self.update(batch, step)
             n_tokens += n_labels(batch)
             is_last = step == training.steps
+            kept = is_last or step % training.checkpoint_every == 0
             measured = bool(self.valid) and (is_last or step % training.valid_every == 0)
-            if is_last or measured or step % training.log_every == 0:
+            # Also before a checkpoint, so that a resumed run has no loss to add its own to.
+            if kept or measured or step % training.log_every == 0:
                 record = self.record(step, float(loss), n_tokens, time.perf_counter() - since)
                 if measured:
                     record["valid_loss"] = self.mean_loss(self.valid)
@@ -78,7 +80,7 @@ class Loop:
                 self.progress.log(record)
                 loss, n_tokens, since = self.zero(), 0, time.perf_counter()
             self.progress.advance(step)
-            if is_last or step % training.checkpoint_every == 0:
+            if kept:
                 self.check_weights(step)  # waits for the device
                 paused = time.perf_counter()
                 self.on_checkpoint(step)

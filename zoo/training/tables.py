@@ -254,7 +254,8 @@ class Training(Table):
     steps: Size
     """Updates of the weights."""
     batch_tokens: Size = 4096
-    """Tokens of a batch, padding included, on its longer side: of one update over all processes."""
+    """Tokens of a batch, padding included, on its longer side: of one update over all processes. A
+    longer example is a batch of its own."""
     accumulate: Size = 1
     """Into how many parts a batch is cut to need less memory. The update stays the same."""
     max_length: Annotated[int, Field(ge=2)] = 256
@@ -270,14 +271,15 @@ class Training(Table):
     shard: bool = False
     """Whether several processes share the weights among them (FSDP2) and not each has them all."""
     log_every: Size = 50
-    """Steps between two lines of the log, and points of the plot."""
+    """Steps between two lines of the log, and points of the plot; each measurement and checkpoint
+    has one too."""
     valid_every: Size = 500
     """Steps between two measurements on the held-out data."""
     checkpoint_every: Size = 500
     """Steps between two checkpoints: the most that a crash can cost."""
     average: Size = 1
     """How many of the last checkpoints the result is the mean of (Vaswani et al. 2017, section
-    6.1)."""
+    6.1); of all, where there are fewer."""
 
 
 class Evaluation(Table):

@@ -171,9 +171,11 @@ class EncoderDecoder(WithEncoder, WithDecoder):
         """Raises ValueError for a source's mask with a row for each source position, which is none
         for cross-attention."""
         full = expand_mask(mask)
+        if mask is None or full is None or full.shape[2] == 1:
+            return
         vectors = target.is_floating_point() and target.dim() == 2
         n_targets = self.decoder.length(target[None] if vectors else target)
-        if mask is not None and full is not None and full.shape[2] not in (1, n_targets):
+        if full.shape[2] != n_targets:
             raise ValueError(
                 f"a source_mask of shape {tuple(mask.shape)} has a row for each of "
                 f"{full.shape[2]} source positions, and cross-attention asks from {n_targets} "

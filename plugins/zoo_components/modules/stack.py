@@ -129,10 +129,10 @@ class Stack(nn.Module):
         attended = None
         if mask is not None:
             attended = check_mask(mask, batch=batch, query=length, key=length)
-        self.check_memory(memory)
+        self.check_memory(memory, batch, shared=cache is not None)
         if memory_mask is not None and memory is not None:
-            rows = batch if cache is None else memory.shape[0]
-            memory_mask = check_mask(memory_mask, batch=rows, query=length, key=memory.shape[-2])
+            rows, n_keys = memory.shape[:2]
+            memory_mask = check_mask(memory_mask, batch=rows, query=length, key=n_keys)
         if global_tokens is not None:
             self.check_global_tokens(global_tokens, batch, length)
         real = self.token_mask(inputs, mask)
@@ -186,8 +186,9 @@ class Stack(nn.Module):
                 found.setdefault(kind, []).append(weights)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
 
-    def check_memory(self, memory: torch.Tensor | None) -> None:
-        """Raises ValueError if there is none to attend to, or one that no layer would look at."""
+    def check_memory(self, memory: torch.Tensor | None, batch: int, *, shared: bool) -> None:
+        """Raises ValueError if there is none to attend to, one that no layer would look at, or one
+        of another shape; rows may be `shared` by several of the batch."""
         if memory is None and self.memory_width is not None:
             raise ValueError(
                 "this decoder attends to a memory: pass `memory`, (batch, memory length, "
@@ -195,6 +196,18 @@ class Stack(nn.Module):
             )
         if memory is not None and self.memory_width is None:
             raise ValueError("this decoder attends to no memory: its spec states no `memory_width`")
+        if memory is None:
+            return
+        shape = tuple(memory.shape)
+        if len(shape) != 3 or shape[2] != self.memory_width:
+            raise ValueError(
+                f"a memory is (batch, memory length, {self.memory_width}), not {shape}"
+            )
+        if shape[0] != batch and not (shared and batch % shape[0] == 0):
+            raise ValueError(
+                f"{batch} target sequences need a memory of as many rows, one from each source; "
+                f"this one has {shape[0]}"
+            )
 
     def check_global_tokens(self, tokens: torch.Tensor, batch: int, length: int) -> None:
         """Refuse what names no tokens, or what no layer would look at.
