@@ -65,9 +65,11 @@ def check_mask(mask: torch.Tensor, *, batch: int, query: int, key: int) -> torch
             query of 1 is broadcast.
 
     Raises:
-        TypeError: it is not boolean.
+        TypeError: it is no tensor, or not boolean.
         ValueError: it has another shape.
     """
+    if not isinstance(mask, torch.Tensor):
+        raise TypeError(f"a mask is a tensor, True = attend, not a {type(mask).__name__}")
     if mask.dtype != torch.bool:
         raise TypeError(f"a mask is boolean, True = attend, not {mask.dtype}; compare with `!= 0`")
     full = expand_mask(mask)
