@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -288,3 +289,23 @@ def test_a_memory_is_given_where_one_is_attended_to() -> None:
             call(ids)
     with pytest.raises(ValueError, match="attends to no memory"):
         zoo.build(spec("decoder"))(ids, memory)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4), (4, 5, 4), (0, 5, 4), (2, 5, 3), (1, 2, 5, 4), (4,)])
+def test_a_memory_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    """One for a whole batch is taken."""
+    attends = zoo.build(spec("decoder", memory_width=4), dtype=torch.float64).eval()
+    ids, memory = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.randn(1, 5, 4, dtype=torch.float64)
+    expected = attends(ids, memory.expand(2, 5, 4))
+    torch.testing.assert_close(attends(ids, memory), expected, rtol=0, atol=1e-12)
+    message = rf"a memory of shape {re.escape(str(shape))} does not fit a batch of 2: it is \("
+    with pytest.raises(ValueError, match=message):
+        attends(ids, torch.randn(shape, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("sources", "targets"), [(3, 2), (2, 4)])
+def test_as_many_sources_as_targets(sources: int, targets: int) -> None:
+    pair = zoo.build(spec("encoder_decoder"))
+    message = rf"a memory of shape \({sources}, 3, 8\) does not fit a batch of {targets}"
+    with pytest.raises(ValueError, match=message):
+        pair(torch.ones(sources, 3).long(), torch.ones(targets, 2).long())

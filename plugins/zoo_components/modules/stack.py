@@ -129,7 +129,7 @@ class Stack(nn.Module):
         attended = None
         if mask is not None:
             attended = check_mask(mask, batch=batch, query=length, key=length)
-        self.check_memory(memory)
+        self.check_memory(memory, batch, shared=cache is not None)
         if memory_mask is not None and memory is not None:
             rows = batch if cache is None else memory.shape[0]
             memory_mask = check_mask(memory_mask, batch=rows, query=length, key=memory.shape[-2])
@@ -186,15 +186,30 @@ class Stack(nn.Module):
                 found.setdefault(kind, []).append(weights)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
 
-    def check_memory(self, memory: torch.Tensor | None) -> None:
-        """Raises ValueError if there is none to attend to, or one that no layer would look at."""
-        if memory is None and self.memory_width is not None:
+    def check_memory(self, memory: torch.Tensor | None, batch: int, *, shared: bool) -> None:
+        """Refuse a memory that does not fit, or is missing; `shared`: several rows of the batch may
+        have one of its rows.
+
+        Raises:
+            ValueError: there is none to attend to, no layer would look at it, or its shape is
+                another.
+        """
+        width = self.memory_width
+        if memory is None and width is None:
+            return
+        if memory is None:
             raise ValueError(
-                "this decoder attends to a memory: pass `memory`, (batch, memory length, "
-                f"{self.memory_width})"
+                f"this decoder attends to a memory: pass `memory`, (batch, memory length, {width})"
             )
-        if memory is not None and self.memory_width is None:
+        if width is None:
             raise ValueError("this decoder attends to no memory: its spec states no `memory_width`")
+        rows = memory.shape[0] if memory.dim() == 3 else 1
+        fits = rows in (1, batch) or (shared and rows > 0 and batch % rows == 0)
+        if memory.dim() not in (2, 3) or memory.shape[-1] != width or not fits:
+            raise ValueError(
+                f"a memory of shape {tuple(memory.shape)} does not fit a batch of {batch}: it is "
+                f"(batch, memory length, {width})"
+            )
 
     def check_global_tokens(self, tokens: torch.Tensor, batch: int, length: int) -> None:
         """Refuse what names no tokens, or what no layer would look at.
