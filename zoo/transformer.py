@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zoo.spec import ModelSpec
     from zoo.weights.load_report import LoadReport
 
@@ -39,6 +41,8 @@ class Transformer(nn.Module):
     """
 
     spec: ModelSpec
+    encode: Callable[..., Any]
+    decode: Callable[..., Any]
     origin: dict[str, Any] | None = None
     load_report: LoadReport | None = None
 
