@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +279,20 @@ def test_a_build_imports_no_compiler() -> None:
     command = [sys.executable, "-c", IMPORTS % SMALL]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
+
+
+def test_the_calls_of_a_model_are_typed(tmp_path: Path) -> None:
+    """The package ships its types, so a checked program has to pass with what the docs show."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\n"
+        "import zoo\n"
+        'model = zoo.load("m", device="cpu")\n'
+        "ids = torch.tensor([[1, 2]])\n"
+        "memory = model.encode(ids, source_mask=None)\n"
+        "print(model(ids, ids), model.decode(ids, memory), model.spec.digest)\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", str(program)]
+    root = Path(zoo.__file__).parents[1]
+    done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -60,7 +60,7 @@ def test_each_target_has_a_source_of_its_own(n_sources: int, n_targets: int) -> 
         model.decode(target, model.encode(source))
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 7), (1, 2, 3, 8)])
+@pytest.mark.parametrize("shape", [(8,), (2, 8), (2, 3, 7), (1, 2, 3, 8)])
 def test_a_memory_of_another_shape(shape: tuple[int, ...]) -> None:
     model = zoo.build({**SPEC, "memory_width": 8})
     with pytest.raises(ValueError, match=r"\(batch, memory length, 8\), not \(.*\)$"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -216,3 +217,22 @@ def test_a_mask_of_numbers_is_refused(dtype: torch.dtype) -> None:
     x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
     with pytest.raises(TypeError, match="a mask is boolean, True = attend"):
         decoder(x, target_mask=torch.ones(BATCH, KEYS, dtype=dtype))
+
+
+@pytest.mark.parametrize("mask", [[[True] * KEYS] * BATCH, np.ones((BATCH, KEYS), dtype=bool)])
+def test_a_mask_that_is_no_tensor_is_refused(mask: Any) -> None:
+    decoder = model(embedding="vectors")
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    with pytest.raises(TypeError, match="a mask is a tensor, True = attend, not a (list|ndarray)"):
+        decoder(x, target_mask=mask)
+
+
+@pytest.mark.parametrize("return_attention", [False, True], ids=["fused", "weights"])
+def test_a_mask_for_other_heads_is_refused(return_attention: bool) -> None:
+    decoder = model(embedding="vectors", memory_width=WIDTH)
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    asked: dict[str, Any] = {"return_attention": return_attention}
+    with pytest.raises(ValueError, match=r"a mask for 3 heads does not fit attention with 2"):
+        decoder(x, x, target_mask=random_mask((BATCH, 3, QUERIES, KEYS)), **asked)
+    with pytest.raises(ValueError, match=r"a mask for 3 heads does not fit attention with 2"):
+        decoder(x, x, memory_mask=random_mask((1, 3, 1, KEYS)), **asked)

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zoo.spec import ModelSpec
     from zoo.weights.load_report import LoadReport
 
@@ -39,6 +41,8 @@ class Transformer(nn.Module):
     """
 
     spec: ModelSpec
+    encode: Callable[..., Any]
+    decode: Callable[..., Any]
     origin: dict[str, Any] | None = None
     load_report: LoadReport | None = None
 
@@ -65,9 +69,11 @@ def check_mask(mask: torch.Tensor, *, batch: int, query: int, key: int) -> torch
             query of 1 is broadcast.
 
     Raises:
-        TypeError: it is not boolean.
+        TypeError: it is no tensor, or not boolean.
         ValueError: it has another shape.
     """
+    if not isinstance(mask, torch.Tensor):
+        raise TypeError(f"a mask is a tensor, True = attend, not a {type(mask).__name__}")
     if mask.dtype != torch.bool:
         raise TypeError(f"a mask is boolean, True = attend, not {mask.dtype}; compare with `!= 0`")
     full = expand_mask(mask)

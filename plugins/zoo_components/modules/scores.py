@@ -56,7 +56,15 @@ def attend(
 
     Returns:
         (..., heads, query, value width), and the weights (..., heads, query, key) or None.
+
+    Raises:
+        ValueError: the mask is for another number of heads.
     """
+    if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, q.shape[-3]):
+        raise ValueError(
+            f"a mask for {mask.shape[-3]} heads does not fit attention with {q.shape[-3]}: it has "
+            "as many, or 1 for all"
+        )
     mask, bias = last_keys(mask, k.shape[-2]), last_keys(bias, k.shape[-2])
     if q.shape[-2] == 1:
         causal = False  # the one query is the last key

@@ -131,8 +131,8 @@ class Stack(nn.Module):
             attended = check_mask(mask, batch=batch, query=length, key=length)
         self.check_memory(memory, batch, shared=cache is not None)
         if memory_mask is not None and memory is not None:
-            rows, n_keys = memory.shape[:2]
-            memory_mask = check_mask(memory_mask, batch=rows, query=length, key=n_keys)
+            rows = batch if cache is None else memory.shape[0]
+            memory_mask = check_mask(memory_mask, batch=rows, query=length, key=memory.shape[-2])
         if global_tokens is not None:
             self.check_global_tokens(global_tokens, batch, length)
         real = self.token_mask(inputs, mask)
@@ -187,26 +187,30 @@ class Stack(nn.Module):
         return x, {kind: tuple(weights) for kind, weights in found.items()}
 
     def check_memory(self, memory: torch.Tensor | None, batch: int, *, shared: bool) -> None:
-        """Raises ValueError if there is none to attend to, one that no layer would look at, or one
-        of another shape; rows may be `shared` by several of the batch."""
-        if memory is None and self.memory_width is not None:
-            raise ValueError(
-                "this decoder attends to a memory: pass `memory`, (batch, memory length, "
-                f"{self.memory_width})"
-            )
-        if memory is not None and self.memory_width is None:
-            raise ValueError("this decoder attends to no memory: its spec states no `memory_width`")
-        if memory is None:
+        """Refuse a memory that does not fit, or is missing; with `shared`, several rows of the
+        batch have one of its rows.
+
+        Raises:
+            ValueError: there is none to attend to, no layer would look at it, or its shape is
+                another.
+        """
+        width = self.memory_width
+        if memory is None and width is None:
             return
-        shape = tuple(memory.shape)
-        if len(shape) != 3 or shape[2] != self.memory_width:
+        if memory is None:
             raise ValueError(
-                f"a memory is (batch, memory length, {self.memory_width}), not {shape}"
+                f"this decoder attends to a memory: pass `memory`, (batch, memory length, {width})"
             )
-        if shape[0] != batch and not (shared and batch % shape[0] == 0):
+        if width is None:
+            raise ValueError("this decoder attends to no memory: its spec states no `memory_width`")
+        shape = tuple(memory.shape)
+        if len(shape) != 3 or shape[2] != width:
+            raise ValueError(f"a memory is (batch, memory length, {width}), not {shape}")
+        rows = shape[0]
+        if rows != batch and not (shared and rows > 0 and batch % rows == 0):
             raise ValueError(
                 f"{batch} target sequences need a memory of as many rows, one from each source; "
-                f"this one has {shape[0]}"
+                f"this one has {rows}"
             )
 
     def check_global_tokens(self, tokens: torch.Tensor, batch: int, length: int) -> None:
