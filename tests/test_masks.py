@@ -223,7 +223,7 @@ def test_a_mask_of_numbers_is_refused(dtype: torch.dtype) -> None:
 def test_a_mask_that_is_no_tensor_is_refused(mask: Any) -> None:
     decoder = model(embedding="vectors")
     x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
-    with pytest.raises(TypeError, match="a mask is a tensor, True = attend, not a (list|ndarray)"):
+    with pytest.raises(TypeError, match=r"a mask is a tensor, True = attend, not a (list|ndarray)"):
         decoder(x, target_mask=mask)
 
 

@@ -13,6 +13,7 @@ import torch
 
 import zoo
 from zoo.cache import Cache
+from zoo.drawing import to_svg
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.showing.children import untold
 from zoo.showing.show import summary_data, summary_text
@@ -217,6 +218,11 @@ class Spread(FeedForward):
 
     def layout(self):
         return Layout({"weight": vector(self.d_ff)})
+
+
+class Spreading(Spread):
+    def layout(self):
+        return Layout({"weight": vector(self.d_ff)}, f"spreading, d_ff {self.d_ff}")
 """
 
 
@@ -233,6 +239,20 @@ def test_components_of_ones_own_are_told_without_a_word_of_theirs(tmp_path: Path
     assert found["decoder.layers.self_attn.pre_norm"] == "shift, by 2.0"
     assert found["decoder.position"] == "spiral, turns 7"
     assert found["decoder.layers.ffn"] == "spread, d_ff 48"
+
+
+def test_the_kind_is_taken_off_a_label_as_a_word(tmp_path: Path) -> None:
+    """It is whatever a registry says, also half of the word by which the component calls itself."""
+    (tmp_path / "own.py").write_text(PLUGINS)
+    path = tmp_path / "registry.toml"
+    path.write_text(
+        'format = 1\n[ffn]\nspread = "own.py:Spreading"\nspreading = "own.py:Spreading"\n'
+    )
+    registry = read_layers([shipped_registry(), path])
+    short, whole = (spec(registry, ffn=kind) for kind in ("spread", "spreading"))
+    assert told(short)["decoder.layers.ffn"] == "spread, spreading, d_ff 48"
+    assert told(whole)["decoder.layers.ffn"] == "spreading, d_ff 48"
+    assert "spreading, d_ff 48" in to_svg(short)
 
 
 # --- the cache ----------------------------------------------------------------------------------

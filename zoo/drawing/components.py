@@ -9,7 +9,7 @@ from types import MappingProxyType
 from zoo.component import GIVEN, Component, Part, fields_of
 from zoo.drawing.figure import Box
 from zoo.layout import LayerList, Layout, Tensor
-from zoo.showing.children import Child, children, distinctive_values, is_absent, untold
+from zoo.showing.children import Child, beside_kind, children, distinctive_values, is_absent, untold
 from zoo.slots import Embedding, Init, Plugin, slot_of
 
 Keys = Mapping[str, Sequence[str]]
@@ -51,7 +51,7 @@ def _inner(child: Child, without: tuple[str, ...], keys: Keys) -> Iterator[Box]:
 
 def _said(child: Child, keys: Keys) -> str:
     """What the layout of a component says beside its kind, and the values of the keys to show."""
-    said = child.component.layout().label.removeprefix(kind_of(child.component)).strip(" ,")
+    said = beside_kind(child.component.layout().label, kind_of(child.component))
     values = {key: getattr(child.component, key) for key in keys.get(child.path, ())}
     more = [
         f"{key} {value if isinstance(value, str) else json.dumps(value)}"

@@ -57,6 +57,11 @@ def distinctive_values(component: Component) -> dict[str, Any]:
     return found
 
 
+def beside_kind(label: str, kind: str) -> str:
+    """What the label of a layout says, without the kind if that is its first word."""
+    return re.sub(rf"^{re.escape(kind)}\b[ ,]*", "", label)
+
+
 def untold(values: Mapping[str, Any], text: str) -> dict[str, Any]:
     """The values that do not stand in a text: neither with their names nor as a word. A word of the
     text tells one value; of booleans, the name tells what is true."""

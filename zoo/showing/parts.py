@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from zoo.component import Component, LayerRules, fields_of
 from zoo.layout import LayerList, Layout
-from zoo.showing.children import Child, children, distinctive_values, is_absent, untold
+from zoo.showing.children import Child, beside_kind, children, distinctive_values, is_absent, untold
 from zoo.slots import Plugin
 
 MOST_VALUES = 8
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     def told(self) -> str:
         """What it is: its kind, what its layout says, and the values that this leaves open."""
         kind = self.kind or ""
-        said = self.layout.label.removeprefix(kind).strip(" ,")
+        said = beside_kind(self.layout.label, kind)
         left = untold(self.values, said)
         return ", ".join(filter(None, [kind, said, values_text(left)]))
 
