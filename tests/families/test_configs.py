@@ -53,6 +53,11 @@ def tiny(name: str, **published: Any) -> Case:
     return replace(all_cases()[name], published=published)
 
 
+def with_config(name: str, **config: Any) -> Case:
+    """A case of which the configuration states these too, so that it has other tensors."""
+    return replace(all_cases()[name], config={**all_cases()[name].config, **config})
+
+
 def inside(name: str, key: str, **stated: Any) -> Case:
     """A case of which a table of the configuration states these."""
     return tiny(name, **{key: {**make_config(all_cases()[name]).to_dict()[key], **stated}})
@@ -101,6 +106,10 @@ READ = {
     ),
     "a share of the pairs": llama(rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5}),
     "a share of the pairs, outside": llama(rope_parameters=PROPORTIONAL, partial_rotary_factor=0.5),
+    "a share of the pairs, which knows no original length": llama(
+        rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5},
+        original_max_position_embeddings=16,
+    ),
     "a share of the pairs, clockwise": tiny(
         "nanochat", rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5}
     ),
@@ -111,6 +120,12 @@ READ = {
     "a head that is said to be untied, and is scaled": tiny("umt5", tie_word_embeddings=False),
     "half of a window": tiny("modernbert", sliding_window=2, local_attention=8),
     "half of a window, of a decoder": tiny("modernbert-decoder", sliding_window=2),
+    "a window of no layer": gemma3(layer_types=["full_attention"] * 3),
+    "a window of no layer, of an encoder": tiny("modernbert", layer_types=["full_attention"] * 4),
+    "a window of no layer, of a pair": inside(
+        "t5gemma", "encoder", layer_types=["full_attention"] * 2
+    ),
+    "biases of the attention": with_config("beam", attention_bias=True),
     "both directions": llama(is_causal=False),
     "both directions, by windows": case(
         "mistral", "MistralForCausalLM", {"sliding_window": 4}, is_causal=False
@@ -165,6 +180,10 @@ REFUSED = {
     "two spellings that say different things": (
         replace(BART, published={"num_attention_heads": 2, "encoder_attention_heads": 4}),
         "`num_attention_heads` is 2 and `encoder_attention_heads` is 4; they mean the same",
+    ),
+    "layers of a type that is not known": (
+        tiny("qwen2", layer_types=["chunked_attention"] * 2),
+        "there is no 'chunked_attention'",
     ),
     "no layers": (
         llama(num_hidden_layers=0),

@@ -143,14 +143,14 @@ def _settings(scaling: Mapping[str, Any], config: Config, *, by_layers: bool) ->
         "max_position_embeddings": longest,
         "original_max_position_embeddings": original or longest,
     }
-    factor = scaling.get("factor")
-    if factor is None and original and longest:
-        factor = settings["factor"] = longest / original
-    if scaling.get("attention_factor") is None and factor is not None:
-        scales = [scaling.get(name) for name in ("mscale", "mscale_all_dim")]
-        if all(scales):
-            over, under = (magnitude(factor, scale) for scale in scales)
-            settings["attention_factor"] = over / under
+    extension = scaling.get("factor")
+    if extension is None and original and longest:
+        extension = longest / original
+    settings["extension"] = extension
+    scales = [scaling.get(name) for name in ("mscale", "mscale_all_dim")]
+    if scaling.get("attention_factor") is None and extension is not None and all(scales):
+        over, under = (magnitude(extension, scale) for scale in scales)
+        settings["attention_factor"] = over / under
     return {
         name: float(value) if type(value) is int and not name.endswith("_embeddings") else value
         for name, value in settings.items()
