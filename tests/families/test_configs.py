@@ -120,6 +120,9 @@ READ = {
     "a head that is said to be untied, and is scaled": tiny("umt5", tie_word_embeddings=False),
     "half of a window": tiny("modernbert", sliding_window=2, local_attention=8),
     "half of a window, of a decoder": tiny("modernbert-decoder", sliding_window=2),
+    "no class": llama(architectures=[]),
+    "no class, of an encoder": tiny("bert", architectures=[]),
+    "no class, of a pair": replace(BART, published={"architectures": []}),
     "a window of no layer": gemma3(layer_types=["full_attention"] * 3),
     "a window of no layer, of an encoder": tiny("modernbert", layer_types=["full_attention"] * 4),
     "a window of no layer, of a pair": inside(
