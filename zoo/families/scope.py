@@ -21,8 +21,8 @@ _MAX_RANGE = 100_000
 class Scope(Mapping[str, Any]):
     """The names that expressions read: a family's named values, then the configuration's keys.
 
-    `config` is the configuration itself, `architecture` the class by which the checkpoint was saved,
-    or "". Named values are evaluated when they are first read.
+    `config` is the configuration itself, `architecture` the class by which the checkpoint was
+    saved, or "". Named values are evaluated when they are first read.
     """
 
     def __init__(
