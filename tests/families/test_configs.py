@@ -14,7 +14,6 @@ from families.checkpoints import make_config, make_model, save
 from families.conformance import Report, compare_outputs, make_truth, registry
 from zoo.errors import ZooError
 from zoo.families import import_folder
-from zoo.families.importing import plan_import
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
 LLAMA3 = {**YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -123,6 +122,8 @@ READ = {
     "no class": llama(architectures=[]),
     "no class, of an encoder": tiny("bert", architectures=[]),
     "no class, of a pair": replace(BART, published={"architectures": []}),
+    "a class of before transformers 4": tiny("t5", architectures=["T5WithLMHeadModel"]),
+    "terms in one text": tiny("deberta-v2", pos_att_type="p2c|c2p"),
     "a window of no layer": gemma3(layer_types=["full_attention"] * 3),
     "a window of no layer, of an encoder": tiny("modernbert", layer_types=["full_attention"] * 4),
     "a window of no layer, of a pair": inside(
@@ -187,6 +188,10 @@ REFUSED = {
     "layers of a type that is not known": (
         tiny("qwen2", layer_types=["chunked_attention"] * 2),
         "there is no 'chunked_attention'",
+    ),
+    "rotary positions of another width than the heads": (
+        gpt_neox(head_dim=8),
+        "does not fit",
     ),
     "no layers": (
         llama(num_hidden_layers=0),
@@ -267,6 +272,6 @@ REFUSED = {
 @pytest.mark.parametrize(("case", "message"), REFUSED.values(), ids=REFUSED)
 def test_refused(case: Case, message: str, tmp_path: Path) -> None:
     """What no family reads, and what transformers reads otherwise than the words say."""
-    save(make_model(case), case, tmp_path)
+    save(make_model(case), case, tmp_path / "original")
     with pytest.raises(ZooError, match=message):
-        plan_import(tmp_path, registry=registry())
+        import_folder(tmp_path / "original", tmp_path / "imported", registry=registry())
