@@ -22,6 +22,8 @@ LONG = {
     "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
 }
 OLD_LONG = {"type": "longrope", "original_max_position_embeddings": 6, **LONG}
+PHI = {**OLD_LONG, "rope_type": "longrope", "short_mscale": 1.2, "long_mscale": 1.2}
+STRETCHED = {"type": "dynamic", "factor": 1.0, "alpha": 1000.0, "mscale": 1.0, "beta_fast": 32}
 OLDER: Mapping[str, Any] = {"rope_parameters": None, "rope_theta": 500.0}
 BY_LAYERS = {"num_hidden_layers": 3, "sliding_window": 4, "query_pre_attn_scalar": 20}
 
@@ -123,6 +125,9 @@ READ = {
     "no class, of an encoder": tiny("bert", architectures=[]),
     "no class, of a pair": replace(BART, published={"architectures": []}),
     "a class of before transformers 4": tiny("t5", architectures=["T5WithLMHeadModel"]),
+    "a base that is stretched": tiny("hunyuan_v1_dense", **OLDER, rope_scaling=STRETCHED),
+    "a length that nothing ends at": tiny("codegen", n_ctx=16),
+    "a table that says more": llama(**OLDER, rope_scaling={**YARN, "finetuned": True}),
     "terms in one text": tiny("deberta-v2", pos_att_type="p2c|c2p"),
     "a window of no layer": gemma3(layer_types=["full_attention"] * 3),
     "a window of no layer, of an encoder": tiny("modernbert", layer_types=["full_attention"] * 4),
@@ -221,6 +226,14 @@ REFUSED = {
     "a share that is no number": (
         tiny("phi", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": "0.5"}),
         "'0.5' is no number",
+    ),
+    "a setting that nothing reads": (
+        llama(**OLDER, rope_scaling={**YARN, "alpha": 1000.0}),
+        "`alpha`, of the settings of rotary positions, is 1000.0, and nothing reads it",
+    ),
+    "short factors for long texts": (
+        tiny("phimoe", rope_parameters={**PHI, "rope_theta": 500.0}, input_jitter_noise=0.01),
+        "transformers takes the short factors for long texts too",
     ),
     "a padding that takes a position away": (
         tiny("xglm", pad_token_id=2),
