@@ -83,6 +83,9 @@ READ = {
         original_max_position_embeddings=4,
         max_position_embeddings=7,
     ),
+    "the original length outside, of temperatures too": tiny(
+        "ministral3", original_max_position_embeddings=6
+    ),
     "the original length outside goes first": phi3(**OLDER, rope_scaling=OLD_LONG),
     "a share where all is rotated": llama(partial_rotary_factor=0.5),
     "a share in the table where all is rotated": llama(
@@ -234,6 +237,10 @@ REFUSED = {
     "short factors for long texts": (
         tiny("phimoe", rope_parameters={**PHI, "rope_theta": 500.0}, input_jitter_noise=0.01),
         "transformers takes the short factors for long texts too",
+    ),
+    "settings of single layers": (
+        tiny("mistral", per_layer_config={"0": {"sliding_window": 2}}),
+        "`per_layer_config` is .*, and nothing reads it",
     ),
     "a padding that takes a position away": (
         tiny("xglm", pad_token_id=2),
