@@ -132,6 +132,9 @@ READ = {
     "a length that nothing ends at": tiny("codegen", n_ctx=16),
     "a table that says more": llama(**OLDER, rope_scaling={**YARN, "finetuned": True}),
     "terms in one text": tiny("deberta-v2", pos_att_type="p2c|c2p"),
+    "sinusoids that count what is no padding": with_config(
+        "trocr", use_learned_position_embeddings=False
+    ),
     "a window of no layer": gemma3(layer_types=["full_attention"] * 3),
     "a window of no layer, of an encoder": tiny("modernbert", layer_types=["full_attention"] * 4),
     "a window of no layer, of a pair": inside(
