@@ -111,7 +111,7 @@ def test_class_that_a_checkpoint_is_saved_by(toy: Path) -> None:
     change(
         toy,
         'head = { kind = "linear", tied = "= tie_word_embeddings" }',
-        "head = \"= 'none' if get('architectures', [''])[0] == 'ToyModel' else 'linear'\"",
+        "head = \"= 'none' if architecture == 'ToyModel' else 'linear'\"",
     )
     assert lint(read_family(toy), load_registry()).forms > 1
     change(toy, 'zoo = "head.out.{w}" }', 'zoo = "head.out.{w}", when = "false" }')

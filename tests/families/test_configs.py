@@ -14,7 +14,6 @@ from families.checkpoints import make_config, make_model, save
 from families.conformance import Report, compare_outputs, make_truth, registry
 from zoo.errors import ZooError
 from zoo.families import import_folder
-from zoo.families.importing import plan_import
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
 LLAMA3 = {**YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -23,6 +22,8 @@ LONG = {
     "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
 }
 OLD_LONG = {"type": "longrope", "original_max_position_embeddings": 6, **LONG}
+PHI = {**OLD_LONG, "rope_type": "longrope", "short_mscale": 1.2, "long_mscale": 1.2}
+STRETCHED = {"type": "dynamic", "factor": 1.0, "alpha": 1000.0, "mscale": 1.0, "beta_fast": 32}
 OLDER: Mapping[str, Any] = {"rope_parameters": None, "rope_theta": 500.0}
 BY_LAYERS = {"num_hidden_layers": 3, "sliding_window": 4, "query_pre_attn_scalar": 20}
 
@@ -53,6 +54,11 @@ def tiny(name: str, **published: Any) -> Case:
     return replace(all_cases()[name], published=published)
 
 
+def with_config(name: str, **config: Any) -> Case:
+    """A case of which the configuration states these too, so that it has other tensors."""
+    return replace(all_cases()[name], config={**all_cases()[name].config, **config})
+
+
 def inside(name: str, key: str, **stated: Any) -> Case:
     """A case of which a table of the configuration states these."""
     return tiny(name, **{key: {**make_config(all_cases()[name]).to_dict()[key], **stated}})
@@ -76,6 +82,9 @@ READ = {
         rope_scaling={"type": "dynamic", "factor": 4.0},
         original_max_position_embeddings=4,
         max_position_embeddings=7,
+    ),
+    "the original length outside, of temperatures too": tiny(
+        "ministral3", original_max_position_embeddings=6
     ),
     "the original length outside goes first": phi3(**OLDER, rope_scaling=OLD_LONG),
     "a share where all is rotated": llama(partial_rotary_factor=0.5),
@@ -101,6 +110,10 @@ READ = {
     ),
     "a share of the pairs": llama(rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5}),
     "a share of the pairs, outside": llama(rope_parameters=PROPORTIONAL, partial_rotary_factor=0.5),
+    "a share of the pairs, which knows no original length": llama(
+        rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5},
+        original_max_position_embeddings=16,
+    ),
     "a share of the pairs, clockwise": tiny(
         "nanochat", rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5}
     ),
@@ -111,6 +124,23 @@ READ = {
     "a head that is said to be untied, and is scaled": tiny("umt5", tie_word_embeddings=False),
     "half of a window": tiny("modernbert", sliding_window=2, local_attention=8),
     "half of a window, of a decoder": tiny("modernbert-decoder", sliding_window=2),
+    "no class": llama(architectures=[]),
+    "no class, of an encoder": tiny("bert", architectures=[]),
+    "no class, of a pair": replace(BART, published={"architectures": []}),
+    "a class of before transformers 4": tiny("t5", architectures=["T5WithLMHeadModel"]),
+    "a base that is stretched": tiny("hunyuan_v1_dense", **OLDER, rope_scaling=STRETCHED),
+    "a length that nothing ends at": tiny("codegen", n_ctx=16),
+    "a table that says more": llama(**OLDER, rope_scaling={**YARN, "finetuned": True}),
+    "terms in one text": tiny("deberta-v2", pos_att_type="p2c|c2p"),
+    "sinusoids that count what is no padding": with_config(
+        "trocr", use_learned_position_embeddings=False
+    ),
+    "a window of no layer": gemma3(layer_types=["full_attention"] * 3),
+    "a window of no layer, of an encoder": tiny("modernbert", layer_types=["full_attention"] * 4),
+    "a window of no layer, of a pair": inside(
+        "t5gemma", "encoder", layer_types=["full_attention"] * 2
+    ),
+    "biases of the attention": with_config("beam", attention_bias=True),
     "both directions": llama(is_causal=False),
     "both directions, by windows": case(
         "mistral", "MistralForCausalLM", {"sliding_window": 4}, is_causal=False
@@ -166,6 +196,14 @@ REFUSED = {
         replace(BART, published={"num_attention_heads": 2, "encoder_attention_heads": 4}),
         "`num_attention_heads` is 2 and `encoder_attention_heads` is 4; they mean the same",
     ),
+    "layers of a type that is not known": (
+        tiny("qwen2", layer_types=["chunked_attention"] * 2),
+        "there is no 'chunked_attention'",
+    ),
+    "rotary positions of another width than the heads": (
+        gpt_neox(head_dim=8),
+        "does not fit",
+    ),
     "no layers": (
         llama(num_hidden_layers=0),
         "`decoder` has no layers",
@@ -194,6 +232,18 @@ REFUSED = {
     "a share that is no number": (
         tiny("phi", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": "0.5"}),
         "'0.5' is no number",
+    ),
+    "a setting that nothing reads": (
+        llama(**OLDER, rope_scaling={**YARN, "alpha": 1000.0}),
+        "`alpha`, of the settings of rotary positions, is 1000.0, and nothing reads it",
+    ),
+    "short factors for long texts": (
+        tiny("phimoe", rope_parameters={**PHI, "rope_theta": 500.0}, input_jitter_noise=0.01),
+        "transformers takes the short factors for long texts too",
+    ),
+    "settings of single layers": (
+        tiny("mistral", per_layer_config={"0": {"sliding_window": 2}}),
+        "`per_layer_config` is .*, and nothing reads it",
     ),
     "a padding that takes a position away": (
         tiny("xglm", pad_token_id=2),
@@ -245,6 +295,6 @@ REFUSED = {
 @pytest.mark.parametrize(("case", "message"), REFUSED.values(), ids=REFUSED)
 def test_refused(case: Case, message: str, tmp_path: Path) -> None:
     """What no family reads, and what transformers reads otherwise than the words say."""
-    save(make_model(case), case, tmp_path)
+    save(make_model(case), case, tmp_path / "original")
     with pytest.raises(ZooError, match=message):
-        plan_import(tmp_path, registry=registry())
+        import_folder(tmp_path / "original", tmp_path / "imported", registry=registry())

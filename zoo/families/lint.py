@@ -29,7 +29,7 @@ from zoo.registry import Registry
 from zoo.spec import ModelSpec
 
 _PRESENT = re.compile(r"present\(\s*'(.*?)'")
-_CLASS = re.compile(r"\barchitectures?\b")
+_CLASS = re.compile(r"\barchitecture\b")
 _WORD = re.compile(r"'(\w+)'")
 
 
@@ -100,8 +100,7 @@ def _classes(family: Family) -> list[str]:
     """By which classes a checkpoint may have been saved: every word that expressions compare the
     class with, and one that they know nothing of."""
     asked = [text for text in _expressions(family) if _CLASS.search(text)]
-    words = {word for text in asked for word in _WORD.findall(text)} - {"architectures"}
-    return ["", *sorted(words)]
+    return ["", *sorted({word for text in asked for word in _WORD.findall(text)})]
 
 
 def _forms(family: Family) -> list[frozenset[str]]:

@@ -21,7 +21,8 @@ _MAX_RANGE = 100_000
 class Scope(Mapping[str, Any]):
     """The names that expressions read: a family's named values, then the configuration's keys.
 
-    `config` is the configuration itself. Named values are evaluated when they are first read.
+    `config` is the configuration itself, `architecture` the class by which the checkpoint was
+    saved, or "". Named values are evaluated when they are first read.
     """
 
     def __init__(
@@ -33,7 +34,9 @@ class Scope(Mapping[str, Any]):
             (p for p in family.prefixes if not p or any(key.startswith(p) for key in keys)), ""
         )
         self._keys = keys
-        self._known: dict[str, Any] = {"config": config}
+        classes = config.get("architectures")
+        architecture = classes[0] if isinstance(classes, list) and classes else ""
+        self._known: dict[str, Any] = {"config": config, "architecture": architecture}
         self._open: list[str] = []
         self.functions = self._functions(vocabulary)
 

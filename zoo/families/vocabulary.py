@@ -8,7 +8,8 @@ The core knows no component by name. That `gelu_new` is the activation `gelu_tan
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ from zoo.families.config import Config
 from zoo.families.expression import ExpressionError
 
 FILE_NAME = "vocabulary.toml"
+_SETTINGS = (
+    *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor"),
+    *("original_max_position_embeddings", "mscale", "mscale_all_dim"),
+)
+"""The settings of rotary positions that are read here."""
 
 
 class RopeKind(BaseModel):
@@ -73,6 +79,7 @@ class Vocabulary(BaseModel):
         fraction: float | None = None,
         interleaved: bool = False,
         default: Mapping[str, Any] | None = None,
+        reads: Collection[str] = (),
     ) -> dict[str, Any] | None:
         """The table of rotary positions that a configuration describes.
 
@@ -88,6 +95,7 @@ class Vocabulary(BaseModel):
             interleaved: whether pairs are neighbours.
             default: what stands for `rope_parameters` where the configuration has neither these
                 nor `rope_scaling`.
+            reads: settings that the family itself reads.
 
         Returns:
             The table, or none if the configuration says that these layers have no rotation.
@@ -103,6 +111,12 @@ class Vocabulary(BaseModel):
         tables: list[dict[str, Any]] = []
         for scaling in [table for table in (stated, older) if table] or [default or {}]:
             table = self._scaled(scaling, config, by_layers=by_layers)
+            if unread := scaling.keys() - self._settings - self.inert - set(reads):
+                key = min(unread)
+                raise ExpressionError(
+                    f"`{key}`, of the settings of rotary positions, is {scaling[key]!r}, "
+                    "and nothing reads it"
+                )
             base = scaling.get("rope_theta") or config.get("rope_theta") or theta
             table["base"] = float(number(base or config.get("default_theta") or 10000.0))
             share = 1.0 if fraction is None else scaling.get("partial_rotary_factor", fraction)
@@ -116,6 +130,12 @@ class Vocabulary(BaseModel):
                 "`rope_parameters` and `rope_scaling` describe different positions; keep one"
             )
         return tables[0]
+
+    @cached_property
+    def _settings(self) -> frozenset[str]:
+        """The settings of rotary positions that are read, by one kind or another."""
+        by_kinds = (kind.fields.values() for kind in self.rope.values())
+        return frozenset(_SETTINGS).union(*by_kinds)
 
     def _scaled(self, scaling: Any, config: Config, *, by_layers: bool) -> dict[str, Any]:
         """The kind of rotary positions that a table of settings names, and its own fields."""
@@ -143,14 +163,14 @@ def _settings(scaling: Mapping[str, Any], config: Config, *, by_layers: bool) ->
         "max_position_embeddings": longest,
         "original_max_position_embeddings": original or longest,
     }
-    factor = scaling.get("factor")
-    if factor is None and original and longest:
-        factor = settings["factor"] = longest / original
-    if scaling.get("attention_factor") is None and factor is not None:
-        scales = [scaling.get(name) for name in ("mscale", "mscale_all_dim")]
-        if all(scales):
-            over, under = (magnitude(factor, scale) for scale in scales)
-            settings["attention_factor"] = over / under
+    extension = scaling.get("factor")
+    if extension is None and original and longest:
+        extension = longest / original
+    settings["extension"] = extension
+    scales = [scaling.get(name) for name in ("mscale", "mscale_all_dim")]
+    if scaling.get("attention_factor") is None and extension is not None and all(scales):
+        over, under = (magnitude(extension, scale) for scale in scales)
+        settings["attention_factor"] = over / under
     return {
         name: float(value) if type(value) is int and not name.endswith("_embeddings") else value
         for name, value in settings.items()
