@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -13,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 import zoo
 
+T = TypeVar("T")
 Shape = dict[str, int]
 """The names of the dimensions of a mesh, with their sizes."""
 
@@ -125,21 +128,45 @@ def tied(path: Path, shape: Shape) -> list[list[str]]:
     return sorted(group for group in names.values() if len(group) > 1)
 
 
-def refused(shape: Shape, paths: list[Path], options: dict[str, Any]) -> str:
-    """What a load is refused with; each process has a path of its own."""
+def refused(shape: Shape, paths: Sequence[Path], *options: dict[str, Any]) -> str:
+    """What a load is refused with; of several paths or options, each process has its own."""
     mesh = mesh_of(shape)
-    path = paths[min(torch.distributed.get_rank(), len(paths) - 1)]
     try:
-        zoo.load(path, mesh=mesh, **options)
-    except zoo.ZooError as error:
+        zoo.load(own(paths), mesh=mesh, **own(options))
+    except (zoo.ZooError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
+
+
+def own(items: Sequence[T]) -> T:
+    """That of this process; the last one if there are more processes."""
+    return items[min(torch.distributed.get_rank(), len(items) - 1)]
+
+
+def refused_in(folders: list[Path], shape: Shape, path: Path) -> str:
+    """The same; each process works in a folder of its own."""
+    before = Path.cwd()
+    os.chdir(own(folders))
+    try:
+        return refused(shape, [path], {})
+    finally:
+        os.chdir(before)
 
 
 def refused_unnamed(path: Path) -> str:
     """The same of a mesh without names."""
     try:
         zoo.load(path, mesh=init_device_mesh("cpu", (2,)))
+    except zoo.ZooError as error:
+        return str(error)
+    return "nothing"
+
+
+def refused_elsewhere(path: Path) -> str:
+    """The same of a mesh that has the first process alone."""
+    mesh = DeviceMesh("cpu", [0], mesh_dim_names=("tp",))
+    try:
+        zoo.load(path, mesh=mesh)
     except zoo.ZooError as error:
         return str(error)
     return "nothing"

@@ -309,6 +309,19 @@ def test_what_one_process_cannot_load_none_does(two: Ranks, tmp_path: Path) -> N
     other = saved(tmp_path / "other", TRANSLATOR)
     for message in two(tasks.refused, FSDP, [path, other], {}):
         assert "do not all have the same weights" in message
+    for one, another in (
+        ({"verify": True}, {"verify": False}),
+        ({"only": "decoder.*"}, {}),
+        ({"dtype": torch.float32}, {}),
+    ):
+        for message in two(tasks.refused, FSDP, [path], one, another):
+            assert "do not all have the same weights and arguments" in message
+    one, other = two(tasks.refused, FSDP, [path], {}, {"dtype": torch.int64})
+    assert other.startswith("TypeError")
+    assert one.startswith(f"ZooError: error: another process has failed: {other[:30]}")
+    (path / "registry.toml").write_text("wrong")
+    for message in two(tasks.refused_in, [tmp_path, path], FSDP, path):
+        assert "registry.toml:1:6: error: not TOML" in message
     assert two(tasks.refused, FSDP, [path], {}) == ["nothing"] * 2
 
 
@@ -324,6 +337,7 @@ def test_meshes_that_mean_nothing(two: Ranks, tmp_path: Path) -> None:
     assert "`tp`" in told({"tpp": 2})
     assert "two names for the same" in told({"dp": 2, "fsdp": 1})
     assert "have no names" in two(tasks.refused_unnamed, path)[0]
+    assert two(tasks.refused_elsewhere, path) == ["nothing", "error: this process is not in the mesh"]
     assert "compute on cpu, not on meta" in told(FSDP, device="meta")
     assert "read as bytes" in told(FSDP, read="mmap")
     assert "no tensor has a name like" in told(FSDP, only="nothing")

@@ -96,10 +96,10 @@ def load(
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the plugins at hand.
     """
-    registry = load_registry() if registry is None else registry
     patterns = [only] if isinstance(only, str) else only
     together, device = _processes(mesh, device)
     with together as same:
+        registry = load_registry() if registry is None else registry
         found = find_weights(path_or_name, registry)
         where = Place(str(found.path))
         lock = _checked_lock(found.path.parent)
