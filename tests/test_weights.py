@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -546,6 +547,11 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     refused(tmp_path, "there is no such weights file")
     (tmp_path / "folder.safetensors").mkdir()
     refused(tmp_path / "folder.safetensors", "there is no such weights file")
+    refused(tmp_path / "a\0b.safetensors", "there is no such weights file")
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(zoo.WeightsError) as caught:
+        zoo.load(tmp_path / "pipe.safetensors")
+    assert "did you mean" not in str(caught.value)  # that very pipe
     with pytest.raises(zoo.WeightsError, match="did you mean `vaswani-base`"):
         zoo.load("vaswani-bass")
 
