@@ -86,6 +86,20 @@ def generated(path: Path, shape: Shape | None) -> list[list[int]]:
     return [list(one.ids) for one in zoo.generate(model, prompts, max_new_tokens=6, **start)]
 
 
+def learns_after(path: Path, shape: Shape, first: str) -> bool:
+    """Whether there are gradients after the first call was made in inference mode."""
+    model = zoo.load(path, mesh=mesh_of(shape))
+    inputs = inputs_of(model)
+    if first == "generate":
+        start = {"start": 1} if hasattr(model, "encode") else {}
+        zoo.generate(model, [5, 6], max_new_tokens=2, **start)
+    else:
+        with torch.inference_mode():
+            model(*inputs)
+    model(*inputs).sum().backward()
+    return all(parameter.grad is not None for parameter in model.parameters())
+
+
 def arranged(path: Path, shape: Shape) -> list[int]:
     """The ids that a model continues with after `arrange_weights`, which takes all for large."""
     model = zoo.load(path, mesh=mesh_of(shape))

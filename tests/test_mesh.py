@@ -213,6 +213,14 @@ def test_the_same_text(
     assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
 
 
+@pytest.mark.parametrize("first", ["generate", "forward"])
+@pytest.mark.parametrize("spec", [DECODER, TRANSLATOR], ids=["decoder", "translator"])
+def test_a_model_learns_after_it_was_used_in_inference_mode(
+    two: Ranks, tmp_path: Path, spec: dict[str, Any], first: str
+) -> None:
+    assert two(tasks.learns_after, saved(tmp_path, spec), FSDP, first) == [True] * 2
+
+
 @MESHES
 def test_shares_are_left_as_they_are_by_arranging(
     two: Ranks, tmp_path: Path, mesh: dict[str, int]
