@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 import zoo
+from zoo.weights.reader import Weights
 
 T = TypeVar("T")
 Shape = dict[str, int]
@@ -62,6 +63,12 @@ def compare(path: Path, shape: Shape) -> dict[str, float]:
     return found
 
 
+def compare_uncut_head(path: Path, shape: Shape) -> dict[str, float]:
+    """`compare` where the map to the vocabulary says nothing of how it is cut."""
+    with patch("zoo_components.head.BY_VOCABULARY", None):
+        return compare(path, shape)
+
+
 def gap(a: torch.Tensor, b: torch.Tensor) -> float:
     assert a.shape == b.shape
     assert a.dtype == b.dtype
@@ -84,6 +91,22 @@ def generated(path: Path, shape: Shape | None) -> list[list[int]]:
     start = {"start": 1} if hasattr(model, "encode") else {}
     prompts = [[5, 6, 7, 8], [9, 3]]
     return [list(one.ids) for one in zoo.generate(model, prompts, max_new_tokens=6, **start)]
+
+
+def fetched(path: Path, shape: Shape) -> list[int]:
+    """Of how many layers a process has all weights, while each layer computes."""
+    model = zoo.load(path, mesh=mesh_of(shape))
+    layers = model.decoder.layers
+    found: list[int] = []
+
+    def look(*_: object) -> None:
+        weights = [layer.ffn.up_proj.weight for layer in layers]
+        found.append(sum(not isinstance(weight, DTensor) for weight in weights))
+
+    for layer in layers:
+        layer.ffn.register_forward_hook(look)
+    model(*inputs_of(model))
+    return found
 
 
 def learns_after(path: Path, shape: Shape, first: str) -> bool:
@@ -126,8 +149,10 @@ def values(path: Path, shape: Shape, options: dict[str, Any]) -> dict[str, torch
 
 
 def built(spec: str, shape: Shape, seed: int) -> dict[str, torch.Tensor]:
-    """All tensors of a built model, put together again."""
-    model = zoo.build(spec, mesh=mesh_of(shape), seed=seed)
+    """All tensors of a built model, put together again; the bytes of the shares were told of."""
+    told: list[int] = []
+    model = zoo.build(spec, mesh=mesh_of(shape), seed=seed, on_bytes=told.append)
+    assert sum(told) == n_bytes(model)
     return {name: whole(tensor.detach()).clone() for name, tensor in model.state_dict().items()}
 
 
@@ -174,6 +199,18 @@ def refused_unnamed(path: Path) -> str:
     except zoo.ZooError as error:
         return str(error)
     return "nothing"
+
+
+def refused_meanwhile(path: Path, shape: Shape) -> str:
+    """The same of a file that is written to while it is read."""
+    read_part = Weights.read_part
+
+    def read(weights: Weights, *where: Any) -> None:
+        read_part(weights, *where)
+        os.utime(weights.files[0].place.file)
+
+    with patch.object(Weights, "read_part", read):
+        return refused(shape, [path], {"verify": False})
 
 
 def refused_elsewhere(path: Path) -> str:
