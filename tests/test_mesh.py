@@ -359,7 +359,10 @@ def test_meshes_that_mean_nothing(two: Ranks, tmp_path: Path) -> None:
     assert "`tp`" in told({"tpp": 2})
     assert "two names for the same" in told({"dp": 2, "fsdp": 1})
     assert "have no names" in two(tasks.refused_unnamed, path)[0]
-    assert two(tasks.refused_elsewhere, path) == ["nothing", "error: this process is not in the mesh"]
+    assert two(tasks.refused_elsewhere, path) == [
+        "nothing",
+        "error: this process is not in the mesh",
+    ]
     assert "compute on cpu, not on meta" in told(FSDP, device="meta")
     assert "read as bytes" in told(FSDP, read="mmap")
     assert "no tensor has a name like" in told(FSDP, only="nothing")

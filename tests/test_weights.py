@@ -475,10 +475,16 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "transposed": (lambda d, t: put(d, t, TABLE, t[TABLE].T), "is [8, 11]; the spec says [11, 8]"),
     "integers": (lambda d, t: put(d, t, NORM, torch.ones(8).long()), "is I64, not BF16 or F16"),
     "floats": (lambda d, t: put(d, t, COUNTER, torch.tensor(0.0)), "is F32, not I64"),
-    "dtype": (lambda d, t: put(d, t, COUNTER, torch.tensor(0).int()), "'I32' is not known"),
+    "dtype": (
+        lambda d, t: put(d, t, COUNTER, torch.tensor(0).int()),
+        "the dtype `I32` is not known",
+    ),
     "unrecorded": (lambda d, t: t.update(more=torch.ones(1)), "`more` is not in the file's own"),
     "recorded": (lambda d, t: t.pop(NORM), "the tensor `encoder.norm.weight` is missing"),
-    "record": (lambda d, t: d["tensors"][NORM].update(shape=[4, 2]), "its record says F32 [4, 2]"),
+    "record": (
+        lambda d, t: d["tensors"][NORM].update(shape=[4, 2]),
+        "its record says `F32 [4, 2]`",
+    ),
     "digest": (lambda d, t: d["tensors"][NORM].update(sha256="0" * 64), f"the bytes of `{NORM}`"),
     "no digest": (lambda d, t: d["tensors"][NORM].update(sha256="0"), "no SHA-256"),
     "fraction": (lambda d, t: d["tensors"][NORM].update(shape=[8.0]), "list of integers"),
@@ -496,7 +502,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "other ties": (lambda d, t: d["ties"].update({ALIASES[0]: NORM}), "the tied tensors"),
     "deeper": (deeper, "encoder.layers.1.ffn.up_proj.weight`; it is missing"),
     "wider": (lambda d, t: d["spec"].update(source_vocab=12), "source_vocab"),
-    "format": (lambda d, t: d.update(format=2), "format 2 is not known"),
+    "format": (lambda d, t: d.update(format=2), "the format `2` is not known"),
     "spec format": (lambda d, t: d["spec"].update(format=99), "format"),
     "no builder": (lambda d, t: d["spec"].pop("builder"), "builder"),
     "unknown kind": (lambda d, t: d["spec"].update(builder="nothing"), "unknown builder `nothing`"),
@@ -515,6 +521,27 @@ def test_a_file_that_is_not_what_it_says(edit: Edit, message: str, tiny: Path) -
     zoo.load(tiny)
     rewritten(tiny, edit)
     refused(tiny, message)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d, t: d["tensors"][NORM].update(dtype=HOSTILE),
+        lambda d, t: d.update(format=HOSTILE),
+        lambda d, t: put(d, t, HOSTILE, t[NORM]),
+        lambda d, t: t.update({HOSTILE: t[NORM]}),
+        lambda d, t: d["tensors"].update({HOSTILE: d["tensors"][NORM]}),
+        lambda d, t: put(d, t, HOSTILE, t[NORM]) or d["tensors"][HOSTILE].update(shape=[4, 2]),
+    ],
+)
+def test_what_a_hostile_file_says_does_not_flood_a_terminal(edit: Edit, tiny: Path) -> None:
+    rewritten(tiny, edit)
+    told = str(refused(tiny, "xxx..."))
+    assert len(told) < 1000
+    assert "\x1b" not in told
+
+
+HOSTILE = "\x1b[2J" + "x" * 10_000
 
 
 def test_all_that_is_wrong_is_told_at_once(tiny: Path) -> None:

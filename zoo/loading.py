@@ -180,11 +180,13 @@ def _check_against_spec(header: Header, spec: ModelSpec, where: Place) -> None:
     problems: list[Problem] = []
     for name in sorted(described.keys() | records.keys()):
         if name not in records:
-            problems.append(Problem(f"the spec needs a tensor `{name}`; it is missing", where))
+            problems.append(
+                Problem(f"the spec needs a tensor {quoted(name)}; it is missing", where)
+            )
         elif name not in described:
-            problems.append(Problem(f"the spec has no place for the tensor `{name}`", where))
+            problems.append(Problem(f"the spec has no place for the tensor {quoted(name)}", where))
         elif message := _mismatch(described[name], records[name]):
-            problems.append(Problem(f"the tensor `{name}` {message}", where))
+            problems.append(Problem(f"the tensor {quoted(name)} {message}", where))
     if dict(spec.ties) != header.ties:
         problems.append(Problem("the tied tensors of the file are not those of its spec", where))
     if problems:
