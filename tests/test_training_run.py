@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -97,7 +98,7 @@ def test_a_resumed_run_has_the_same_weights(toy: Toy, digest: str) -> None:
 def test_each_epoch_has_another_order_and_each_step_another_dropout(
     toy: Toy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And what is logged is the mean loss of a token since the last time."""
+    """And each process; and what is logged is the mean loss of a token since the last time."""
     seen: list[Row] = []
     seeds: set[int] = set()
     losses: list[tuple[float, int]] = []
@@ -108,6 +109,9 @@ def test_each_epoch_has_another_order_and_each_step_another_dropout(
         total = update(self, batch, step)
         seeds.add(torch.initial_seed())
         losses.append((float(total), sum(len(row.target) - 1 for row in batch)))
+        with patch.object(type(self.learner.accelerator), "process_index", 1):
+            self.seed(step)
+        seeds.add(torch.initial_seed())
         return total
 
     monkeypatch.setattr(Loop, "update", noted)
@@ -116,7 +120,8 @@ def test_each_epoch_has_another_order_and_each_step_another_dropout(
     first, second = seen[:n_rows], seen[n_rows : 2 * n_rows]
     assert sorted(first) == sorted(second)
     assert first != second
-    assert len(seeds) == len(losses) == 12
+    assert len(losses) == 12
+    assert len(seeds) == 2 * 12
     for record in json.loads((tmp_path / "out" / "metrics.json").read_text())["history"]:
         totals, counts = zip(*losses[record["step"] - 2 : record["step"]], strict=True)
         assert record["loss"] == pytest.approx(sum(totals) / sum(counts))
