@@ -19,6 +19,7 @@ from zoo.provenance.lock import Lock, check_locked
 from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, TORCH_DTYPES
+from zoo.sharding.parts import local
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -248,7 +249,7 @@ def _report(
             stored=record.dtype,
             dtype=_name_of(tensors[name].dtype),
             shape=record.shape,
-            share=_share(tensors[name]),
+            share=tuple(local(tensors[name]).shape),
             sha256=record.sha256,
             checked=verified and name in loaded,
         )
@@ -263,10 +264,3 @@ def _report(
         plugins=header.plugins,
         tensors=tuple(rows),
     )
-
-
-def _share(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape of what this process has of a tensor; of a DTensor, which a load without a mesh
-    does not import, its local part."""
-    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return tuple(local.shape)

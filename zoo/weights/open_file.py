@@ -48,11 +48,8 @@ class OpenFile:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             file = stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
             return cls(file, place, _state(file))
-        except (
-            FileNotFoundError,
-            NotADirectoryError,
-            ValueError,
-        ):  # the last: the path holds a NUL
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            # A ValueError is of a path that holds a NUL.
             raise _no_such(path, place) from None
         except OSError as error:
             raise cannot_read(error, place) from None
