@@ -628,6 +628,10 @@ CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "tied inside": (swap_ties, "`decoder.norm.weight` is tied to decoder.norm.bias"),
     "meta": (lambda m: m.to("meta"), "on the meta device"),
     "half precision": (lambda m: m.to(torch.float8_e4m3fn), "float8_e4m3fn"),
+    "sparse": (
+        lambda m: setattr(m.encoder.norm, "weight", nn.Parameter(torch.ones(8).to_sparse())),
+        "torch.float32 (torch.sparse_coo), which is not stored",
+    ),
     "no spec": (lambda m: delattr(m, "spec"), "knows the spec"),
 }
 
