@@ -51,7 +51,7 @@ os.unlink({target!r})
 IMPORT = """
 import shutil, time
 from pathlib import Path
-from zoo.families import import_folder
+from zoo import import_folder
 
 start = time.perf_counter()
 import_folder(Path({source!r}), Path({target!r}))

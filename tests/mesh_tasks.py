@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -12,7 +14,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 import zoo
+from zoo.weights.reader import Weights
 
+T = TypeVar("T")
 Shape = dict[str, int]
 """The names of the dimensions of a mesh, with their sizes."""
 
@@ -59,6 +63,12 @@ def compare(path: Path, shape: Shape) -> dict[str, float]:
     return found
 
 
+def compare_uncut_head(path: Path, shape: Shape) -> dict[str, float]:
+    """`compare` where the map to the vocabulary says nothing of how it is cut."""
+    with patch("zoo_components.head.BY_VOCABULARY", None):
+        return compare(path, shape)
+
+
 def gap(a: torch.Tensor, b: torch.Tensor) -> float:
     assert a.shape == b.shape
     assert a.dtype == b.dtype
@@ -81,6 +91,36 @@ def generated(path: Path, shape: Shape | None) -> list[list[int]]:
     start = {"start": 1} if hasattr(model, "encode") else {}
     prompts = [[5, 6, 7, 8], [9, 3]]
     return [list(one.ids) for one in zoo.generate(model, prompts, max_new_tokens=6, **start)]
+
+
+def fetched(path: Path, shape: Shape) -> list[int]:
+    """Of how many layers a process has all weights, while each layer computes."""
+    model = zoo.load(path, mesh=mesh_of(shape))
+    layers = model.decoder.layers
+    found: list[int] = []
+
+    def look(*_: object) -> None:
+        weights = [layer.ffn.up_proj.weight for layer in layers]
+        found.append(sum(not isinstance(weight, DTensor) for weight in weights))
+
+    for layer in layers:
+        layer.ffn.register_forward_hook(look)
+    model(*inputs_of(model))
+    return found
+
+
+def learns_after(path: Path, shape: Shape, first: str) -> bool:
+    """Whether there are gradients after the first call was made in inference mode."""
+    model = zoo.load(path, mesh=mesh_of(shape))
+    inputs = inputs_of(model)
+    if first == "generate":
+        start = {"start": 1} if hasattr(model, "encode") else {}
+        zoo.generate(model, [5, 6], max_new_tokens=2, **start)
+    else:
+        with torch.inference_mode():
+            model(*inputs)
+    model(*inputs).sum().backward()
+    return all(parameter.grad is not None for parameter in model.parameters())
 
 
 def arranged(path: Path, shape: Shape) -> list[int]:
@@ -109,8 +149,10 @@ def values(path: Path, shape: Shape, options: dict[str, Any]) -> dict[str, torch
 
 
 def built(spec: str, shape: Shape, seed: int) -> dict[str, torch.Tensor]:
-    """All tensors of a built model, put together again."""
-    model = zoo.build(spec, mesh=mesh_of(shape), seed=seed)
+    """All tensors of a built model, put together again; the bytes of the shares were told of."""
+    told: list[int] = []
+    model = zoo.build(spec, mesh=mesh_of(shape), seed=seed, on_bytes=told.append)
+    assert sum(told) == n_bytes(model)
     return {name: whole(tensor.detach()).clone() for name, tensor in model.state_dict().items()}
 
 
@@ -125,21 +167,57 @@ def tied(path: Path, shape: Shape) -> list[list[str]]:
     return sorted(group for group in names.values() if len(group) > 1)
 
 
-def refused(shape: Shape, paths: list[Path], options: dict[str, Any]) -> str:
-    """What a load is refused with; each process has a path of its own."""
+def refused(shape: Shape, paths: Sequence[Path], *options: dict[str, Any]) -> str:
+    """What a load is refused with; of several paths or options, each process has its own."""
     mesh = mesh_of(shape)
-    path = paths[min(torch.distributed.get_rank(), len(paths) - 1)]
     try:
-        zoo.load(path, mesh=mesh, **options)
-    except zoo.ZooError as error:
+        zoo.load(own(paths), mesh=mesh, **own(options))
+    except (zoo.ZooError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
+
+
+def own(items: Sequence[T]) -> T:
+    """That of this process; the last one if there are more processes."""
+    return items[min(torch.distributed.get_rank(), len(items) - 1)]
+
+
+def refused_in(folders: list[Path], shape: Shape, path: Path) -> str:
+    """The same; each process works in a folder of its own."""
+    before = Path.cwd()
+    os.chdir(own(folders))
+    try:
+        return refused(shape, [path], {})
+    finally:
+        os.chdir(before)
 
 
 def refused_unnamed(path: Path) -> str:
     """The same of a mesh without names."""
     try:
         zoo.load(path, mesh=init_device_mesh("cpu", (2,)))
+    except zoo.ZooError as error:
+        return str(error)
+    return "nothing"
+
+
+def refused_meanwhile(path: Path, shape: Shape) -> str:
+    """The same of a file that is written to while it is read."""
+    read_part = Weights.read_part
+
+    def read(weights: Weights, *where: Any) -> None:
+        read_part(weights, *where)
+        os.utime(weights.files[0].place.file)
+
+    with patch.object(Weights, "read_part", read):
+        return refused(shape, [path], {"verify": False})
+
+
+def refused_elsewhere(path: Path) -> str:
+    """The same of a mesh that has the first process alone."""
+    mesh = DeviceMesh("cpu", [0], mesh_dim_names=("tp",))
+    try:
+        zoo.load(path, mesh=mesh)
     except zoo.ZooError as error:
         return str(error)
     return "nothing"

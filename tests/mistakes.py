@@ -390,6 +390,15 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "a negative one": (
+        spec("max_length = «-9007199254740993»"),
+        [
+            (
+                "the integer is beyond 9,007,199,254,740,991, the largest that every JSON reader "
+                "keeps",
+            )
+        ],
+    ),
     "a string without quotes": (
         spec("ffn = «m»lp"),
         [("not TOML: invalid value", 'help: text is quoted: `"mlp"`')],

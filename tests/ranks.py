@@ -41,8 +41,9 @@ def ranks(n_processes: int, folder: Path) -> Iterator[Ranks]:
         context.Process(target=_work, args=(rank, n_processes, folder / "rendezvous", theirs))
         for rank, (_, theirs) in enumerate(pairs)
     ]
-    for process in processes:
+    for process, (_, theirs) in zip(processes, pairs, strict=True):
         process.start()
+        theirs.close()  # so that nobody waits for a process that has died
     try:
         yield Ranks([ours for ours, _ in pairs])
     finally:

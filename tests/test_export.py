@@ -12,8 +12,8 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
 import zoo
+from zoo import export_folder, import_folder
 from zoo.cli import run
-from zoo.families import export_folder, import_folder
 
 Origin = dict[str, Any]
 

@@ -31,7 +31,8 @@ from transformers import (
 )
 
 import zoo
-from zoo.families import export_folder, import_folder, tensor_writer
+from zoo import export_folder, import_folder
+from zoo.families import tensor_writer
 
 LLAMA: dict[str, Any] = {
     "vocab_size": 19,
@@ -148,7 +149,7 @@ def test_a_whole_file_goes_before_an_index(source: Path) -> None:
 PEAK = """
 import os, sys
 from pathlib import Path
-from zoo.families import import_folder
+from zoo import import_folder
 
 os.cpu_count = lambda: 16  # with more cores, more tensors are under way
 

@@ -15,6 +15,7 @@ from ranks import Ranks, ranks
 from small_specs import EXAMPLES, TINY, small
 
 import zoo
+from zoo.weights.reader import open_weights
 
 DECODER: dict[str, Any] = {
     "format": 1,
@@ -85,6 +86,12 @@ def test_the_same_logits_and_gradients(
         assert max(difference.values()) < 1e-10
     for difference in two(tasks.compare, saved(tmp_path, spec, torch.float32), mesh):
         assert max(difference["logits"], difference["plain"]) < 1e-5
+
+
+def test_a_table_tied_to_what_is_whole_is_whole(two: Ranks, tmp_path: Path) -> None:
+    path = saved(tmp_path, DECODER)
+    for difference in two(tasks.compare_uncut_head, path, TP):
+        assert max(difference.values()) < 1e-10
 
 
 def architectures() -> list[Any]:
@@ -213,6 +220,19 @@ def test_the_same_text(
     assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
 
 
+def test_weights_are_fetched_layer_by_layer(two: Ranks, tmp_path: Path) -> None:
+    path = saved(tmp_path, DECODER | {"n_layers": 3})
+    assert two(tasks.fetched, path, FSDP) == [[1, 1, 1]] * 2
+
+
+@pytest.mark.parametrize("first", ["generate", "forward"])
+@pytest.mark.parametrize("spec", [DECODER, TRANSLATOR], ids=["decoder", "translator"])
+def test_a_model_learns_after_it_was_used_in_inference_mode(
+    two: Ranks, tmp_path: Path, spec: dict[str, Any], first: str
+) -> None:
+    assert two(tasks.learns_after, saved(tmp_path, spec), FSDP, first) == [True] * 2
+
+
 @MESHES
 def test_shares_are_left_as_they_are_by_arranging(
     two: Ranks, tmp_path: Path, mesh: dict[str, int]
@@ -309,6 +329,21 @@ def test_what_one_process_cannot_load_none_does(two: Ranks, tmp_path: Path) -> N
     other = saved(tmp_path / "other", TRANSLATOR)
     for message in two(tasks.refused, FSDP, [path, other], {}):
         assert "do not all have the same weights" in message
+    for one, another in (
+        ({"verify": True}, {"verify": False}),
+        ({"only": "decoder.*"}, {}),
+        ({"dtype": torch.float32}, {}),
+    ):
+        for message in two(tasks.refused, FSDP, [path], one, another):
+            assert "do not all have the same weights and arguments" in message
+    one, other = two(tasks.refused, FSDP, [path], {}, {"dtype": torch.int64})
+    assert other.startswith("TypeError")
+    assert one.startswith(f"ZooError: error: another process has failed: {other[:30]}")
+    (path / "registry.toml").write_text("wrong")
+    for message in two(tasks.refused_in, [tmp_path, path], FSDP, path):
+        assert "registry.toml:1:6: error: not TOML" in message
+    for message in two(tasks.refused_meanwhile, path, FSDP):
+        assert "it was written to while it was read" in message
     assert two(tasks.refused, FSDP, [path], {}) == ["nothing"] * 2
 
 
@@ -324,6 +359,10 @@ def test_meshes_that_mean_nothing(two: Ranks, tmp_path: Path) -> None:
     assert "`tp`" in told({"tpp": 2})
     assert "two names for the same" in told({"dp": 2, "fsdp": 1})
     assert "have no names" in two(tasks.refused_unnamed, path)[0]
+    assert two(tasks.refused_elsewhere, path) == [
+        "nothing",
+        "error: this process is not in the mesh",
+    ]
     assert "compute on cpu, not on meta" in told(FSDP, device="meta")
     assert "read as bytes" in told(FSDP, read="mmap")
     assert "no tensor has a name like" in told(FSDP, only="nothing")
@@ -373,6 +412,20 @@ def test_without_a_mesh_nothing_of_it_is_imported(tmp_path: Path) -> None:
         "sys.exit('torch.distributed.tensor' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.drill
+def test_four_processes_hash_every_tensor(tmp_path: Path) -> None:
+    path = saved(tmp_path, DECODER)
+    with open_weights(path) as weights:
+        starts = {name: start for name, (_, start) in weights.spans.items()}
+    raw = bytearray((path / "model.safetensors").read_bytes())
+    for start in starts.values():
+        raw[start] ^= 1
+    (path / "model.safetensors").write_bytes(raw)
+    with ranks(4, tmp_path) as four:
+        told = "".join(four(tasks.refused, {"fsdp": 2, "tp": 2}, [path], {}))
+    assert [name for name in starts if f"the bytes of `{name}`" not in told] == []
 
 
 @pytest.mark.drill

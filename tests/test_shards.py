@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -149,6 +150,22 @@ def test_a_missing_shard(sharded: Path) -> None:
     gone.unlink()
     with pytest.raises(zoo.WeightsError, match=f"{gone.name}: error: there is no such weights"):
         zoo.load(sharded)
+
+
+def test_the_shard_that_cannot_be_opened_is_told(sharded: Path) -> None:
+    loop = shards(sharded)[2]
+    loop.unlink()
+    loop.symlink_to(loop.name)
+    with pytest.raises(zoo.WeightsError, match=f"{loop.name}: error: cannot be read: Too many"):
+        zoo.load(sharded)
+
+
+def test_an_index_that_is_no_file_is_none(sharded: Path) -> None:
+    """Nobody waits for who would write into a pipe."""
+    (sharded / INDEX).unlink()
+    os.mkfifo(sharded / INDEX)
+    zoo.save(zoo.build(TINY, seed=4), sharded)
+    assert same(zoo.load(sharded), zoo.build(TINY, seed=4))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -474,10 +475,16 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "transposed": (lambda d, t: put(d, t, TABLE, t[TABLE].T), "is [8, 11]; the spec says [11, 8]"),
     "integers": (lambda d, t: put(d, t, NORM, torch.ones(8).long()), "is I64, not BF16 or F16"),
     "floats": (lambda d, t: put(d, t, COUNTER, torch.tensor(0.0)), "is F32, not I64"),
-    "dtype": (lambda d, t: put(d, t, COUNTER, torch.tensor(0).int()), "'I32' is not known"),
+    "dtype": (
+        lambda d, t: put(d, t, COUNTER, torch.tensor(0).int()),
+        "the dtype `I32` is not known",
+    ),
     "unrecorded": (lambda d, t: t.update(more=torch.ones(1)), "`more` is not in the file's own"),
     "recorded": (lambda d, t: t.pop(NORM), "the tensor `encoder.norm.weight` is missing"),
-    "record": (lambda d, t: d["tensors"][NORM].update(shape=[4, 2]), "its record says F32 [4, 2]"),
+    "record": (
+        lambda d, t: d["tensors"][NORM].update(shape=[4, 2]),
+        "its record says `F32 [4, 2]`",
+    ),
     "digest": (lambda d, t: d["tensors"][NORM].update(sha256="0" * 64), f"the bytes of `{NORM}`"),
     "no digest": (lambda d, t: d["tensors"][NORM].update(sha256="0"), "no SHA-256"),
     "fraction": (lambda d, t: d["tensors"][NORM].update(shape=[8.0]), "list of integers"),
@@ -495,7 +502,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "other ties": (lambda d, t: d["ties"].update({ALIASES[0]: NORM}), "the tied tensors"),
     "deeper": (deeper, "encoder.layers.1.ffn.up_proj.weight`; it is missing"),
     "wider": (lambda d, t: d["spec"].update(source_vocab=12), "source_vocab"),
-    "format": (lambda d, t: d.update(format=2), "format 2 is not known"),
+    "format": (lambda d, t: d.update(format=2), "the format `2` is not known"),
     "spec format": (lambda d, t: d["spec"].update(format=99), "format"),
     "no builder": (lambda d, t: d["spec"].pop("builder"), "builder"),
     "unknown kind": (lambda d, t: d["spec"].update(builder="nothing"), "unknown builder `nothing`"),
@@ -514,6 +521,27 @@ def test_a_file_that_is_not_what_it_says(edit: Edit, message: str, tiny: Path) -
     zoo.load(tiny)
     rewritten(tiny, edit)
     refused(tiny, message)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d, t: d["tensors"][NORM].update(dtype=HOSTILE),
+        lambda d, t: d.update(format=HOSTILE),
+        lambda d, t: put(d, t, HOSTILE, t[NORM]),
+        lambda d, t: t.update({HOSTILE: t[NORM]}),
+        lambda d, t: d["tensors"].update({HOSTILE: d["tensors"][NORM]}),
+        lambda d, t: put(d, t, HOSTILE, t[NORM]) or d["tensors"][HOSTILE].update(shape=[4, 2]),
+    ],
+)
+def test_what_a_hostile_file_says_does_not_flood_a_terminal(edit: Edit, tiny: Path) -> None:
+    rewritten(tiny, edit)
+    told = str(refused(tiny, "xxx..."))
+    assert len(told) < 1000
+    assert "\x1b" not in told
+
+
+HOSTILE = "\x1b[2J" + "x" * 10_000
 
 
 def test_all_that_is_wrong_is_told_at_once(tiny: Path) -> None:
@@ -546,6 +574,11 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     refused(tmp_path, "there is no such weights file")
     (tmp_path / "folder.safetensors").mkdir()
     refused(tmp_path / "folder.safetensors", "there is no such weights file")
+    refused(tmp_path / "a\0b.safetensors", "there is no such weights file")
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(zoo.WeightsError) as caught:
+        zoo.load(tmp_path / "pipe.safetensors")
+    assert "did you mean" not in str(caught.value)  # that very pipe
     with pytest.raises(zoo.WeightsError, match="did you mean `vaswani-base`"):
         zoo.load("vaswani-bass")
 
@@ -595,6 +628,10 @@ CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "tied inside": (swap_ties, "`decoder.norm.weight` is tied to decoder.norm.bias"),
     "meta": (lambda m: m.to("meta"), "on the meta device"),
     "half precision": (lambda m: m.to(torch.float8_e4m3fn), "float8_e4m3fn"),
+    "sparse": (
+        lambda m: setattr(m.encoder.norm, "weight", nn.Parameter(torch.ones(8).to_sparse())),
+        "torch.float32 (torch.sparse_coo), which is not stored",
+    ),
     "no spec": (lambda m: delattr(m, "spec"), "knows the spec"),
 }
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         WeightsError,
         ZooError,
     )
+    from zoo.families.exporting import export_folder
+    from zoo.families.importing import import_folder
     from zoo.generation import (
         Beam,
         Generated,
@@ -66,7 +68,9 @@ __all__ = [
     "attention_backend",
     "auxiliary_loss",
     "build",
+    "export_folder",
     "generate",
+    "import_folder",
     "list_components",
     "list_models",
     "load",
@@ -84,6 +88,8 @@ _HOMES = {
     "attention_backend": "backends",
     "auxiliary_loss": "auxiliary",
     "build": "building",
+    "export_folder": "families.exporting",
+    "import_folder": "families.importing",
     "list_components": "showing.listing",
     "list_models": "showing.listing",
     "load": "loading",

@@ -60,7 +60,8 @@ def near(path: Path) -> str:
         return inside(path)
     if not os.path.isdir(path.parent):
         return f"there is no folder {quoted(path.parent, 200)}"
-    others = {other.name: other for other in path.parent.glob("*.safetensors")}
+    beside = filter(os.path.isfile, path.parent.glob("*.safetensors"))
+    others = {other.name: other for other in beside}
     if other := nearest(path.name, others):
         return f"did you mean {quoted(others[other], 200)}?"
     return inside(path.parent)

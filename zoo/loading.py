@@ -19,6 +19,7 @@ from zoo.provenance.lock import Lock, check_locked
 from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
 from zoo.saving import DTYPES, TORCH_DTYPES
+from zoo.sharding.parts import local
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -96,10 +97,10 @@ def load(
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the plugins at hand.
     """
-    registry = load_registry() if registry is None else registry
     patterns = [only] if isinstance(only, str) else only
     together, device = _processes(mesh, device)
     with together as same:
+        registry = load_registry() if registry is None else registry
         found = find_weights(path_or_name, registry)
         where = Place(str(found.path))
         lock = _checked_lock(found.path.parent)
@@ -180,11 +181,13 @@ def _check_against_spec(header: Header, spec: ModelSpec, where: Place) -> None:
     problems: list[Problem] = []
     for name in sorted(described.keys() | records.keys()):
         if name not in records:
-            problems.append(Problem(f"the spec needs a tensor `{name}`; it is missing", where))
+            problems.append(
+                Problem(f"the spec needs a tensor {quoted(name)}; it is missing", where)
+            )
         elif name not in described:
-            problems.append(Problem(f"the spec has no place for the tensor `{name}`", where))
+            problems.append(Problem(f"the spec has no place for the tensor {quoted(name)}", where))
         elif message := _mismatch(described[name], records[name]):
-            problems.append(Problem(f"the tensor `{name}` {message}", where))
+            problems.append(Problem(f"the tensor {quoted(name)} {message}", where))
     if dict(spec.ties) != header.ties:
         problems.append(Problem("the tied tensors of the file are not those of its spec", where))
     if problems:
@@ -253,7 +256,7 @@ def _report(
             stored=record.dtype,
             dtype=_name_of(tensors[name].dtype),
             shape=record.shape,
-            share=_share(tensors[name]),
+            share=tuple(local(tensors[name]).shape),
             sha256=record.sha256,
             checked=verified and name in loaded,
         )
@@ -268,10 +271,3 @@ def _report(
         plugins=header.plugins,
         tensors=tuple(rows),
     )
-
-
-def _share(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape of what this process has of a tensor; of a DTensor, which a load without a mesh
-    does not import, its local part."""
-    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return tuple(local.shape)

@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 import zoo
-from zoo.families import import_folder
+from zoo import import_folder
 from zoo.transformer import Transformer
 
 Pair = tuple[nn.Module, Transformer]

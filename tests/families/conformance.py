@@ -19,7 +19,7 @@ from families.cases import Case
 from families.checkpoints import load, make_model, save, without_defaults, write_config
 from families.inputs import Inputs, make_inputs
 from families.outputs import Outputs, our_outputs, taken, their_outputs
-from zoo.families import export_folder, import_folder
+from zoo import export_folder, import_folder
 from zoo.families.importing import Import, plan_import
 
 TOLERANCE = 1e-5

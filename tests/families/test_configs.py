@@ -12,8 +12,8 @@ import pytest
 from families.cases import Case, all_cases
 from families.checkpoints import make_config, make_model, save
 from families.conformance import Report, compare_outputs, make_truth, registry
+from zoo import import_folder
 from zoo.errors import ZooError
-from zoo.families import import_folder
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
 LLAMA3 = {**YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}

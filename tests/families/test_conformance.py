@@ -20,7 +20,7 @@ from families.conformance import (
     registry,
 )
 from families.inputs import LENGTH, SHORT
-from zoo.families import export_folder, import_folder
+from zoo import export_folder, import_folder
 from zoo.families.importing import plan_import
 
 COMPUTED = {

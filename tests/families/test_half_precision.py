@@ -16,7 +16,7 @@ from families.checkpoints import make_model, save
 from families.conformance import registry
 from families.inputs import make_inputs
 from families.outputs import our_outputs, taken, their_outputs
-from zoo.families import import_folder
+from zoo import import_folder
 
 
 def theirs(

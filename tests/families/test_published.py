@@ -15,8 +15,8 @@ from families.checkpoints import load, make_model, save
 from families.conformance import Truth, check, registry, run
 from families.inputs import make_inputs
 from families.outputs import taken
+from zoo import import_folder
 from zoo.errors import WeightsError
-from zoo.families import import_folder
 
 ESM = all_cases()["esm"]
 BEFORE = "esm.encoder.layer.{}.attention.self.rotary_embeddings.inv_freq"

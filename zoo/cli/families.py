@@ -66,7 +66,7 @@ def export(layers: Layers, model: str, to: str, output: Path) -> None:
     It is the kind of folder that NAME was imported from.
     """
     registry = layers()
-    from zoo.families import export_folder
+    from zoo.families.exporting import export_folder
 
     gc.enable()
     export_folder(model, output, registry=registry)

@@ -16,7 +16,7 @@ from typing import Any, cast
 from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
 from zoo.families.config import read_json
 from zoo.weights.file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
-from zoo.weights.open_file import OpenFile, cannot_read
+from zoo.weights.open_file import OpenFile
 
 FILE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -181,8 +181,5 @@ class Reader:
     def _file(self, tensor: Stored) -> OpenFile:
         with self._opening:
             if tensor.path not in self._files:
-                try:
-                    self._files[tensor.path] = OpenFile.open(tensor.path, self._stack)
-                except OSError as error:
-                    raise cannot_read(error, Place(str(tensor.path))) from None
+                self._files[tensor.path] = OpenFile.open(tensor.path, self._stack)
             return self._files[tensor.path]

@@ -4,6 +4,7 @@
 shares; `cutting.py` is tensor parallelism) → `shares.py` (which elements those are), which are then
 read (`reading.py`) or made (`filling.py`). `together.py` lets processes fail together.
 
-`parts.py` is for the modules of components. It alone is imported where there is no mesh, since
-torch's distributed tensors take longer to import than a small model to load.
+`parts.py` is for the modules of components, and says what a process has of a tensor. It alone is
+imported where there is no mesh, since torch's distributed tensors take longer to import than a
+small model to load.
 """

@@ -10,7 +10,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from zoo.fill import Runs
 from zoo.sharding.model import shard
-from zoo.sharding.shares import local_of, runs_of
+from zoo.sharding.parts import local
+from zoo.sharding.shares import runs_of
 from zoo.transformer import Transformer
 from zoo.weights.held_tensors import stored
 
@@ -37,7 +38,7 @@ def initial_shares(
 
 def fill_shares(shares: Mapping[str, torch.Tensor], fill: Fill) -> None:
     """Give shares of some of the spec's tensors, by name, the values that those start from."""
-    parts = {name: local_of(share) for name, share in shares.items()}
+    parts = {name: local(share) for name, share in shares.items()}
     # Values are made on the CPU.
     made = {name: part if part.is_cpu else part.to("cpu") for name, part in parts.items()}
     fill(made, runs={name: list(runs_of(share)) for name, share in shares.items()})

@@ -42,11 +42,16 @@ def shard(model: Transformer, mesh: DeviceMesh) -> None:
             if hasattr(model, method):
                 register_fsdp_forward_method(model, method)
                 setattr(model, method, _outside_inference_mode(getattr(model, method)))
+        # FSDP2's hooks run around `forward`, and Python looks for `__call__` in the class alone.
+        sharded = type(model)
+        called = {"__call__": _outside_inference_mode(sharded.__call__)}
+        model.__class__ = type(sharded.__name__, (sharded,), called)
 
 
 def _outside_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method as `zoo.generate` may call it: FSDP2 keeps the tensors that it fetches into, and
-    those made in inference mode are of no use outside, nor in part to itself."""
+    """The method as it may be called in inference mode, as `zoo.generate` does: FSDP2 keeps the
+    tensors that it fetches into, and those made in that mode are of no use outside, nor in part to
+    itself."""
 
     @wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -44,11 +44,12 @@ def all_parts(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor
     return parts.redistribute(placements=[Replicate()]).to_local()
 
 
-def local(parameter: torch.Tensor) -> torch.Tensor:
-    """The elements of a parameter that this process has, as a plain tensor."""
-    if getattr(parameter, "device_mesh", None) is None:
-        return parameter
-    plain: torch.Tensor = parameter.to_local()  # type: ignore[attr-defined]
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor that this process has, as a plain tensor."""
+    # Told by an attribute of DTensors, since their class is not imported where there is no mesh.
+    if getattr(tensor, "device_mesh", None) is None:
+        return tensor
+    plain: torch.Tensor = tensor.to_local()  # type: ignore[attr-defined]
     return plain
 
 

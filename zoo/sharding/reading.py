@@ -15,7 +15,8 @@ from zoo.saving import TORCH_DTYPES, bytes_of
 from zoo.sharding.filling import fill_shares
 from zoo.sharding.mesh import place_in
 from zoo.sharding.model import shard
-from zoo.sharding.shares import Run, local_of, runs_of
+from zoo.sharding.parts import local
+from zoo.sharding.shares import Run, runs_of
 from zoo.transformer import Transformer
 from zoo.weights.file import changed_tensors
 from zoo.weights.held_tensors import stored
@@ -69,10 +70,10 @@ def load_shares(
 
 
 def _read(weights: Weights, name: str, tensor: torch.Tensor) -> None:
-    local = local_of(tensor).view(-1)
+    share = local(tensor).view(-1)
     stored = TORCH_DTYPES[weights.header.records[name].dtype]
     room = STEP // stored.itemsize
-    staged = torch.empty(min(room, local.numel()), dtype=stored)
+    staged = torch.empty(min(room, share.numel()), dtype=stored)
     raw = bytes_of(staged)
     done = 0
     for batch in _batches(runs_of(tensor), room):
@@ -81,7 +82,7 @@ def _read(weights: Weights, name: str, tensor: torch.Tensor) -> None:
             part = raw[end * stored.itemsize : (end + length) * stored.itemsize]
             weights.read_part(name, part, start * stored.itemsize)
             end += length
-        local[done : done + end].copy_(staged[:end])
+        share[done : done + end].copy_(staged[:end])
         done += end
 
 

@@ -18,11 +18,6 @@ class Run(NamedTuple):
     length: int
 
 
-def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What this process has of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def runs_of(tensor: torch.Tensor) -> Iterator[Run]:
     """The elements of the whole tensor that this process has, in the order in which it has them."""
     whole = tuple(tensor.shape)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from zoo.auxiliary import auxiliary_loss
 from zoo.errors import Problem, TrainingError
+from zoo.sharding.parts import local
 from zoo.training.batches import Row, batches, part
 from zoo.training.learner import Learner
 from zoo.training.objective import collate, n_labels, summed_loss, without_labels
@@ -172,10 +172,8 @@ class Loop:
     @torch.no_grad()
     def check_weights(self, step: int) -> None:
         """Raises `TrainingError` if a weight is no number, so that no checkpoint keeps it."""
-        shards = (
-            p.to_local() if isinstance(p, DTensor) else p for p in self.learner.model.parameters()
-        )
-        if self.sum_of(sum(float(not shard.isfinite().all()) for shard in shards)):
+        shares = map(local, self.learner.model.parameters())
+        if self.sum_of(sum(float(not share.isfinite().all()) for share in shares)):
             raise self.diverged(f"some weights are no longer numbers at step {step:,}")
 
     def diverged(self, message: str) -> TrainingError:

@@ -19,7 +19,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, Problem, WeightsError, quoted
 
 KEY = "zoo"
 FORMAT = 1
@@ -227,7 +227,8 @@ def parse_metadata(text: object, place: Place) -> Header:
                 )
             )
         if data["format"] != FORMAT:
-            raise ValueError(f"format {data['format']!r} is not known")
+            message = f"the format {quoted(data['format'])} is not known: this zoo reads {FORMAT}"
+            raise WeightsError(Problem(message, place, "a newer zoo may have written the file"))
         header = Header(
             spec=_object(data["spec"]),
             provenance=_object(data["provenance"]),
@@ -262,7 +263,7 @@ def no_safetensors(place: Place) -> WeightsError:
 def changed_tensors(names: Iterable[str], place: Place) -> WeightsError:
     """The error for tensors whose bytes do not have the SHA-256 of their records."""
     first, *others = (
-        Problem(f"the bytes of `{name}` are not those that were saved", place)
+        Problem(f"the bytes of {quoted(name)} are not those that were saved", place)
         for name in sorted(names)
     )
     return WeightsError([first._replace(help=MENDING), *others])
@@ -288,7 +289,7 @@ def _record(value: Any) -> Record:
     dtype, sha256 = value["dtype"], value["sha256"]
     shape: tuple[Any, ...] = tuple(value["shape"])
     if dtype not in ITEM_BYTES:
-        raise ValueError(f"the dtype {dtype!r} is not known")
+        raise ValueError(f"the dtype {quoted(dtype)} is not known")
     if any(type(size) is not int or size < 0 for size in shape):
         raise TypeError("a shape is a list of integers")
     if not _SHA256.fullmatch(sha256):
@@ -301,13 +302,14 @@ def _differences(
 ) -> Iterable[Problem]:
     for name in sorted(found.keys() | records.keys()):
         if name not in records:
-            yield Problem(f"the tensor `{name}` is not in the file's own records", place)
+            yield Problem(f"the tensor {quoted(name)} is not in the file's own records", place)
         elif name not in found:
-            yield Problem(f"the tensor `{name}` is missing", place)
-        elif found[name] != (records[name].dtype, records[name].shape):
-            dtype, shape = found[name]
-            yield Problem(
-                f"the tensor `{name}` is {dtype} {list(shape)}; its record says "
-                f"{records[name].dtype} {list(records[name].shape)}",
-                place,
-            )
+            yield Problem(f"the tensor {quoted(name)} is missing", place)
+        elif found[name] != (recorded := (records[name].dtype, records[name].shape)):
+            message = f"is {_told(found[name])}; its record says {_told(recorded)}"
+            yield Problem(f"the tensor {quoted(name)} {message}", place)
+
+
+def _told(entry: _Entry) -> str:
+    dtype, shape = entry
+    return quoted(f"{dtype} {list(shape)}")

@@ -38,22 +38,21 @@ class OpenFile:
         """Open a file until the stack is closed.
 
         Raises:
-            WeightsError: there is no such file.
-            OSError: it cannot be opened.
+            WeightsError: there is no such file, or it cannot be opened.
         """
+        place = Place(str(path))
         try:
-            is_file = stat.S_ISREG(path.stat().st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            is_file = False
-        if not is_file:
-            from zoo.inside import near  # here: only a mistake needs it
-
-            message = "there is no such weights file"
-            raise WeightsError(Problem(message, Place(str(path)), near(path)))
-        # Not blocking, should the file have become a pipe meanwhile.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        file = stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
-        return cls(file, Place(str(path)), _state(file))
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise _no_such(path, place)
+            # Not blocking, should the file have become a pipe meanwhile.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            file = stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
+            return cls(file, place, _state(file))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            # A ValueError is of a path that holds a NUL.
+            raise _no_such(path, place) from None
+        except OSError as error:
+            raise cannot_read(error, place) from None
 
     @property
     def size(self) -> int:
@@ -116,6 +115,12 @@ class OpenFile:
 
     def _changed(self, message: str) -> WeightsError:
         return WeightsError(Problem(message, self.place, "read it again when it is whole"))
+
+
+def _no_such(path: Path, place: Place) -> WeightsError:
+    from zoo.inside import near  # here: only a mistake needs it
+
+    return WeightsError(Problem("there is no such weights file", place, near(path)))
 
 
 def cannot_read(error: OSError, place: Place) -> WeightsError:

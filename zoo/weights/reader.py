@@ -26,7 +26,7 @@ from zoo.weights.file import (
     parse_file,
     weights_path,
 )
-from zoo.weights.open_file import STEP, OpenFile, cannot_read
+from zoo.weights.open_file import STEP, OpenFile
 from zoo.weights.shards import parse_index
 
 PIECE = 1 << 27
@@ -156,13 +156,8 @@ def open_weights(path: Path) -> Generator[Weights]:
     Raises:
         WeightsError: a file is missing, damaged, cut off, or was not written by the zoo.
     """
-    path = weights_path(path)
     with ExitStack() as stack:
-        try:
-            weights = _open(path, stack)
-        except OSError as error:
-            raise cannot_read(error, Place(str(path))) from None
-        yield weights
+        yield _open(weights_path(path), stack)
 
 
 def read_header(path: Path) -> Header:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.weights.file import INDEX_NAME, KEY, Header, not_whole, parse_metadata
+from zoo.weights.open_file import cannot_read
 
 Plan = Sequence[Sequence[str]]
 """The names of the tensors in each shard, in the order of their bytes."""
@@ -88,11 +90,10 @@ def shards_in(folder: Path) -> list[str]:
         WeightsError: there is an index that is not the zoo's, or that cannot be read.
     """
     path = folder / INDEX_NAME
+    if not os.path.isfile(path):
+        return []
     try:
         raw = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return []
     except OSError as error:
-        message = f"cannot be read: {error.strerror}"
-        raise WeightsError(Problem(message, Place(str(path)))) from None
+        raise cannot_read(error, Place(str(path))) from None
     return [*parse_index(raw, Place(str(path)))[1]]
