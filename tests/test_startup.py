@@ -94,7 +94,12 @@ def test_commands_that_build_nothing_import_nothing_heavy(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["show", "tiny.toml", "--resolved"], ["show", "tiny.toml", "--svg", "tiny.svg"], ["schema"]],
+    [
+        ["show", "tiny.toml", "--resolved"],
+        ["show", "tiny.toml", "--svg", "tiny.svg"],
+        ["schema"],
+        ["families", "llama*"],
+    ],
     ids=" ".join,
 )
 def test_neither_do_those_that_print_more(arguments: list[str], folder: Path) -> None:
