@@ -203,26 +203,39 @@ def test_a_place_that_cannot_be_written_to_is_told_before_the_work(command: Zoo)
     assert time.perf_counter() - start < 2.0
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_who_ends_a_build_finds_nothing_of_it(sent: signal.Signals, project: Path) -> None:
-    """By Ctrl-C, as `timeout` and containers do, and by closing the terminal."""
+def build_until(sent: signal.Signals, folder: Path, **environment: str) -> tuple[int, str, str]:
+    """The status and the output of a build that gets a signal while it writes."""
     running = subprocess.Popen(
         [sys.executable, "-m", "zoo", "build", "vaswani-big", "-o", "out"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **environment},
         # A job in the background, as these tests may be, is started with interrupts ignored.
         preexec_fn=lambda: signal.signal(sent, signal.SIG_DFL),
     )
-    while running.poll() is None and not [*project.glob("out/.zoo-*")]:
+    while running.poll() is None and not [*folder.glob("out/.zoo-*")]:
         time.sleep(0.01)
     running.send_signal(sent)
     out, err = running.communicate(timeout=60)
-    assert (running.returncode, out) == (130, "")
+    return running.returncode, out, err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_a_build_finds_nothing_of_it(sent: signal.Signals, project: Path) -> None:
+    """By Ctrl-C, as `timeout` and containers do, and by closing the terminal."""
+    status, out, err = build_until(sent, project)
+    assert (status, out) == (130, "")
     assert "interrupted" in err
     assert "Traceback" not in err
     assert files(project) == SPECS
     assert not Path("out").exists()
+
+
+def test_one_of_several_processes_is_ended_at_once(project: Path) -> None:
+    """As torchrun does when another has failed, for which this one may wait: a handler of Python's
+    would wait with it."""
+    assert build_until(signal.SIGTERM, project, LOCAL_RANK="0")[0] == -signal.SIGTERM
 
 
 # --- validate -------------------------------------------------------------------------------------

@@ -148,8 +148,14 @@ def test_labels_are_smoothed(toy: Toy, digest: str) -> None:
     assert toy("plain", recipe=plain)["content_digest"] != digest
 
 
-def test_a_killed_run_goes_on(toy: Toy, digest: str, tmp_path: Path) -> None:
-    """Killed without warning after its first checkpoint, while it may be writing the next."""
+@pytest.mark.parametrize(
+    ("sent", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)]
+)
+def test_a_killed_run_goes_on(
+    sent: signal.Signals, status: int, toy: Toy, digest: str, tmp_path: Path
+) -> None:
+    """Killed without warning after its first checkpoint, while it may be writing the next; or
+    interrupted, which tells how to go on."""
     recipe = tmp_path / "recipe.toml"
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     with subprocess.Popen(
@@ -157,13 +163,18 @@ def test_a_killed_run_goes_on(toy: Toy, digest: str, tmp_path: Path) -> None:
         env=environment,
         stderr=subprocess.PIPE,
         text=True,
+        # A job in the background, as these tests may be, is started with interrupts ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("step 8/"):
-                process.send_signal(signal.SIGKILL)
+                process.send_signal(sent)
                 break
-    assert process.returncode == -signal.SIGKILL
+        told = process.stderr.read()
+    assert process.returncode == status
+    assert ("with `--resume`" in told) == (sent == signal.SIGINT)
+    assert "Traceback" not in told
     folder = tmp_path / "out" / "checkpoints"
     assert checkpoints(folder)
     assert not (tmp_path / "out" / "model.safetensors").exists()

@@ -502,7 +502,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "other ties": (lambda d, t: d["ties"].update({ALIASES[0]: NORM}), "the tied tensors"),
     "deeper": (deeper, "encoder.layers.1.ffn.up_proj.weight`; it is missing"),
     "wider": (lambda d, t: d["spec"].update(source_vocab=12), "source_vocab"),
-    "format": (lambda d, t: d.update(format=2), "the format `2` is not known: this zoo reads 1"),
+    "format": (lambda d, t: d.update(format=2), "metadata is of the format `2`, not 1"),
     "spec format": (lambda d, t: d["spec"].update(format=99), "format"),
     "no builder": (lambda d, t: d["spec"].pop("builder"), "builder"),
     "unknown kind": (lambda d, t: d["spec"].update(builder="nothing"), "unknown builder `nothing`"),

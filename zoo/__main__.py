@@ -23,10 +23,11 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     _make_writable()
     warnings.showwarning = _show_warning
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # not ignored, as under nohup
-            # As Ctrl-C: what is half written goes, and half of a download is kept for the next.
-            signal.signal(number, signal.default_int_handler)
+    if "LOCAL_RANK" not in os.environ:  # not where processes wait for each other, deaf to handlers
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # not ignored, as under nohup
+                # As Ctrl-C: what is half written goes, and half of a download is kept for the next.
+                signal.signal(number, signal.default_int_handler)
     try:
         from zoo.cli import run
 

@@ -53,7 +53,11 @@ def train(
     from zoo.training.train import train as run
 
     gc.enable()
-    report = run(found, output=output, data=data, resume=resume, registry=layers())
+    try:
+        report = run(found, output=output, data=data, resume=resume, registry=layers())
+    except KeyboardInterrupt:
+        click.echo("with `--resume`, the same command goes on from the last checkpoint", err=True)
+        raise
     if report is not None:
         print_report(as_json, report, _text)
 

@@ -227,7 +227,7 @@ def parse_metadata(text: object, place: Place) -> Header:
                 )
             )
         if data["format"] != FORMAT:
-            message = f"the format {quoted(data['format'])} is not known: this zoo reads {FORMAT}"
+            message = f"the `zoo` metadata is of the format {quoted(data['format'])}, not {FORMAT}"
             raise WeightsError(Problem(message, place, "a newer zoo may have written the file"))
         header = Header(
             spec=_object(data["spec"]),
