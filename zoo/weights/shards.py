@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,10 +90,12 @@ def shards_in(folder: Path) -> list[str]:
         WeightsError: there is an index that is not the zoo's, or that cannot be read.
     """
     path = folder / INDEX_NAME
-    if not os.path.isfile(path):
-        return []
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return []
         raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
         raise cannot_read(error, Place(str(path))) from None
     return [*parse_index(raw, Place(str(path)))[1]]
