@@ -258,8 +258,9 @@ def _validated(cls: type[Component], values: Mapping[str, Any], context: _Valida
         hint = "a validator `after` ends with `return self`"
         raise TypeError(f"a validator of {cls.__name__} returned {quoted(found)}; {hint}")
     for name in values:
-        may_be_none = type(None) in get_args(cls.model_fields[name].annotation)
-        if getattr(found, name) is None and not may_be_none:
+        if getattr(found, name) is not None:
+            continue
+        if type(None) not in get_args(cls.model_fields[name].annotation):
             hint = "a validator of a field ends with `return value`"
             raise TypeError(f"a validator of {cls.__name__} made None of `{name}`; {hint}")
     return found

@@ -131,8 +131,8 @@ class Stack(nn.Module):
             attended = check_mask(mask, batch=batch, query=length, key=length)
         self.check_memory(memory, batch, shared=cache is not None)
         if memory_mask is not None and memory is not None:
-            rows = batch if cache is None else memory.shape[0]
-            memory_mask = check_mask(memory_mask, batch=rows, query=length, key=memory.shape[-2])
+            rows, n_keys = memory.shape[:2]
+            memory_mask = check_mask(memory_mask, batch=rows, query=length, key=n_keys)
         if global_tokens is not None:
             self.check_global_tokens(global_tokens, batch, length)
         real = self.token_mask(inputs, mask)
