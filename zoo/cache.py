@@ -170,7 +170,7 @@ class AttentionCache:
         if window is not None and self._end + n_new > self._buffers[0].shape[-2]:
             return self._slide(new, n_before, window - 1)
         for buffer, tensor in zip(self._buffers, new, strict=True):
-            buffer[..., self._end : self._end + n_new, :] = tensor
+            buffer.narrow(-2, self._end, n_new).copy_(tensor)
         self._end += n_new
         if window is not None:
             self._start = max(self._start, self._end - n_new - (window - 1))
@@ -188,7 +188,8 @@ class AttentionCache:
         return everything
 
     def _kept(self) -> Tensors:
-        return tuple(buffer[..., self._start : self._end, :] for buffer in self._buffers)
+        n_kept = self._end - self._start
+        return tuple(buffer.narrow(-2, self._start, n_kept) for buffer in self._buffers)
 
     def of_memory(self, make: Callable[[], Tensors]) -> Tensors:
         """What `make` returns, which belongs to the attended memory: made once."""

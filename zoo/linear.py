@@ -169,7 +169,7 @@ def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, 
     if packed is None:
         return tuple(one(x) for one in maps)
     product = _of_packed(x, packed, NOTHING)
-    return torch.split(product, [one.out_features for one in maps], -1)  # type: ignore[misc]
+    return product.split_with_sizes([one.out_features for one in maps], -1)  # type: ignore[misc]
 
 
 def _of_all(maps: Sequence[nn.Module], x: torch.Tensor) -> Packed | None:

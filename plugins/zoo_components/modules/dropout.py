@@ -7,8 +7,11 @@ from torch import nn
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout`, which outside of training calls nothing: GPT-2 has 37 of them."""
+    """`nn.Dropout`, which outside of training calls nothing but hooks: GPT-2 has 37 of them."""
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """(...) to the same."""
-        return super().forward(input) if self.training else input
+        if self.training or self._forward_hooks or self._forward_pre_hooks:
+            dropped: torch.Tensor = super().__call__(x)
+            return dropped
+        return x

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 def split_heads(x: torch.Tensor, width: int) -> torch.Tensor:
     """(..., length, heads * width) to (..., heads, length, width); of a process that has some of
     the heads, these."""
-    return x.unflatten(-1, (-1, width)).transpose(-3, -2)
+    return torch.unflatten(x, -1, (-1, width)).transpose(-3, -2)
 
 
 def merge_heads(x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,31 @@
+"""The dropout that calls nothing outside of training, where it counts that it is called."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from zoo_components.modules.dropout import Dropout
+
+
+def test_outside_of_training_it_is_the_input_itself() -> None:
+    dropout, x = Dropout(0.5).eval(), torch.ones(1000)
+    assert dropout(x) is x
+
+
+def test_in_training_it_is_that_of_torch() -> None:
+    dropout, x = Dropout(0.5), torch.ones(1000)
+    torch.manual_seed(0)
+    found = dropout(x)
+    torch.manual_seed(0)
+    assert torch.equal(found, nn.functional.dropout(x, 0.5))
+    assert set(found.tolist()) == {0.0, 2.0}
+
+
+def test_hooks_are_called_outside_of_training() -> None:
+    dropout, x = Dropout(0.5).eval(), torch.ones(3)
+    before = dropout.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+    assert dropout(x).tolist() == [2.0] * 3
+    before.remove()
+    dropout.register_forward_hook(lambda module, inputs, output: output * 3)
+    assert dropout(x).tolist() == [3.0] * 3
