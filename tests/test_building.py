@@ -257,6 +257,16 @@ def test_on_the_meta_device_there_are_shapes_and_no_values() -> None:
     }
 
 
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_told(device: str, tmp_path: Path) -> None:
+    told = f"^error: the device `{device}` cannot be used: "
+    with pytest.raises(zoo.ZooError, match=told):
+        zoo.build(SMALL, device=device)
+    zoo.save(zoo.build(SMALL), tmp_path / "m.safetensors")
+    with pytest.raises(zoo.ZooError, match=told):
+        zoo.load(tmp_path / "m.safetensors", device=device)
+
+
 def test_a_model_that_does_not_fit_into_memory(given: Make) -> None:
     def build(model: Any) -> None:
         model.a = nn.Parameter(torch.empty(1 << 56))

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 import zoo
 from zoo.errors import InputError, WeightsError
@@ -176,14 +175,30 @@ def test_of_weights_that_are_no_numbers(value: float, method: Any) -> None:
         {"min_p": -0.1},
         {"repetition_penalty": 0.0},
         {"seed": -1},
-        {"beams": 3},
+        {"seed": None},
     ],
 )
 def test_of_methods(options: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+    (name,) = options
+    with pytest.raises(InputError, match=f"^error: `{name}` must be "):
         zoo.Sampling(**options)
-    with pytest.raises(ValidationError):
+    with pytest.raises(
+        InputError, match=r"^error: `size` must be at least 1, not the integer `0`$"
+    ):
         zoo.Beam(size=0)
+
+
+def test_all_that_is_wrong_with_a_method_is_told() -> None:
+    wrong: dict[str, Any] = {"length_formula": "gmnt", "length_penality": 1.0}
+    with pytest.raises(InputError) as caught:
+        zoo.Beam(**wrong)
+    assert [(one.message, one.help) for one in caught.value.problems] == [
+        (
+            "`length_formula` must be one of `power`, `gnmt`, not the string `gmnt`",
+            "did you mean `gnmt`?",
+        ),
+        ("zoo.Beam has no `length_penality`", "did you mean `length_penalty`?"),
+    ]
 
 
 def test_a_mask_and_the_padding_id_both_hide() -> None:

@@ -267,9 +267,11 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
         assert "no masked token" in refused("run", mlm, *texts, "--mask-id", "2")
     assert "--top-k goes with --sample" in refused("run", decoder, "3", "--top-k", "3")
     assert "--seed goes with --sample" in refused("run", decoder, "3", "--seed", "0")
-    assert "--seed: Input should be" in refused("run", decoder, "3", "--sample", "--seed", "-1")
+    told = refused("run", decoder, "3", "--sample", "--seed", "-1")
+    assert "`seed` must be at least 0, not the integer `-1`" in told
     assert "take one" in refused("run", decoder, "3", "--sample", "--beams", "2")
-    assert "--top-p: Input should be" in refused("run", decoder, "3", "--sample", "--top-p", "2")
+    told = refused("run", decoder, "3", "--sample", "--top-p", "2")
+    assert "`top_p` must be at most 1" in told
     assert "registered with a spec and without weights" in refused("run", "vaswani-base", "3")
     Path("own.toml").write_text("format = 1\n")
     assert "help: `zoo build own.toml -o DIR`" in refused("run", "own.toml", "3")

@@ -63,19 +63,39 @@ def build(
     Raises:
         SpecError: the spec is wrong.
         PluginError: a plugin cannot be loaded, or its module is not what it describes.
-        ZooError: the model is larger than the memory.
+        ZooError: the model is larger than the memory, or the device cannot be used.
     """
     found = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
     model = build_on_meta(found, dtype or torch.float32)
     if mesh is not None:
         return _fill_share(model, mesh, device, seed=seed, on_bytes=on_bytes)
-    device = "cpu" if device is None else device
-    if torch.device(device).type == "meta":
+    device = usable_device(device)
+    if device.type == "meta":
         return model
     _check_fits(model)
     tensors = {name: empty(tuple(t.shape), t.dtype, found) for name, t in stored(model).items()}
     fill_initial(tensors, found, seed=seed, on_bytes=on_bytes)
     return place(model, {name: t.to(device) for name, t in tensors.items()}, device=device)
+
+
+def usable_device(device: str | torch.device | None) -> torch.device:
+    """The device, or the CPU for None.
+
+    Raises:
+        ZooError: torch does not know it, or it is not there.
+    """
+    try:
+        found = torch.device("cpu" if device is None else device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).split("\n")[0]
+        raise ZooError(
+            Problem(
+                f"the device `{device}` cannot be used: {reason}",
+                help="`cpu`, `cuda`, `cuda:1`, `mps`, or `meta`, which has shapes and no values",
+            )
+        ) from None
+    return found
 
 
 def _fill_share(

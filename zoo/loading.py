@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from zoo.building import build_on_meta, place
+from zoo.building import build_on_meta, place, usable_device
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.document import from_weights
 from zoo.errors import Place, Problem, WeightsError, quoted
@@ -91,7 +91,8 @@ def load(
         parameters that are shared out are DTensors.
 
     Raises:
-        ZooError: the mesh has other dimensions; or the heads cannot be spread evenly along `tp`.
+        ZooError: the device cannot be used; the mesh has other dimensions; or the heads cannot be
+            spread evenly along `tp`.
         WeightsError: a file is missing, damaged, not the zoo's, or not what its spec or its lock
             says; or nothing matches a pattern of `only`.
         RegistryError: the named model has no weights.
@@ -146,7 +147,7 @@ def _processes(
     """What lets the processes of a mesh load together, and the device of this one. Without a mesh,
     which needs nothing of torch's distributed part, there is but this one."""
     if mesh is None:
-        return nullcontext([]), torch.device("cpu" if device is None else device)
+        return nullcontext([]), usable_device(device)
     from zoo.sharding.mesh import device_in
     from zoo.sharding.together import processes_of
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zoo.building import build
+from zoo.building import build, usable_device
 from zoo.cli.progress import bytes_bar
-from zoo.errors import Place, Problem, SpecError, WeightsError, ZooError, quoted
+from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
 from zoo.model_files import COMPANIONS, find_files
 from zoo.saving import described
 from zoo.spec import ModelSpec
@@ -31,7 +31,7 @@ def build_and_save(
     max_shard_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Build a model and save it; what `zoo build` reports."""
-    target = _device(device)
+    target = usable_device(device)
     report: dict[str, Any] = {
         "name": spec.name,
         "spec_digest": spec.digest,
@@ -125,18 +125,3 @@ def import_and_save(
         "path": str(folder),
         "content_digest": digest,
     }
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).split("\n")[0]
-        raise ZooError(
-            Problem(
-                f"the device `{name}` cannot be used: {reason}",
-                help="`cpu`, `cuda`, `cuda:1`, `mps`, or `meta`, which checks the build only",
-            )
-        ) from None
-    return device

@@ -183,17 +183,10 @@ def _method(
 ) -> Greedy | Sampling | Beam:
     """How tokens are chosen: drawn, unless `drawing` is None. Raises InputError for a number that
     is out of range."""
-    from pydantic import ValidationError
-
     from zoo.generation.methods import Beam, Greedy, Sampling
 
-    try:
-        if beams is not None:
-            return Beam(size=beams, repetition_penalty=penalty)
-        if drawing is None:
-            return Greedy(repetition_penalty=penalty)
-        return Sampling.model_validate({**drawing, "repetition_penalty": penalty})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]).replace("_", "-")
-        raise InputError(f"--{name}: {first['msg']}") from None
+    if beams is not None:
+        return Beam(size=beams, repetition_penalty=penalty)
+    if drawing is None:
+        return Greedy(repetition_penalty=penalty)
+    return Sampling.model_validate({**drawing, "repetition_penalty": penalty})

@@ -4,22 +4,53 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+
+from zoo.errors import InputError, Problem, did_you_mean, quoted
+from zoo.toml.value_errors import nearest_literal, value_message
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
 class Method(BaseModel):
-    """What all methods have in common."""
+    """What all methods have in common.
+
+    Raises:
+        InputError: a value is out of range, or a name is unknown; everything that is wrong is told.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     repetition_penalty: Positive = 1.0
     """What the logit of a token that the sequence holds already is divided by if it is positive and
     multiplied with if it is not (Keskar et al. 2019, arXiv:1909.05858); above 1 it repeats less."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_the_zoos_words(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(values)
+        except ValidationError as error:
+            problems: list[Problem] = []
+            for details in error.errors(include_url=False):
+                name = str(details["loc"][0])
+                if details["type"] == "extra_forbidden":
+                    message = f"zoo.{cls.__name__} has no {quoted(name)}"
+                    problems.append(Problem(message, help=did_you_mean(name, cls.model_fields)))
+                else:
+                    message = f"`{name}` {value_message(details)}"
+                    problems.append(Problem(message, help=nearest_literal([details])))
+            raise InputError(problems) from None
 
 
 class Greedy(Method):
