@@ -118,6 +118,11 @@ def test_a_mistake_is_told_without_torch(tmp_path: Path) -> None:
 
 
 REFUSALS = {
+    "nothing held out": (
+        ("valid = 4", 'valid = "toy.tsv"'),
+        ("", ""),
+        "recipe.toml:8:9: error: `valid` is the training data: nothing is held out",
+    ),
     "no model": (('"model.toml"', '"modell.toml"'), ("", ""), "`modell.toml` does not exist"),
     "a bad model": (("", ""), ("d_ff = 32", "d_fff = 32"), "model.toml:11:1: "),
     "no data": (('"toy.tsv"', '"toi.tsv"'), ("", ""), "cannot be read: No such file"),
@@ -280,6 +285,21 @@ def test_a_spec_is_no_recipe(project: Path, refused: Refused) -> None:
         assert "the key `builder` is missing" in refused("validate", "neither.toml")
     (project / "short.toml").write_text('format = 1\nmodel = "model.toml"\n')
     assert "`[data]` is missing" in refused("validate", "short.toml")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model", "told"),
+    [
+        ("max_length = 2", ("", ""), "no example is short enough"),
+        ("", ("d_ff = 32", "d_ff = 10_000_000_000"), "does not fit into memory"),
+    ],
+)
+def test_a_run_that_is_refused_leaves_nothing(
+    project: Path, refused: Refused, recipe: str, model: tuple[str, str], told: str
+) -> None:
+    write_toy(project, f"{RECIPE}{recipe}\n", MODEL.replace(*model))
+    assert told in refused("train", "recipe.toml", "-o", "out")
+    assert not Path("out").exists()
 
 
 def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None:

@@ -57,7 +57,7 @@ CHANGES = {
     "out of range": ("smoothing = 0.1", "smoothing = 1.0", "$.training.label_smoothing"),
     "one beta": ("lr = 1e-2", "lr = 1e-2\nbetas = [0.9]", "$.optimizer.betas"),
     "a wrong beta": ("lr = 1e-2", 'lr = 1e-2\nbetas = [0.9, "x"]', "$.optimizer.betas[1]"),
-    "held out, a file": ("valid = 4", 'valid = "toy.tsv"', None),
+    "held out, a file": ("valid = 4", 'valid = "other.tsv"', None),
     "two files": (
         'kind = "tsv"\ntrain = "toy.tsv"',
         'kind = "parallel"\ntrain = { source = "a", target = "b" }',

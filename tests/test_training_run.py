@@ -462,6 +462,30 @@ def test_a_model_that_continues_text(toy: Toy, tmp_path: Path) -> None:
     assert report["valid_loss"] < 2.5 < toy("short", recipe=recipe, model=model)["valid_loss"]
 
 
+def test_what_of_a_recipe_comes_otherwise_is_told_once(
+    toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_toy(tmp_path, RECIPE.replace("warmup = 4", "warmup = 13") + "max_length = 40\n")
+    recipe = path.read_text().replace("average = 2", "average = 9")
+    path.write_text(recipe)
+    with (tmp_path / "toy.tsv").open("a") as file:
+        file.writelines(f"{'x y ' * 40}{number}\tlong\n" for number in range(1200))
+    found = zoo.train(path, output=tmp_path / "out")
+    assert found is not None
+    # With 4 of 1,264 held out, of which some are long.
+    left_out = found["left_out"]
+    assert sum(left_out.values()) == 1200
+    assert found["examples"]["train"] + left_out["train"] == 1260
+    told = capsys.readouterr().err.splitlines()
+    count = f"{left_out['train']:,}"
+    assert (
+        told.count(f"train: {count} of 1,260 pairs are left out, as longer than max_length = 40")
+        == 1
+    )
+    assert told.count("average = 9: the run has 3 checkpoints, and all count") == 1
+    assert told.count("warmup = 13: the learning rate does not reach its peak in 12 steps") == 1
+
+
 def test_the_dtype_of_the_result(toy: Toy, tmp_path: Path) -> None:
     toy("full")
     toy("half", recipe=RECIPE.replace("[data]", 'dtype = "float16"\n[data]', 1))

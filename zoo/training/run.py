@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
 
 from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
-from zoo.errors import Problem, TrainingError, dotted, quoted
+from zoo.errors import Problem, TrainingError, counted, dotted, quoted
 from zoo.model_files import RECIPE
 from zoo.saving import save
 from zoo.training.batches import Row
@@ -66,13 +69,6 @@ class Run:
         self.train, self.valid, self.test = (
             encode(part, tokens, max_length=recipe.training.max_length) for part in splits
         )
-        if not self.train:
-            raise TrainingError(
-                Problem(
-                    "no example is short enough",
-                    recipe.document.place(("training", "max_length"), value=True),
-                )
-            )
         self.loop = Loop(recipe, learner, tokens, self.train, self.valid, Silent(), self.checkpoint)
 
     def learn(self, *, resume: bool) -> None:
@@ -82,10 +78,41 @@ class Run:
         speaks = self.learner.accelerator.is_main_process
         if speaks:
             write_text(self.folder / RECIPE, self.recipe.document.text or "")
+            for note in self.notes():
+                click.echo(note, err=True)
         name = self.recipe.head.name
         with progress_of(name, done, training.steps, speaks=speaks) as progress:
             self.loop.progress = progress
             self.loop.run(done)
+
+    def left_out(self) -> dict[str, int]:
+        """How many pairs of each part are longer than `max_length`, where any are. Text is cut."""
+        rows = zip(self.splits._asdict().items(), (self.train, self.valid, self.test), strict=True)
+        counts = {
+            name: len(examples) - len(kept)
+            for (name, examples), kept in rows
+            if examples and examples[0].source is not None
+        }
+        return {name: count for name, count in counts.items() if count}
+
+    def notes(self) -> Iterator[str]:
+        """What of the recipe comes otherwise than its reader may think."""
+        training, warmup = self.recipe.training, self.recipe.schedule.warmup
+        for name, count in self.left_out().items():
+            n_all = len(getattr(self.splits, name))
+            yield (
+                f"{name}: {count:,} of {n_all:,} pairs are left out, as longer than "
+                f"max_length = {training.max_length}"
+            )
+        n_checkpoints = math.ceil(training.steps / training.checkpoint_every)
+        if training.average > n_checkpoints:
+            told = counted(n_checkpoints, "checkpoint")
+            yield f"average = {training.average}: the run has {told}, and all count"
+        if warmup > training.steps:
+            yield (
+                f"warmup = {warmup:,}: the learning rate does not reach its peak in "
+                f"{training.steps:,} steps"
+            )
 
     def checkpoint(self, step: int) -> None:
         """Keep what the next step depends on."""
@@ -165,6 +192,7 @@ class Run:
             "steps": self.recipe.training.steps,
             "processes": self.learner.accelerator.num_processes,
             "examples": {"train": len(self.train), **{k: len(v) for k, v in parts.items()}},
+            "left_out": self.left_out(),
             "loss": self.loop.history[-1]["loss"],
             **{f"{name}_loss": self.loop.mean_loss(rows) for name, rows in parts.items() if rows},
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -41,7 +41,19 @@ class Head(Table):
     """Of the weights that are saved at the end. They are trained in float32."""
 
 
-class Tsv(Table):
+class Parts(Table):
+    """What all tables of data have in common: what the loss is measured on while training
+    is not learned from. The test data may be, to see what a model has learned by heart."""
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        parts = dict(self)
+        if parts["valid"] == parts["train"]:
+            raise contradiction("`valid` is the training data: nothing is held out", "valid")
+        return self
+
+
+class Tsv(Parts):
     """Pairs, one on each line, in columns with a tab between."""
 
     train: str
@@ -74,7 +86,7 @@ class Files(Table):
     """The file with the targets."""
 
 
-class Parallel(Table):
+class Parallel(Parts):
     """Pairs in two files, whose lines belong together."""
 
     train: Files
@@ -86,7 +98,7 @@ class Parallel(Table):
     """What the result is measured on, likewise."""
 
 
-class Text(Table):
+class Text(Parts):
     """Text, each line an example of its own, for models that continue it."""
 
     train: str
@@ -98,7 +110,7 @@ class Text(Table):
     """What the result is measured on, likewise."""
 
 
-class Datasets(Table):
+class Datasets(Parts):
     """Pairs, or text, of a data set that the `datasets` package loads."""
 
     path: str

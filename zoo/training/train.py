@@ -8,6 +8,7 @@ from typing import Any
 from zoo.errors import Problem, TrainingError, ZooError, placed, quoted
 from zoo.registry import Registry, load_registry
 from zoo.training.checkpoints import checkpoints
+from zoo.training.encoding import encode
 from zoo.training.files import CHECKPOINTS
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
@@ -16,7 +17,7 @@ from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.run import Run
 from zoo.training.split import Splits
 from zoo.training.start import Start, check_sides, find_data, find_start
-from zoo.training.tokens import read_tokens, tokens_of
+from zoo.training.tokens import Tokens, read_tokens, tokens_of
 from zoo.weights.file import weights_path
 from zoo.weights.output_names import check_output_name
 
@@ -61,13 +62,18 @@ def train(
     check_sides(found, start, splits)
     accelerator = make_accelerator()
     begins = not (resume and checkpoints(folder / CHECKPOINTS))
+    made: Tokens | None = None
     with in_first_process(accelerator) as is_first:
         if begins and is_first:
             _refuse_another_run(folder, resume=resume)
-            _prepare(folder, found, start, splits)
+            made = _make_tokens(found, start, splits)
     model = make_model(start.spec, start.weights, found, accelerator, registry)
     optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
     learner = Learner(start.spec, model, optimizer, accelerator)
+    # Only now, so that a run that is refused leaves nothing behind.
+    with in_first_process(accelerator):
+        if made is not None:
+            made.save(folder)
     tokens = read_tokens(folder, found.tokenizer, start.sides)
     run = Run(found, folder, learner, tokens, splits, start.origin)
     run.learn(resume=resume)
@@ -99,12 +105,22 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
         )
 
 
-def _prepare(folder: Path, recipe: Recipe, start: Start, splits: Splits) -> None:
-    """Write the tokenizers of a run."""
+def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> Tokens:
+    """The tokenizers of a run that begins. Raises `TrainingError` as `tokens_of`, or if they leave
+    nothing to learn from."""
     try:
         tokens = tokens_of(
             recipe.tokenizer, splits.train, start.sides, recipe.folder, start.weights
         )
     except TrainingError as error:
         raise placed(error, recipe.document.place(("tokenizer",))) from None
-    tokens.save(folder)
+    longest = recipe.training.max_length
+    if not any(encode([example], tokens, max_length=longest) for example in splits.train):
+        raise TrainingError(
+            Problem(
+                f"no example is short enough: all are longer than max_length = {longest}",
+                recipe.document.place(("training", "max_length"), value=True),
+                help="state a larger `max_length` in `[training]`",
+            )
+        )
+    return tokens
