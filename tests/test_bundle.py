@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -145,6 +146,18 @@ def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(bundle: Path, s
     with pytest.raises(zoo.WeightsError, match="are not those that were saved"):
         bundled(saved, Path("other"))
     assert {path.name for path in Path().iterdir()} == names
+
+
+def test_a_full_disk_is_told_of_the_bundle(saved: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(zoo.ZooError) as caught:
+            bundled(saved, Path("made"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (problem,) = caught.value.problems
+    assert problem.message == "cannot write `made/model.safetensors`: File too large"
 
 
 def test_a_folder_without_what_is_asked_of_it(saved: Path) -> None:

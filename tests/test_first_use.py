@@ -126,6 +126,24 @@ def test_what_changes_after_the_first_use_is_refused(
     assert pulled(publish) == 0  # it is what it was, and needs no word any more
 
 
+def test_a_bundle_that_is_not_that_of_its_lock(
+    world: World, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_files(Path("saved"), bundle())
+    assert run(["bundle", "make", "saved", "made", "--license", "mit"]) == 0
+    made = {path.name: path.read_bytes() for path in Path("made").iterdir()}
+    card = made["README.md"]
+    register(
+        project,
+        "small.v1",
+        entry(local(world, {**made, "README.md": bytes([card[0] ^ 1]) + card[1:]}), None),
+    )
+    capfd.readouterr()
+    assert pulled(local, "--trust-first-use") == 2
+    told = capfd.readouterr().err
+    assert told == "small.v1/README.md: error: its bytes are not those that the lock tells of\n"
+
+
 def test_a_repository_that_moves_on_still_gives_what_was_seen(
     world: World, project: Path, store: Store
 ) -> None:

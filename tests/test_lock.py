@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from published_models import entry, register
 
 import zoo
 from zoo.cli import run
@@ -113,6 +114,17 @@ def test_without_a_lock(locked: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for path in ("absent", "spec.toml"):
         told = failure(capsys, "bundle", "verify", path)
         assert told.startswith(f"{path}: error: there is no such folder\n")
+
+
+def test_the_name_of_a_model_is_no_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    register(project, "small.v1", entry({"kind": "local", "path": "."}, {"a": b""}))
+    for name in ("small.v1", "vaswani-base"):
+        told = failure(capsys, "lock", name)
+        assert f"there is no file `{name}`" in told
+        assert f"`zoo show {name} --resolved > {name}.toml` writes its spec" in told
+    assert run(["show", "vaswani-base", "--resolved"]) == 0
+    Path("own.toml").write_text(capsys.readouterr().out)
+    assert run(["lock", "own.toml"]) == 0
 
 
 def test_a_lock_of_a_spec_makes_no_bundle_of_its_folder(locked: Path) -> None:

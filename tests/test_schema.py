@@ -252,9 +252,15 @@ def test_the_command_prints_or_writes_the_schema(
     assert run(["schema", "-o", str(file)]) == 0
     assert file.read_text() == printed
     assert capsys.readouterr().out == f"{file}\n"
-    assert run(["schema", "-o", str(file / "below")]) == 2
+    assert run(["schema", "-o", str(file)]) == 0  # plugins may have changed
+    assert run(["schema", "-o", str(file / "below.json")]) == 2
     assert "cannot write" in capsys.readouterr().err
     assert file.read_text() == printed
+    spec = tmp_path / "spec.toml"
+    spec.write_text("mine")
+    assert run(["schema", "-o", str(spec)]) == 2
+    assert "spec.toml does not end with .json" in capsys.readouterr().err
+    assert spec.read_text() == "mine"
 
 
 def test_the_schema_needs_no_torch() -> None:

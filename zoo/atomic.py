@@ -80,12 +80,31 @@ def new_folder(path: Path) -> Generator[Path]:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         try:
             temporary.mkdir()
-            yield temporary
+            with told_as(temporary, path):
+                yield temporary
             sync_tree(temporary)
             temporary.rename(target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+@contextmanager
+def told_as(folder: Path, name: Path) -> Generator[None]:
+    """What an error of the block tells of `folder`, a temporary one that is gone when it is read,
+    it tells of `name`."""
+    try:
+        yield
+    except ZooError as error:
+        old, new = str(folder), str(name)
+        problems: list[Problem] = []
+        for problem in error.problems:
+            place = problem.place and problem.place._replace(
+                file=problem.place.file.replace(old, new)
+            )
+            message = problem.message.replace(old, new)
+            problems.append(problem._replace(message=message, place=place))
+        raise type(error)(problems) from None
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.budget import check_budget
 from zoo.document import Document, from_data, from_weights, parse, read_document
-from zoo.errors import Place, Problem, SpecError, did_you_mean, nearest, quoted
+from zoo.errors import Place, Problem, SpecError, did_you_mean, nearest, quoted, typed
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
@@ -141,7 +141,13 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
     name, files = str(source), neighbours(Path(source))
     if isinstance(source, Path):  # a name does not do
         near = nearest(name, files)
-        hint = "it is the name of a model, not of a file" if name in registry.models else None
+        hint = None
+        if name in registry.models or registry.catalog.file(name) is not None:
+            file = typed(f"{name}.toml")
+            hint = (
+                "it is the name of a model, not of a file: "
+                f"`zoo show {typed(name)} --resolved > {file}` writes its spec"
+            )
         hint = f"did you mean `{near}`?" if near else hint
         return Problem(f"there is no file {quoted(name)}", help=hint)
     if registry.catalog.file(name) is not None:

@@ -270,6 +270,8 @@ def schema(layers: Layers, what: str, output: Path | None) -> None:
 
     It knows the installed plugins. With `recipe` it is that of recipes for training.
     """
+    if output is not None and output.suffix.lower() != ".json":  # as a spec, or a recipe
+        raise click.BadParameter(f"{output} does not end with .json", param_hint="'--output'")
     from zoo.atomic import write_text
     from zoo.schema.specs import schema_text, spec_schema
 

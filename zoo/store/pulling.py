@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zoo.atomic import told_as
 from zoo.bundle import lock_of_bundle, read_bundle
 from zoo.errors import Place, Problem, placed
 from zoo.model_files import CARDS, SELECTED, safe_path, selected
@@ -75,7 +76,8 @@ def pull(
         access = Access(model.folder, work / "scratch", timeout, on_bytes)
         model, fetched = _fetch_all(model, store, work, access, on_total)
         folder = fetched if model.card.family is None else _imported(model, fetched, work, registry)
-        content_digest, blake3 = _check_content(model, folder), _checked_weights(folder)
+        with told_as(folder, Path(model.name)):
+            content_digest, blake3 = _check_content(model, folder), _checked_weights(folder)
         files = model.card.files if folder == fetched else digests(folder)
         if not published(name, registry).is_pinned:
             record(model, store, registry)
