@@ -97,6 +97,9 @@ def test_of_a_decoder(
         ([8], {"start": 7}, "start: id 7 is outside the vocabulary"),
         ([9], {"start": 6}, "ids: id 9 is outside the vocabulary"),
         ([1], {"start": []}, "start: sequence 0 is empty"),
+        ([1], {"start": 1.0}, "start: a sequence is a list of integers, not [1.0]"),
+        ([1], {"start": np.int64(7)}, "start: id 7 is outside the vocabulary"),
+        ([1], {"start": torch.tensor(7)}, "start: id 7 is outside the vocabulary"),
         ([1] * 11, {"start": 1}, "11 tokens are longer than the model's 10 positions"),
         ([1], {"start": 1, "max_new_tokens": 10}, "1 tokens and 10 new ones are longer"),
     ],
@@ -168,6 +171,7 @@ def test_of_weights_that_are_no_numbers(value: float, method: Any) -> None:
     "options",
     [
         {"temperature": 0.0},
+        {"temperature": 1e-39},
         {"temperature": float("nan")},
         {"top_k": 0},
         {"top_p": 0.0},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -106,7 +107,7 @@ def _source(how: Generation, ids: Ids, mask: torch.Tensor | None) -> Rows:
     return source
 
 
-def _begin(how: Generation, start: int | Sequence[int] | None, name: str) -> list[int]:
+def _begin(how: Generation, start: Any, name: str) -> list[int]:
     if start is None:
         raise InputError(
             Problem(
@@ -114,7 +115,10 @@ def _begin(how: Generation, start: int | Sequence[int] | None, name: str) -> lis
                 help="`start` is an id or a list of ids, such as that of the begin-of-sequence",
             )
         )
-    return [start] if isinstance(start, int) else list(start)
+    try:
+        return list(start)
+    except TypeError:  # one id, of Python, numpy or torch, or what is told of as none
+        return [start]
 
 
 def _memory(

@@ -61,8 +61,9 @@ class Sampling(Method):
     """A random token from the model's distribution, with its unlikely end cut off. The steps are in
     the order of the fields, each on what the one before has left."""
 
-    temperature: Positive = 1.0
-    """What logits are divided by: below 1 likely tokens become likelier."""
+    temperature: Annotated[float, Field(ge=1e-6, allow_inf_nan=False)] = 1.0
+    """What logits are divided by: below 1 likely tokens become likelier. By less than 1e-6 the
+    quotients could be infinite; `Greedy` is the limit."""
     top_k: Annotated[int, Field(ge=1)] | None = None
     """Only so many tokens, the most probable (Fan et al. 2018, arXiv:1805.04833)."""
     top_p: Share = 1.0
