@@ -26,6 +26,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
 )
@@ -259,6 +261,20 @@ def test_the_tokenizer_travels_along(source: Path) -> None:
     assert (back / "tokenizer.json").read_bytes() == b'{"a": 1}\r\n'
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{\n  "a": 1,\n}', "tokenizer_config.json:3:1: error: not JSON"),
+        ('{"a": ', "tokenizer_config.json:1:7: error: not JSON"),
+        ("\xff", "not JSON"),
+        ("", "tokenizer_config.json:1:1: error: not JSON"),
+    ],
+)
+def test_a_tokenizer_file_that_is_no_json(source: Path, text: str, message: str) -> None:
+    (source / "tokenizer_config.json").write_text(text, encoding="latin-1")
+    assert message in refused(source, at="tokenizer_config.json")
+
+
 def test_a_built_model_cannot_be_exported(tmp_path: Path) -> None:
     spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 9, "n_layers": 1}
     model = zoo.build({**spec, "d_model": 8, "n_heads": 2, "d_ff": 8})
@@ -326,6 +342,32 @@ def test_wrong_types_are_told_at_once(source: Path) -> None:
     assert '`hidden_size` must be an integer, not "8"' in message
     assert "`num_hidden_layers` must be an integer, not 2.5" in message
     assert "`mlp_bias` must be true or false, not 1" in message
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers"])
+def test_null_where_a_number_must_be(source: Path, key: str) -> None:
+    change_config(source, **{key: None})
+    assert f"`{key}` must be an integer, not null" in refused(source, at="config.json:")
+
+
+def test_null_under_the_other_word_of_its_class(source: Path) -> None:
+    """transformers reads `hidden_size` as GPT-2's `n_embd`."""
+    GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2)).save_pretrained(source)
+    change_config(source, n_embd=..., hidden_size=None)
+    assert "`hidden_size` must be an integer, not null" in refused(source, at="config.json:")
+
+
+def test_null_that_transformers_takes(source: Path) -> None:
+    """A window of null is none, although the default is one."""
+    model = MistralForCausalLM(MistralConfig(**LLAMA, sliding_window=None))
+    model.save_pretrained(source)
+    change_config(source, sliding_window=None)
+    assert MistralConfig().sliding_window is not None
+    import_folder(source, source.parent / "mine")
+    ids = torch.arange(19)[None]
+    with torch.no_grad():
+        ours = zoo.load(source.parent / "mine").eval()(ids)
+        assert torch.allclose(ours, model.eval()(ids).logits, atol=1e-5)
 
 
 def test_an_impossible_value_leads_to_the_family_and_the_config(source: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +17,7 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.config import read_json
+from zoo.families.config import json_value, read_json
 from zoo.families.conversion import Conversion, steps_of
 from zoo.families.family import Family, with_rules
 from zoo.families.origin import (
@@ -104,6 +104,7 @@ def plan_import(
     if unread := scope.config.unread(catalogue.vocabulary.inert | family.ignores):
         raise WeightsError(unread)
     companions = tuple(read_companions(source, (*COMPANIONS, *sentence.files)))
+    _check_json(companions, source)
     origin = Origin(
         family=family.name,
         config=file.text,
@@ -197,6 +198,20 @@ def write_import(
     file.seek(0)
     file.write(header.to_bytes())
     return header.content_digest
+
+
+def _check_json(companions: Iterable[Companion], source: Path) -> None:
+    """Raises `WeightsError` where a file that comes along, such as a tokenizer's, is cut or no
+    JSON."""
+    problems: list[Problem] = []
+    for companion in companions:
+        if companion.name.endswith(".json"):
+            try:
+                json_value(source / companion.name, companion.data)
+            except WeightsError as error:
+                problems += error.problems
+    if problems:
+        raise WeightsError(problems)
 
 
 def _modern(key: str, legacy: Mapping[str, str]) -> str:
