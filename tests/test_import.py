@@ -30,6 +30,8 @@ from transformers import (
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    RoFormerConfig,
+    RoFormerForMaskedLM,
 )
 
 import zoo
@@ -515,6 +517,45 @@ def test_tied_copies_are_compared_by_their_bytes(
         import_folder(source, source.parent / "mine")
     else:
         assert "must be the same as" in refused(source)
+
+
+def roformer(tmp_path: Path) -> Path:
+    """A checkpoint that holds a table of its angles; at far positions, float32 angles differ."""
+    sizes = {"vocab_size": 19, "hidden_size": 16, "embedding_size": 16, "intermediate_size": 12}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2}
+    config = RoFormerConfig(**sizes, **layers, max_position_embeddings=1536)
+    RoFormerForMaskedLM(config).save_pretrained(tmp_path / "source")
+    return tmp_path / "source"
+
+
+ANGLES = "roformer.encoder.embed_positions.weight"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_table_of_angles_that_is_computed(tmp_path: Path, dtype: torch.dtype) -> None:
+    source = roformer(tmp_path)
+    change_tensors(source, lambda t: t.update({ANGLES: t[ANGLES].to(dtype)}))
+    import_folder(source, tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.roll(1, 0),
+        lambda table: table.index_fill(0, torch.tensor([1535]), 0.5),
+        lambda table: torch.cat([table[:, 4:], table[:, :4]], 1),
+        lambda table: table[:, :6].clone(),
+        lambda table: table.long(),
+        lambda table: table[0, 0].clone(),
+    ],
+)
+def test_a_table_of_angles_that_is_another(
+    tmp_path: Path, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    source = roformer(tmp_path)
+    change_tensors(source, lambda t: t.update({ANGLES: change(t[ANGLES])}))
+    message = refused(source)
+    assert f"`{ANGLES}` is not the table that the model computes" in message
 
 
 def test_a_tied_copy_of_another_shape_is_none(source: Path) -> None:
