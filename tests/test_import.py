@@ -108,6 +108,21 @@ def test_on_the_command_line(source: Path) -> None:
     assert "File exists" in again.stderr
 
 
+def test_a_tensor_of_another_dtype_is_told(source: Path) -> None:
+    norms = ["model.layers.0.input_layernorm.weight", "model.norm.weight"]
+    change_tensors(source, lambda t: t.update({name: t[name].bfloat16() for name in norms}))
+    command = [sys.executable, "-m", "zoo", "import", "source", "-o"]
+    told = subprocess.run([*command, "a"], cwd=source.parent, capture_output=True, text=True)
+    assert told.stdout.splitlines()[1] == (
+        "F32, but 2 tensors in BF16: `decoder.layers.0.self_attn.pre_norm.weight`, ...; "
+        "they stay so unless `zoo.load(..., dtype=...)` casts all to one"
+    )
+    made = subprocess.run([*command, "b", "--json"], cwd=source.parent, capture_output=True)
+    report = json.loads(made.stdout)
+    ours = ["decoder.layers.0.self_attn.pre_norm.weight", "decoder.norm.weight"]
+    assert (report["dtype"], report["other_dtypes"]) == ("F32", {"BF16": ours})
+
+
 def test_shards(source: Path) -> None:
     whole = import_folder(source, source.parent / "whole", name="m")
     model = LlamaForCausalLM.from_pretrained(source)

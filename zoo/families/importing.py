@@ -61,6 +61,15 @@ class Import:
         """The bytes of the tensors that are written."""
         return sum(record.n_bytes for record in _records(self).values())
 
+    @property
+    def dtypes(self) -> dict[str, list[str]]:
+        """The names of the tensors of floats of each dtype, the most frequent dtype first."""
+        found: dict[str, list[str]] = {}
+        for name, record in sorted(_records(self).items()):
+            if self.spec.tensors[name].dtype == "float":
+                found.setdefault(record.dtype, []).append(name)
+        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
 
 def plan_import(
     source: Path, *, name: str | None = None, registry: Registry | None = None
