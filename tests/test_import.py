@@ -26,8 +26,12 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    RoFormerConfig,
+    RoFormerForMaskedLM,
 )
 
 import zoo
@@ -102,6 +106,21 @@ def test_on_the_command_line(source: Path) -> None:
     again = run("export", "mine", "--to", "hf", "-o", "back")
     assert again.returncode == 2
     assert "File exists" in again.stderr
+
+
+def test_a_tensor_of_another_dtype_is_told(source: Path) -> None:
+    norms = ["model.layers.0.input_layernorm.weight", "model.norm.weight"]
+    change_tensors(source, lambda t: t.update({name: t[name].bfloat16() for name in norms}))
+    command = [sys.executable, "-m", "zoo", "import", "source", "-o"]
+    told = subprocess.run([*command, "a"], cwd=source.parent, capture_output=True, text=True)
+    assert told.stdout.splitlines()[1] == (
+        "F32, but 2 tensors in BF16: `decoder.layers.0.self_attn.pre_norm.weight`, ...; "
+        "they stay so unless `zoo.load(..., dtype=...)` casts all to one"
+    )
+    made = subprocess.run([*command, "b", "--json"], cwd=source.parent, capture_output=True)
+    report = json.loads(made.stdout)
+    ours = ["decoder.layers.0.self_attn.pre_norm.weight", "decoder.norm.weight"]
+    assert (report["dtype"], report["other_dtypes"]) == ("F32", {"BF16": ours})
 
 
 def test_shards(source: Path) -> None:
@@ -259,6 +278,20 @@ def test_the_tokenizer_travels_along(source: Path) -> None:
     assert (back / "tokenizer.json").read_bytes() == b'{"a": 1}\r\n'
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{\n  "a": 1,\n}', "tokenizer_config.json:3:1: error: not JSON"),
+        ('{"a": ', "tokenizer_config.json:1:7: error: not JSON"),
+        ("\xff", "not JSON"),
+        ("", "tokenizer_config.json:1:1: error: not JSON"),
+    ],
+)
+def test_a_tokenizer_file_that_is_no_json(source: Path, text: str, message: str) -> None:
+    (source / "tokenizer_config.json").write_text(text, encoding="latin-1")
+    assert message in refused(source, at="tokenizer_config.json")
+
+
 def test_a_built_model_cannot_be_exported(tmp_path: Path) -> None:
     spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 9, "n_layers": 1}
     model = zoo.build({**spec, "d_model": 8, "n_heads": 2, "d_ff": 8})
@@ -326,6 +359,32 @@ def test_wrong_types_are_told_at_once(source: Path) -> None:
     assert '`hidden_size` must be an integer, not "8"' in message
     assert "`num_hidden_layers` must be an integer, not 2.5" in message
     assert "`mlp_bias` must be true or false, not 1" in message
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers"])
+def test_null_where_a_number_must_be(source: Path, key: str) -> None:
+    change_config(source, **{key: None})
+    assert f"`{key}` must be an integer, not null" in refused(source, at="config.json:")
+
+
+def test_null_under_the_other_word_of_its_class(source: Path) -> None:
+    """transformers reads `hidden_size` as GPT-2's `n_embd`."""
+    GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2)).save_pretrained(source)
+    change_config(source, n_embd=..., hidden_size=None)
+    assert "`hidden_size` must be an integer, not null" in refused(source, at="config.json:")
+
+
+def test_null_that_transformers_takes(source: Path) -> None:
+    """A window of null is none, although the default is one."""
+    model = MistralForCausalLM(MistralConfig(**LLAMA, sliding_window=None))
+    model.save_pretrained(source)
+    change_config(source, sliding_window=None)
+    assert MistralConfig().sliding_window is not None
+    import_folder(source, source.parent / "mine")
+    ids = torch.arange(19)[None]
+    with torch.no_grad():
+        ours = zoo.load(source.parent / "mine").eval()(ids)
+        assert torch.allclose(ours, model.eval()(ids).logits, atol=1e-5)
 
 
 def test_an_impossible_value_leads_to_the_family_and_the_config(source: Path) -> None:
@@ -473,6 +532,45 @@ def test_tied_copies_are_compared_by_their_bytes(
         import_folder(source, source.parent / "mine")
     else:
         assert "must be the same as" in refused(source)
+
+
+def roformer(tmp_path: Path) -> Path:
+    """A checkpoint that holds a table of its angles; at far positions, float32 angles differ."""
+    sizes = {"vocab_size": 19, "hidden_size": 16, "embedding_size": 16, "intermediate_size": 12}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2}
+    config = RoFormerConfig(**sizes, **layers, max_position_embeddings=1536)
+    RoFormerForMaskedLM(config).save_pretrained(tmp_path / "source")
+    return tmp_path / "source"
+
+
+ANGLES = "roformer.encoder.embed_positions.weight"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_table_of_angles_that_is_computed(tmp_path: Path, dtype: torch.dtype) -> None:
+    source = roformer(tmp_path)
+    change_tensors(source, lambda t: t.update({ANGLES: t[ANGLES].to(dtype)}))
+    import_folder(source, tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.roll(1, 0),
+        lambda table: table.index_fill(0, torch.tensor([1535]), 0.5),
+        lambda table: torch.cat([table[:, 4:], table[:, :4]], 1),
+        lambda table: table[:, :6].clone(),
+        lambda table: table.long(),
+        lambda table: table[0, 0].clone(),
+    ],
+)
+def test_a_table_of_angles_that_is_another(
+    tmp_path: Path, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    source = roformer(tmp_path)
+    change_tensors(source, lambda t: t.update({ANGLES: change(t[ANGLES])}))
+    message = refused(source)
+    assert f"`{ANGLES}` is not the table that the model computes" in message
 
 
 def test_a_tied_copy_of_another_shape_is_none(source: Path) -> None:

@@ -3,8 +3,9 @@
 python tools/family_defaults.py
 
 For each model type that has a language model in transformers, so that a new family needs no new
-file: the defaults of the fields of its config class, and `attribute_map`, the fields that have a
-second name. Values that change nothing of what a model computes are left out.
+file: the defaults of the fields of its config class, `attribute_map`, the fields that have a second
+name, and `nullable`, the fields that may be null although their default is not. Values that change
+nothing of what a model computes are left out.
 """
 
 from __future__ import annotations
@@ -68,7 +69,21 @@ def described(cls: type[PreTrainedConfig]) -> dict[str, Any]:
     for name, stored in cls.attribute_map.items():
         if found.get(name) is not None:
             found.setdefault(stored, found[name])
-    return {"attribute_map": sorted_by_key(cls.attribute_map), "defaults": sorted_by_key(found)}
+    nullable = {
+        field.name
+        for field in dataclasses.fields(cls)
+        if found.get(field.name) is not None and takes_none(field.type)
+    }
+    return {
+        "attribute_map": sorted_by_key(cls.attribute_map),
+        "defaults": sorted_by_key(found),
+        "nullable": sorted(nullable),
+    }
+
+
+def takes_none(type_: Any) -> bool:
+    """Whether transformers, which checks types, takes None for a field."""
+    return type_ is Any or type(None) in get_args(type_)
 
 
 def defaults(cls: type[PreTrainedConfig]) -> dict[str, Any]:

@@ -116,6 +116,7 @@ def check(truth: Truth, work: Path) -> Report:
     return report
 
 
+@torch.no_grad()
 def compare_outputs(truth: Truth, imported: Path, report: Report) -> None:
     """The outputs of the imported model against those of transformers."""
     model = zoo.load(imported, registry=registry()).eval()

@@ -61,7 +61,6 @@ def as_numbers(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else mask.long()
 
 
-@torch.no_grad()
 def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[str]) -> Outputs:
     """Those of these names that the model of the zoo puts out."""
     source = inputs.source.transpose(1, 2) if case.channels_first else inputs.source

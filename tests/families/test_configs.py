@@ -204,6 +204,14 @@ REFUSED = {
         gpt_neox(head_dim=8),
         "does not fit",
     ),
+    "another width that is rotated than what is split off for it": (
+        with_config("deepseek_v3", head_dim=3),
+        "`head_dim` must be that of `qk_rope_head_dim`",
+    ),
+    "the same, in a family that extends it": (
+        with_config("axk1", head_dim=3),
+        "`head_dim` must be that of `qk_rope_head_dim`",
+    ),
     "no layers": (
         llama(num_hidden_layers=0),
         "`decoder` has no layers",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,20 @@ def import_(
         report,
         lambda r: (
             f"{r['name']}: {r['parameters']:,} parameters, by the family {r['family']}\n"
-            f"{r['path']}\n{r['content_digest']}"
+            f"{_others(r['dtype'], r['other_dtypes'])}{r['path']}\n{r['content_digest']}"
         ),
     )
+
+
+def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:
+    """A line for each dtype that some tensors have and most have not."""
+    lines = [
+        f"{usual}, but {counted(len(names), 'tensor')} in {other}: `{names[0]}`"
+        f"{', ...' if len(names) > 1 else ''}; they stay so unless "
+        "`zoo.load(..., dtype=...)` casts all to one\n"
+        for other, names in others.items()
+    ]
+    return "".join(lines)
 
 
 @click.command()

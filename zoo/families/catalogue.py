@@ -105,7 +105,11 @@ class Catalogue:
     def defaults(self, model_type: str) -> Defaults:
         """What a configuration of that type leaves out."""
         stated = self._defaults.get(model_type, {})
-        return Defaults(stated.get("defaults", {}), stated.get("attribute_map", {}))
+        return Defaults(
+            stated.get("defaults", {}),
+            stated.get("attribute_map", {}),
+            frozenset(stated.get("nullable", ())),
+        )
 
     def scope(self, family: Family, file: JsonFile, keys: frozenset[str]) -> Scope:
         """What a family's expressions read: a configuration, and the names of the checkpoint's

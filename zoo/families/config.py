@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -13,16 +13,20 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.inside import inside
 
 FILE_NAME = "config.json"
+_INTEGER, _NUMBER = "an integer", "a number"
+_KINDS = ((bool, "true or false"), (int, _INTEGER), (float, _NUMBER), (str, "a string"))
 MAX_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a model type's configuration holds when `config.json` leaves it out, and the keys that
-    mean the same: `spellings` maps the name of one to that of the other."""
+    """What a model type's configuration holds when `config.json` leaves it out, the keys that mean
+    the same: `spellings` maps the name of one to that of the other, and the keys that may be null
+    although their default is not."""
 
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     spellings: Mapping[str, str] = field(default_factory=dict[str, str])
+    nullable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +68,32 @@ def read_json(path: Path) -> JsonFile:
 
 def parse_json(path: Path, raw: bytes) -> JsonFile:
     """Read the bytes of a file that holds one JSON object. Raises as `read_json`."""
+    data = json_value(path, raw, _strict)
+    if not isinstance(data, dict):
+        raise WeightsError(Problem("an object is expected", Place(str(path))))
+    return JsonFile(path, cast("dict[str, Any]", data), raw.decode("utf-8"))
+
+
+def json_value(path: Path, raw: bytes, loads: Callable[[str], Any] = json.loads) -> Any:
+    """What the bytes of a file hold, read by `loads`.
+
+    Raises:
+        WeightsError: they are no JSON; the place is told.
+    """
     place = Place(str(path))
     try:
-        text = raw.decode("utf-8")
-        data = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+        return loads(raw.decode("utf-8"))
     except json.JSONDecodeError as error:
         quote = error.doc.split("\n")[error.lineno - 1]
         place = Place(str(path), error.lineno, error.colno, quote)
         raise WeightsError(Problem(f"not JSON: {error.msg}", place)) from None
     except (ValueError, RecursionError) as error:
         raise WeightsError(Problem(f"not JSON: {error}", place)) from None
-    if not isinstance(data, dict):
-        raise WeightsError(Problem("an object is expected", place))
-    return JsonFile(path, cast("dict[str, Any]", data), text)
+
+
+def _strict(text: str) -> Any:
+    """As `json.loads`, but that a key stands once, and a number is one."""
+    return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -131,8 +148,15 @@ class Config(Mapping[str, Any]):
         return [
             Problem(f"`{key}` must be {expected}, not {json.dumps(value)}", self.file.place(key))
             for key, value in self.file.data.items()
-            if key not in ignored and (expected := _expected(self._values.get(key), value))
+            if key not in ignored and (expected := self._expected(key, value))
         ]
+
+    def _expected(self, key: str, value: Any) -> str | None:
+        """What a value should have been, if it is of another type than its default."""
+        if value is not None:
+            return _expected(self._values.get(key), value)
+        name = self.defaults.spellings.get(key, key)
+        return None if name in self.defaults.nullable else _kind(self.defaults.values.get(name))
 
     def contradictions(self) -> list[Problem]:
         """The spellings of one value for which the file has different ones. transformers takes the
@@ -170,16 +194,10 @@ def _expected(default: Any, value: Any) -> str | None:
         return None
     if isinstance(value, list) and not isinstance(default, list):  # perhaps one for each layer
         return next((kind for item in value if (kind := _expected(default, item))), None)
-    if isinstance(default, bool):
-        return None if isinstance(value, bool) else "true or false"
-    if isinstance(default, int):
-        return None if _is_integer(value) else "an integer"
-    if isinstance(default, float):
-        return None if _is_integer(value) or isinstance(value, float) else "a number"
-    if isinstance(default, str):
-        return None if isinstance(value, str) else "a string"
-    return None
+    kind, found = _kind(default), _kind(value)
+    return None if found == kind or (kind, found) == (_NUMBER, _INTEGER) else kind
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _kind(value: Any) -> str | None:
+    """What a value is called; None for tables, lists and null."""
+    return next((name for type_, name in _KINDS if isinstance(value, type_)), None)

@@ -62,7 +62,8 @@ class Rule(BaseModel):
     copies: bool = False
     """Whether the tensor is a further copy of one that another rule makes too. It is checked."""
     computed: str | None = None
-    """The table of the module that this tensor is a copy of, which is computed. It is checked."""
+    """The table of the module that this tensor is a copy of, which is computed, or the method that
+    computes it for so many rows. It is checked."""
     drop: bool = False
     """Whether the tensor says nothing and is left out."""
     missing: Literal["error", "zeros"] = "error"
@@ -72,8 +73,8 @@ class Rule(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Rule:
-        if sum([bool(self.zoo), self.computed is not None, self.drop]) != 1:
-            raise ValueError("a rule has one of `zoo`, `computed` and `drop`")
+        if bool(self.zoo) == (self.computed is not None or self.drop):
+            raise ValueError("a rule has `zoo`, or else `computed` or `drop` or both")
         if (len(self.targets) > 1) != bool(self.parts) or (
             self.parts and (self.axes is None or len(self.parts) != len(self.targets))
         ):

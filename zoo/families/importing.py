@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,7 +18,7 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.config import read_json
+from zoo.families.config import json_value, read_json
 from zoo.families.conversion import Conversion, steps_of
 from zoo.families.family import Family, with_rules
 from zoo.families.origin import (
@@ -59,6 +60,15 @@ class Import:
     def n_bytes(self) -> int:
         """The bytes of the tensors that are written."""
         return sum(record.n_bytes for record in _records(self).values())
+
+    @property
+    def dtypes(self) -> dict[str, list[str]]:
+        """The names of the tensors of floats of each dtype, the most frequent dtype first."""
+        found: dict[str, list[str]] = {}
+        for name, record in sorted(_records(self).items()):
+            if self.spec.tensors[name].dtype == "float":
+                found.setdefault(record.dtype, []).append(name)
+        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 def plan_import(
@@ -104,6 +114,7 @@ def plan_import(
     if unread := scope.config.unread(catalogue.vocabulary.inert | family.ignores):
         raise WeightsError(unread)
     companions = tuple(read_companions(source, (*COMPANIONS, *sentence.files)))
+    _check_json(companions, source)
     origin = Origin(
         family=family.name,
         config=file.text,
@@ -199,6 +210,20 @@ def write_import(
     return header.content_digest
 
 
+def _check_json(companions: Iterable[Companion], source: Path) -> None:
+    """Raises `WeightsError` where a file that comes along, such as a tokenizer's, is cut or no
+    JSON."""
+    problems: list[Problem] = []
+    for companion in companions:
+        if companion.name.endswith(".json"):
+            try:
+                json_value(source / companion.name, companion.data)
+            except WeightsError as error:
+                problems += error.problems
+    if problems:
+        raise WeightsError(problems)
+
+
 def _modern(key: str, legacy: Mapping[str, str]) -> str:
     for old, new in legacy.items():
         key = key.replace(old, new)
@@ -237,6 +262,14 @@ def _check_dtypes(found: Import) -> None:
         raise WeightsError(problems)
 
 
+def _is_near(computed: torch.Tensor, stored: torch.Tensor) -> bool:
+    """Whether a stored table is the computed one, up to what rounding it has cost."""
+    if not stored.is_floating_point():
+        return False
+    tolerance = max(_TOLERANCE, torch.finfo(stored.dtype).eps)
+    return torch.allclose(computed.float(), stored.float(), rtol=0.0, atol=tolerance)
+
+
 def _check_computed(found: Import, reader: Reader) -> None:
     """Raises `WeightsError` unless the tables that the checkpoint has stored are those that the
     model computes."""
@@ -247,14 +280,16 @@ def _check_computed(found: Import, reader: Reader) -> None:
     for key, table in found.plan.computed.items():
         path, _, attribute = table.rpartition(".")
         module = model.get_submodule(path)
-        module.reset_buffers(device="cpu")  # type: ignore[operator]
-        own, tensor = getattr(module, attribute), found.tensors[key]
+        tensor = found.tensors[key]
         stored = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype])
         reader.read(tensor, bytes_of(stored))
-        tolerance = max(_TOLERANCE, torch.finfo(stored.dtype).eps)  # what rounding it has cost
-        if own.shape != stored.shape or not torch.allclose(
-            own, stored.float(), rtol=0.0, atol=tolerance
-        ):
+        own = getattr(module, attribute)
+        if isinstance(own, torch.Tensor):
+            module.reset_buffers(device="cpu")  # type: ignore[operator]
+            own = getattr(module, attribute)
+        else:
+            own = own(prod(tensor.shape[:1]))
+        if own.shape != stored.shape or not _is_near(own, stored):
             message = f"`{key}` is not the table that the model computes as `{table}`"
             problems.append(Problem(message, found.where))
     if problems:

@@ -200,13 +200,13 @@ class _Planner:
             ]
             for key, _ in matches:
                 self.use(key, active.name)
+            if active.computed is not None:
+                self.plan.computed.update((key, active.computed.fill(b)) for key, b in matches)
             if active.rule.drop:
                 self.plan.dropped += [key for key, _ in matches]
-            elif active.computed is not None:
-                self.plan.computed.update((key, active.computed.fill(b)) for key, b in matches)
-            elif matches:
+            elif active.zoo and matches:
                 self.become(active, matches)
-            else:
+            elif active.zoo:
                 self.absent(active)
         self.check_whole()
         return self.plan

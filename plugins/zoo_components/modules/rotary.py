@@ -44,6 +44,13 @@ class RotaryPositions(PositionScheme):
         )
         return lambda x: self._turn(x, cosine, sine)
 
+    def table(self, n_positions: int) -> torch.Tensor:
+        """The sines and then the cosines of the angles at the first positions, (n_positions, width)
+        in float64: a table that some published checkpoints hold, to be compared with it."""
+        positions = torch.arange(n_positions, device="cpu")
+        angles = positions.double()[:, None] * self.frequencies(positions, torch.float64)
+        return torch.cat([angles.sin(), angles.cos()], 1)
+
     def _turn(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         """x: (..., heads, length, head_dim); cosine, sine: (..., 1, length, width / 2)."""
         turned, rest = x[..., : self.width], x[..., self.width :]
