@@ -179,7 +179,7 @@ BROKEN: Mapping[str, Broken] = {
         "ffn",
         {FIELD: FIELD + "    ratio: Size = None\n"},
         ("schema",),
-        "the default of `ratio` must be an integer, not nothing",
+        "the default of `ratio` must be an integer, not `None`",
     ),
     "untold_type": Broken(
         "ffn",
