@@ -226,6 +226,12 @@ BROKEN: Mapping[str, Broken] = {
     "built_a_class": Broken(
         "ffn", {BUILT: "return module_class()"}, ("meta",), "returned the class `Module`, and not"
     ),
+    "list_of_modules": Broken(
+        "ffn",
+        {MADE: f"{MADE}\n            self.more = [nn.Linear(d_model, d_model)]"},
+        ("meta",),
+        "`part.more` holds modules that torch knows nothing of",
+    ),
     "bare_tensor": Broken(
         "ffn",
         {MADE: MADE + "\n            self.table = torch.arange(3.0)", **WITH_TORCH},
