@@ -179,7 +179,7 @@ BROKEN: Mapping[str, Broken] = {
         "ffn",
         {FIELD: FIELD + "    ratio: Size = None\n"},
         ("schema",),
-        "the default of `ratio` must be an integer, not nothing",
+        "the default of `ratio` must be an integer, not `None`",
     ),
     "untold_type": Broken(
         "ffn",
@@ -225,6 +225,12 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "built_a_class": Broken(
         "ffn", {BUILT: "return module_class()"}, ("meta",), "returned the class `Module`, and not"
+    ),
+    "list_of_modules": Broken(
+        "ffn",
+        {MADE: f"{MADE}\n            self.more = [nn.Linear(d_model, d_model)]"},
+        ("meta",),
+        "`part.more` holds modules that torch knows nothing of",
     ),
     "bare_tensor": Broken(
         "ffn",
@@ -548,6 +554,12 @@ BROKEN: Mapping[str, Broken] = {
     "norm_of_tokens": Broken(
         "norm", {"mean(-1, ": "mean((-2, -1), "}, ("tokens",), "along the last dimension alone"
     ),
+    "norm_of_all": Broken(  # whatever the dimensions are, it is the same
+        "norm",
+        {"mean(-1, keepdim=True)": "mean()"},
+        ("tokens",),
+        "a token alone has another output than beside others",
+    ),
     "pools_unsaid": Broken(
         "head",
         {"self.out(x)": "self.out(x + x[..., :1, :])"},
@@ -560,6 +572,12 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "queries_unturned": Broken(
         "attention", {QUERIES: "pass"}, ("positions",), "the queries are not turned"
+    ),
+    "other_head_dim": Broken(
+        "attention",
+        {"return self.d_model // self.n_heads": "return self.d_model"},
+        ("positions",),
+        "called with vectors of 8 numbers, and the description's `head_dim`",
     ),
     "bias_ignored": Broken(
         "attention", {"scores = scores + bias": "pass"}, ("positions",), "the `bias` that the"

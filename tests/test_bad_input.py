@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mistakes import CASES, plain, rendered
 from trials import KEYS, Refused, spec
@@ -424,7 +425,15 @@ def test_a_file_that_is_too_large(refused: Refused) -> None:
     [
         ({"n_heads": 3}, "<data>: n_heads: error: d_model = 8 is not divisible by n_heads = 3"),
         ({"n_head": 3}, "<data>: n_head: error: unknown key `n_head`"),
-        ({"d_ff": None}, "<data>: d_ff: error: nothing has no place in a spec"),
+        (
+            {"d_ff": None},
+            "<data>: d_ff: error: `None` has no place in a spec\n      = help: leave the key out",
+        ),
+        (
+            {"d_ff": np.int64(16)},
+            "<data>: d_ff: error: an int64 has no place in a spec\n"
+            "      = help: `.item()` makes a plain number of it",
+        ),
         ({"d_ff": 2**60}, "<data>: d_ff: error: the integer is beyond"),
         ({"dropout": float("nan")}, "<data>: dropout: error: `nan` is not a finite number"),
         ({"ffn": {1: 2}}, "<data>: ffn: error: the key `1` is not a string"),

@@ -96,9 +96,11 @@ def test_text_from_the_standard_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoder = str(saved / "decoder")
-    for raw in (b"3 9 4\n", b"3 9 4"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
-        assert said(capsys, decoder, "-", "-n", "5") == said(capsys, decoder, "3 9 4", "-n", "5")
+    for raw in (b"3 9 4\n", b"3 9 4", b"\xef\xbb\xbf3 9 4\r\n"):
+        for as_one in (["-"], []):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+            expected = said(capsys, decoder, "3 9 4", "-n", "5")
+            assert said(capsys, decoder, *as_one, "-n", "5") == expected
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     assert "the standard input is not UTF-8" in refused("run", decoder, "-")
     monkeypatch.setattr(sys, "stdin", None)  # closed

@@ -345,6 +345,16 @@ def test_extends_a_model_of_the_registry(write: Write) -> None:
     assert at(zoo.read_spec("child.toml"), "encoder.d_model") == 8
 
 
+def test_data_and_text_extend_a_spec_in_the_working_directory(write: Write) -> None:
+    write("base", "dropout = 0.5")
+    child = {"extends": "base", "name": "child", "n_heads": 4}
+    text = 'extends = "base"\nname = "child"\nn_heads = 4\n'
+    assert at(zoo.read_spec(child), "encoder.block.dropout") == 0.5
+    assert zoo.read_spec(child) == zoo.read_spec(text)
+    with pytest.raises(zoo.SpecError, match=r"<data>: extends: .*\n.*did you mean `base`"):
+        zoo.read_spec({"extends": "bsae", "name": "child"})
+
+
 def test_a_change_of_kind_drops_what_is_inherited_beside_it(write: Write) -> None:
     write("base", 'norm = { kind = "layer_norm", eps = 0.5, bias = false }')
     other = zoo.read_spec(write("other", 'norm = "rms_norm"', extends="base"))

@@ -27,7 +27,8 @@ def read_spec(
 
     Args:
         source: a `.toml` file, the name of a registered model, TOML text (a string of more than
-            one line), or plain data.
+            one line), or plain data. Of text and data, `extends` names a spec in the working
+            directory.
         registry: where names are looked up; the layers around the working directory unless given.
 
     Raises:

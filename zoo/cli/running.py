@@ -136,6 +136,10 @@ def run(
         print_report(as_json, report, as_text)
 
 
+_FIRST = "utf-8-sig"
+"""How a text begins: with a byte order mark, if Windows wrote it, which is no part of it."""
+
+
 def _lines() -> Iterator[tuple[list[Place], list[str]]]:
     """The lines of the standard input and their places: one at a time of who types them, else many.
 
@@ -150,7 +154,7 @@ def _lines() -> Iterator[tuple[list[Place], list[str]]]:
     for number, line in enumerate(sys.stdin.buffer, 1):
         places.append(Place("standard input", number))
         try:
-            lines.append(line.decode("utf-8").rstrip("\r\n"))
+            lines.append(line.decode(_FIRST if number == 1 else "utf-8").rstrip("\r\n"))
         except UnicodeDecodeError:
             raise InputError(Problem("this line is not UTF-8", places[-1])) from None
         if len(lines) == n_at_once:
@@ -165,7 +169,7 @@ def _standard_input() -> str:
     UTF-8."""
     raw = b"" if sys.stdin is None else sys.stdin.buffer.read()
     try:
-        return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        return raw.decode(_FIRST).removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise InputError("the standard input is not UTF-8") from None
 

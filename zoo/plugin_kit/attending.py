@@ -157,7 +157,13 @@ class AttendingDriver(Driver):
     def _check_rotation(self, inputs: Tensors) -> None:
         # Only the last token is turned: what others see of it are its keys, and what it sees of the
         # others, when it does not see itself, is by its query.
-        turned = turning(torch.eye(LENGTH)[-1])
+        turn = turning(torch.eye(LENGTH)[-1])
+        widths = set()
+
+        def turned(x: torch.Tensor) -> torch.Tensor:
+            widths.add(x.shape[-1])
+            return turn(x)
+
         unseen = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)
         unseen[..., -1, -1] = False
         for what, at, mask in (("keys", slice(-1), None), ("queries", slice(-1, None), unseen)):
@@ -170,6 +176,12 @@ class AttendingDriver(Driver):
                     f"the {what} are not turned by the `rotation` that the position scheme gives\n"
                     "help: apply it to queries and to keys, or raise ValueError where there is one"
                 )
+        head_dim = self.described.head_dim
+        if others := sorted(widths - {head_dim}):
+            raise PromiseError(
+                f"`rotation` is called with vectors of {others[0]} numbers, and the description's "
+                f"`head_dim`, for which position schemes make it, says {head_dim}"
+            )
 
     def _check_bias(self, inputs: Tensors) -> None:
         one, _ = self.attend(inputs)

@@ -176,6 +176,8 @@ def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> Non
             f"the same tokens have another output in a call with x ({sizes}) than in one with "
             f"x {tuple(x.shape)}\nhelp: {help}"
         )
+    if not close(module(x[:1, :1]), output[:1, :1], 1e-9):
+        raise PromiseError(f"a token alone has another output than beside others\nhelp: {help}")
 
 
 def expect_no_later(network: Callable[[torch.Tensor], torch.Tensor]) -> None:

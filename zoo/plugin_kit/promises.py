@@ -16,7 +16,7 @@ from zoo.loading import load
 from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.driver import Bare, PromiseError, Tensors, close
 from zoo.plugin_kit.drivers import driver_for, hosted
-from zoo.plugin_kit.state import changes, plain_tensors, state_of
+from zoo.plugin_kit.state import changes, plain_tensors, state_of, unknown_modules
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
@@ -84,6 +84,11 @@ def meta(spec: ModelSpec, registry: Registry) -> None:
             "it would have no values and stay on its device\n"
             f'help: register_buffer("{name.rpartition(".")[2]}", ..., persistent=False), and '
             "compute it in `reset_buffers(self, *, device)`"
+        )
+    for name in unknown_modules(model):
+        raise PromiseError(
+            f"`{name}` holds modules that torch knows nothing of, so they would have no values\n"
+            "help: an nn.ModuleList or an nn.ModuleDict makes them known"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sized
 
 import torch
+from torch import nn
 
 from zoo.transformer import Transformer
 
@@ -15,6 +16,18 @@ def plain_tensors(model: Transformer) -> Iterator[tuple[str, torch.Tensor]]:
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor):
                 yield f"{owner}.{name}", value
+
+
+def unknown_modules(model: Transformer) -> Iterator[str]:
+    """The names of lists and dicts of modules that torch knows nothing of."""
+    known = set(model.modules())
+    for owner, module in model.named_modules():
+        for name, value in vars(module).items():
+            inside = value.values() if isinstance(value, dict) else value
+            if isinstance(value, list | tuple | dict) and any(
+                isinstance(part, nn.Module) and part not in known for part in inside
+            ):
+                yield f"{owner}.{name}"
 
 
 def state_of(model: Transformer) -> dict[str, tuple[object, int]]:

@@ -59,7 +59,9 @@ def _find_parent(
         hint = "a spec file beside this one, or a model of the registry"
         findings.add_unless_told(Problem(message, parent.place(value=True), hint))
         return None
-    folder = Path(document.name).parent if document.text is not None else None
+    # Text and data that no file holds extend what is in the working directory. What was saved with
+    # weights extends no file, wherever it is loaded.
+    folder = None if document.stored else Path(document.name).parent
     if folder is not None and (path := folder / f"{name}.toml").is_file():
         if path.is_symlink():  # it could lead to any file, whose lines would be shown
             message = f"{quoted(path.name)} is a link, which `extends` does not follow"

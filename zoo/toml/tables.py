@@ -96,17 +96,21 @@ def _check_value(value: Any, document: Document, path: KeyPath, findings: Findin
                 break
             _check_value(item, document, (*path, index), findings)
         return True
-    message = None
+    message = hint = None
     if isinstance(value, list | tuple):
         message = f"values are nested more than {document.max_depth} deep"
     elif not isinstance(value, bool | str | int | float):
         message = f"{described(value)} has no place in a spec"
+        if value is None:
+            hint = "leave the key out"
+        elif hasattr(value, "item"):  # a number of NumPy or torch
+            hint = "`.item()` makes a plain number of it"
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:
         message = INTEGER_MESSAGE
     elif isinstance(value, float) and not math.isfinite(value):
         message = f"`{value}` is not a finite number"
     if message:
-        findings.add(Problem(message, document.place(path, value=True)))
+        findings.add(Problem(message, document.place(path, value=True), hint))
     return message is None
 
 
@@ -122,8 +126,11 @@ def described(value: object) -> str:
         return f"the float `{value}`"
     if isinstance(value, list | tuple):
         return "an array"
+    if value is None:
+        return "`None`"
     name = type(value).__name__
-    return "a table" if isinstance(value, Mapping) else "nothing" if value is None else f"a {name}"
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    return "a table" if isinstance(value, Mapping) else f"{article} {name}"
 
 
 def merge(outer: Table, inner: Table) -> Table:
