@@ -221,6 +221,10 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             ("unknown key `intermediate_size`", "help: did you mean `d_ff`?"),
         ],
     ),
+    "a kind in the words of another library": (
+        spec(init='«"glorot_uniform"»'),
+        [("unknown init `glorot_uniform`", "help: did you mean `xavier`?")],
+    ),
     "an unknown kind like one that needs keys": (
         spec('position = «"rotary_yarm"»'),
         [("unknown position `rotary_yarm`", "help: did you mean `rotary_yarn`?")],

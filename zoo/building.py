@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Spec = str | Path | Mapping[str, Any] | ModelSpec
 
+MODEL_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""In which a model can be."""
+
 _default_dtype = RLock()
 """Held while torch's default dtype, which belongs to the whole process, is that of a build."""
 
@@ -175,12 +178,12 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
     """The spec's module with shapes and no values, checked against what its plugins describe.
 
     Raises:
-        TypeError: `dtype` is no floating-point dtype of torch.
+        TypeError: `dtype` is none in which torch makes new tensors.
         PluginError: a plugin's module is not what it describes.
     """
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        message = "a model's dtype is a floating-point one of torch, such as torch.bfloat16, not"
-        raise TypeError(f"{message} {dtype!r}")
+    if dtype not in MODEL_DTYPES:
+        *others, last = (str(one) for one in MODEL_DTYPES)
+        raise TypeError(f"a model's dtype is {', '.join(others)} or {last}, not {dtype!r}")
     with _as_default(dtype), plugin_code(f"building {spec.name}"), torch.device("meta"), _Undrawn():
         model = spec.model.build()
         if not isinstance(model, Transformer):
