@@ -333,6 +333,10 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         spec(format="«2»"),
         [("spec format 2 is not known", "help: this zoo reads format 1")],
     ),
+    "a format before the first": (
+        spec(format="«0»"),
+        [("spec format 0 is not known", "help: this zoo reads format 1")],
+    ),
     "a boolean for the format": (
         spec(format="«true»"),
         [("`format` must be an integer, not the boolean `true`",)],

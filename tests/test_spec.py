@@ -375,6 +375,8 @@ def test_an_inherited_key_that_a_change_leaves_without_effect_is_no_error(write:
     assert at(spec, "encoder.block.ffn.kind") == "residual_stack"
     decoder = zoo.read_spec(write("lm", 'builder = "decoder"', "vocab = 5", extends="base"))
     assert at(decoder, "vocab") == 5
+    grandchild = zoo.read_spec(write("grandchild", "dropout = 0.5", extends="child"))
+    assert at(grandchild, "encoder.block.dropout") == 0.5
     nearer = write("nearer", "[encoder]", "n_heads = 1", "[decoder]", "n_heads = 4", extends="base")
     assert at(zoo.read_spec(nearer), "encoder.block.self_attn.n_heads") == 1
     # But the parent's own mistakes are.
