@@ -11,6 +11,8 @@ from zoo_components.modules.dropout import Dropout
 def test_outside_of_training_it_is_the_input_itself() -> None:
     dropout, x = Dropout(0.5).eval(), torch.ones(1000)
     assert dropout(x) is x
+    with torch.no_grad():
+        assert dropout(x) is x
 
 
 def test_in_training_it_is_that_of_torch() -> None:
@@ -22,6 +24,7 @@ def test_in_training_it_is_that_of_torch() -> None:
     assert set(found.tolist()) == {0.0, 2.0}
 
 
+@torch.no_grad()
 def test_hooks_are_called_outside_of_training() -> None:
     dropout, x = Dropout(0.5).eval(), torch.ones(3)
     before = dropout.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
@@ -29,3 +32,18 @@ def test_hooks_are_called_outside_of_training() -> None:
     before.remove()
     dropout.register_forward_hook(lambda module, inputs, output: output * 3)
     assert dropout(x).tolist() == [3.0] * 3
+
+
+@torch.no_grad()
+def test_a_forward_of_its_own_is_called() -> None:
+    dropout, x = Dropout(0.5).eval(), torch.ones(3)
+    dropout.forward = lambda x: x * 5
+    assert dropout(x).tolist() == [5.0] * 3
+
+
+def test_hooks_of_gradients_are_called_outside_of_training() -> None:
+    dropout, x = Dropout(0.5).eval(), torch.ones(3, requires_grad=True)
+    dropout.register_full_backward_hook(lambda module, inputs, outputs: (outputs[0] * 2,))
+    dropout(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0] * 3

@@ -174,7 +174,7 @@ def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, 
 
 def _of_all(maps: Sequence[nn.Module], x: torch.Tensor) -> Packed | None:
     """The packed weights of all maps as one, if x can be multiplied with them."""
-    linear = [one for one in maps if type(one) is Linear and not _hooked(one)]
+    linear = [one for one in maps if type(one) is Linear and not hooked(one)]
     packed = linear[0].packed if len(linear) == len(maps) else None
     if packed is None or torch.is_grad_enabled() or not linear[0].fits(x):
         return None
@@ -197,8 +197,8 @@ def activated(linear: nn.Module, activation: nn.Module, x: torch.Tensor) -> torc
     then = POINTWISE.get(type(activation))
     if type(activation) is nn.GELU:
         then = Pointwise("gelu", activation.approximate)
-    hooked = _hooked(linear) or _hooked(activation)
-    if then is not None and type(linear) is Linear and not hooked and not torch.is_grad_enabled():
+    waited = hooked(linear) or hooked(activation)
+    if then is not None and type(linear) is Linear and not waited and not torch.is_grad_enabled():
         found = linear.without_gradients(x, then)
         if found is not None:
             return found
@@ -210,7 +210,7 @@ def _identity(tensor: torch.Tensor) -> Identity:
     return tensor.untyped_storage()._cdata, tensor.data_ptr(), tensor._version
 
 
-def _hooked(module: nn.Module) -> bool:
+def hooked(module: nn.Module) -> bool:
     """Whether somebody waits for the module to be called."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 

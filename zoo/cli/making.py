@@ -117,14 +117,15 @@ def import_and_save(
     folder = output if output is not None else Path(found.spec.name)
     with bytes_bar(f"importing {found.spec.name}", found.n_bytes) as bar:
         digest = save_import(found, folder, on_bytes=bar.advance)
-    usual, *others = found.dtypes
+    dtypes = found.dtypes
+    usual, *others = dtypes
     return {
         "name": found.spec.name,
         "family": found.family.name,
         "spec_digest": found.spec.digest,
         "parameters": found.spec.n_parameters,
         "dtype": usual,
-        "other_dtypes": {dtype: found.dtypes[dtype] for dtype in others},
+        "other_dtypes": {dtype: dtypes[dtype] for dtype in others},
         "path": str(folder),
         "content_digest": digest,
     }

@@ -5,13 +5,16 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from zoo.linear import hooked
+
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout`, which outside of training calls nothing but hooks: GPT-2 has 37 of them."""
+    """`nn.Dropout`, which outside of training and without gradients calls nothing, unless somebody
+    waits for it: GPT-2 has 37 of them."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """(...) to the same."""
-        if self.training or self._forward_hooks or self._forward_pre_hooks:
+        if self.training or torch.is_grad_enabled() or hooked(self):
             dropped: torch.Tensor = super().__call__(x)
             return dropped
         return x
