@@ -15,7 +15,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict zoo
+	$(BIN)/mypy --strict zoo plugins/zoo_components plugins/zoo_sources
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not drill"
 
 drill: $(VENV)/installed-dev

@@ -221,7 +221,7 @@ BROKEN: Mapping[str, Broken] = {
         "ffn",
         {BUILT: BUILT.removeprefix("return ")},
         ("meta",),
-        "`build` of ffn.built_nothing (BuiltNothing) returned None, and not an nn.Module",
+        "`build` of ffn.built_nothing (BuiltNothing) returned None, and not a torch.nn.Module",
     ),
     "built_a_class": Broken(
         "ffn", {BUILT: "return module_class()"}, ("meta",), "returned the class `Module`, and not"
@@ -348,8 +348,8 @@ BROKEN: Mapping[str, Broken] = {
     "no_scheme": Broken(
         "position",
         {"class Module(PositionScheme)": "class Module(nn.Module)"},
-        ("interface",),
-        "is a subclass of zoo.position.PositionScheme",
+        ("meta",),
+        "returned `Module()`, a Module, and not a zoo.position.PositionScheme",
     ),
     "position_of_no_method": Broken(
         "position", {"def embed(": "def embeds("}, ("interface",), "defines none of embed"

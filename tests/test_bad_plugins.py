@@ -370,7 +370,11 @@ def test_a_plugin_whose_layout_fails(
     [
         ("pass", "None", "end it with `return` and the layout"),
         ("return Layout", "the class `Layout`", "return an instance of it"),
-        ("return {'up_proj': 8}", "`{'up_proj': 8}`, a dict", "return an instance of Layout"),
+        (
+            "return {'up_proj': 8}",
+            "`{'up_proj': 8}`, a dict",
+            "return an instance of zoo.layout.Layout",
+        ),
     ],
     ids=["nothing", "the class", "a dict"],
 )
@@ -382,7 +386,7 @@ def test_a_plugin_whose_layout_returns_no_layout(
     line = file.read_text().split("\n").index("    def layout(self):") + 1
     for command in (["validate"], ["show"], ["build"]):
         assert refused(*command, "spec.toml") == (
-            f"error: `layout` of ffn.mine (Mine) returned {returned}, and not a Layout\n"
+            f"error: `layout` of ffn.mine (Mine) returned {returned}, and not a zoo.layout.Layout\n"
             f"  {file}:{line}, in Mine.layout\n"
             f"      = help: {hint}\n"
         )
@@ -397,11 +401,12 @@ BUILDING: dict[str, tuple[str, str]] = {
     "exits": ("raise SystemExit(0)", "`build` of ffn.mine (Mine) failed: SystemExit: 0"),
     "returns nothing": (
         "return None",
-        "`build` of ffn.mine (Mine) returned None, and not an nn.Module\n  {file}, in Mine.build\n"
+        "`build` of ffn.mine (Mine) returned None, and not a torch.nn.Module\n"
+        "  {file}, in Mine.build\n"
         "      = help: end it with `return` and the module",
     ),
-    "returns the class": ("return Module", "(Mine) returned the class `Module`, and not an"),
-    "returns another thing": ("return [1, 2]", "(Mine) returned `[1, 2]`, a list, and not an"),
+    "returns the class": ("return Module", "(Mine) returned the class `Module`, and not a torch"),
+    "returns another thing": ("return [1, 2]", "(Mine) returned `[1, 2]`, a list, and not a torch"),
     "builds another width": (
         "return Module(9)",
         "up_proj.weight` is a float parameter [9, 9] in the module and a float parameter [8, 8] in",
@@ -441,14 +446,14 @@ def test_a_plugin_whose_build_fails(
             "builder",
             "from zoo.slots import Builder\n"
             "class Mine(Builder):\n    def build(self):\n        return None\n",
-            "`build` of builder.mine (Mine) returned None, and not an nn.Module",
+            "`build` of builder.mine (Mine) returned None, and not a zoo.Transformer",
         ),
         (
             "builder",
             "from zoo.slots import Builder\n"
             "class Mine(Builder):\n    def build(self):\n"
             "        from torch import nn\n        return nn.Identity()\n",
-            "`build` returned a Identity, not a zoo.Transformer",
+            "(Mine) returned `Identity()`, a Identity, and not a zoo.Transformer",
         ),
         (
             "builder",
@@ -460,7 +465,7 @@ def test_a_plugin_whose_build_fails(
             "builder",
             "from zoo.slots import Builder\n"
             "class Mine(Builder):\n    def layout(self):\n        return None\n",
-            "`layout` of builder.mine (Mine) returned None, and not a Layout",
+            "`layout` of builder.mine (Mine) returned None, and not a zoo.layout.Layout",
         ),
         (
             "builder",

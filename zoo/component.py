@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
@@ -155,6 +155,9 @@ class Component(BaseModel):
         defer_build=True,
     )
 
+    _builds: ClassVar[str] = "torch.nn.Module"
+    """The class of the modules that `build` returns."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
@@ -208,7 +211,7 @@ def _names_itself(layout: Callable[..., Any]) -> Callable[..., Layout]:
         with plugin_code(f"`layout` of {component._named()}"):
             made = layout(component)
         if not isinstance(made, Layout):
-            raise PluginError(wrongly_returned(layout, component, made, "a Layout"))
+            raise PluginError(wrongly_returned(layout, component, made, "zoo.layout.Layout"))
         return replace(made, component=component)
 
     return named

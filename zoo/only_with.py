@@ -7,12 +7,14 @@ rule that switches a feature off in some layers need not repeal what the stack s
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import core_schema
 
 from zoo.component import ChildValidator
+
+T = TypeVar("T")
 
 UNSTATED: Any = Field(default=None, validate_default=True)
 """What an optional field with one of the marks below is declared as: `= UNSTATED`."""
@@ -69,6 +71,12 @@ class NotWith(OnlyWith):
 
     def reason(self, other: object) -> str:
         return f"changes nothing beside `{self.key} = {_toml(other)}`"
+
+
+def stated(value: T | None) -> T:
+    """The value of a field with one of the marks, in a place where it counts."""
+    assert value is not None
+    return value
 
 
 def _toml(value: object) -> str:

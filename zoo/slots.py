@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from zoo.distribution import Distribution
+    from zoo.position import PositionScheme
     from zoo.transformer import Transformer
 
 NormPlacement = Literal["pre", "post", "sandwich", "post_branch", "parallel"]
@@ -172,6 +173,7 @@ class Position(Plugin):
     """Whether the scheme turns queries and keys: its module defines `rotation`."""
     site: ClassVar[str] = "position"
     """What the module of a scheme with tables that works in attention is called in its stack."""
+    _builds: ClassVar[str] = "zoo.position.PositionScheme"
 
     @property
     def longest(self) -> int | None:
@@ -182,6 +184,10 @@ class Position(Plugin):
         """Whether in a sequence of `after` tokens positions are told apart otherwise than in one of
         `before`, so that nothing that was kept of it serves any more."""
         return False
+
+    def build(self) -> "PositionScheme":
+        """The module, on torch's current default device."""
+        raise TypeError(f"{type(self).__name__} has no build method")
 
 
 class Embedding(Plugin):
@@ -211,7 +217,7 @@ class Embedding(Plugin):
         """Whether a token's vector depends on that token and its position alone."""
         return True
 
-    def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         """The module, which applies `scheme.embed` to the embedded tokens."""
         raise TypeError(f"{type(self).__name__} has no build method")
 
@@ -320,6 +326,7 @@ class Builder(Plugin):
 
     init: Annotated[Init, Slot("init")]
     """Where the weights start."""
+    _builds: ClassVar[str] = "zoo.Transformer"
 
     def ties(self) -> dict[str, str]:
         """Tensors that are one and the same, each pair as alias and target."""

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Cut, Layout, Tensor, column_wise, linear, row_wise, vector
-from zoo.only_with import UNSTATED, NotWith, OnlyWith
+from zoo.only_with import UNSTATED, NotWith, OnlyWith, stated
 from zoo.slots import Attention, Norm
 from zoo_components.heads import check_default_head_dim, default_head_dim
 from zoo_components.norm import NoNorm
@@ -387,9 +387,9 @@ class MultiHead(Attention):
             return None
         return Temperature(
             form=self.q_temperature,
-            scale=self.q_temperature_scale,
-            floor=self.q_temperature_floor,
-            shift=self.q_temperature_shift,
+            scale=stated(self.q_temperature_scale),
+            floor=stated(self.q_temperature_floor),
+            shift=stated(self.q_temperature_shift),
         )
 
     def _reach(self) -> "Reach | None":
@@ -400,7 +400,7 @@ class MultiHead(Attention):
         return Reach(
             past=self.past,
             window=number(self.window),
-            sides=self.window_sides,
+            sides=self.window_sides or "past",
             chunk=number(self.chunk),
         )
 
@@ -422,7 +422,7 @@ class MultiHead(Attention):
         return Gate(
             activation=self.output_gate,
             per_head=self.output_gate_scope == "head",
-            bias=self.output_gate_bias,
+            bias=stated(self.output_gate_bias),
         )
 
 
@@ -433,5 +433,5 @@ def _of_width(norm: Norm, width: int) -> Norm:
 
 def _repeated(layout: Layout, n_heads: int) -> Layout:
     """A norm's layout with tensors of their own for each head."""
-    parts = layout.parts.items()
-    return Layout({name: replace(t, shape=(n_heads, *t.shape)) for name, t in parts})
+    tensors = layout.tensors()
+    return Layout({name: replace(t, shape=(n_heads, *t.shape)) for name, t in tensors})

@@ -12,6 +12,8 @@ from zoo.slots import Embedding, Norm
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo.position import PositionScheme
+
 
 class TokenEmbedding(Embedding):
     """A learned vector for each token: dropout(norm(scale * table[ids] + positions)) (Vaswani et
@@ -104,7 +106,7 @@ class TokenEmbedding(Embedding):
             parts["proj"] = linear(self.d_embed, self.d_model, bias=bool(self.projection_bias))
         return Layout(parts, f"vocab {self.vocab}")
 
-    def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo.linear import Linear
         from zoo_components.modules.embedding import TokenEmbedding as Module
 
@@ -136,7 +138,7 @@ class Vectors(Embedding):
     dropout: Shared[Probability] = 0.0
     """Dropout after the sum."""
 
-    def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo_components.modules.embedding import Vectors as Module
 
         return Module(positions=scheme, dropout=self.dropout)

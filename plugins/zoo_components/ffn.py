@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contradiction
-from zoo.layout import Cut, Layout, Tensor, column_wise, linear, row_wise
+from zoo.layout import Cut, Layout, Role, Tensor, column_wise, linear, row_wise
 from zoo.slots import FeedForward, Norm
 from zoo.toml.limits import MAX_INTEGER
 from zoo_components.activation import Activated, Activation
@@ -113,7 +113,7 @@ class Conv1d(Activated, FeedForward):
 
     def _conv(self, n_in: int, n_out: int, *, residual: bool = False) -> Layout:
         k = self.kernel_size
-        role = "residual" if residual else "weight"
+        role: Role = "residual" if residual else "weight"
         parts = {"weight": Tensor((n_out, n_in, k), role, fan_in=n_in * k, fan_out=n_out * k)}
         if self.bias:
             parts["bias"] = Tensor((n_out,), "bias", fan_in=n_in * k, fan_out=n_out * k)

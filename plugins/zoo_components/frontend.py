@@ -12,6 +12,8 @@ from zoo.slots import Embedding
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo.position import PositionScheme
+
 Sizes = Annotated[tuple[Size, ...], Field(min_length=1)]
 
 
@@ -66,12 +68,13 @@ class ConvFrontend(Embedding):
         for number, ((n_in, n_out), kernel) in enumerate(
             zip(self.widths, self.kernel_sizes, strict=True)
         ):
-            fans = {"fan_in": n_in * kernel, "fan_out": n_out * kernel}
-            weight, bias = Tensor((n_out, n_in, kernel), **fans), Tensor((n_out,), "bias", **fans)
+            fan_in, fan_out = n_in * kernel, n_out * kernel
+            weight = Tensor((n_out, n_in, kernel), fan_in=fan_in, fan_out=fan_out)
+            bias = Tensor((n_out,), "bias", fan_in=fan_in, fan_out=fan_out)
             parts[str(number)] = Layout({"weight": weight, "bias": bias})
         return Layout(parts, f"n_features {self.n_features}")
 
-    def build(self, scheme: "nn.Module | None" = None) -> "nn.Module":
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo_components.modules.frontend import ConvFrontend as Module
 
         return Module(

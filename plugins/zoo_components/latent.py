@@ -62,7 +62,8 @@ class Latent(Attention):
     def layout(self) -> Layout:
         kv_width = self.n_heads * (self.qk_nope_head_dim + self.v_head_dim)
         kept = self.kv_lora_rank + self.qk_rope_head_dim
-        parts: dict[str, Tensor | Layout] = self._query_layout() | {
+        parts: dict[str, Tensor | Layout] = {
+            **self._query_layout(),
             "kv_a_proj": linear(self.key_width or self.d_model, kept, bias=self.bias),
             "kv_a_norm": self.latent_norm.layout(),
             "kv_b_proj": linear(

@@ -24,6 +24,8 @@ from zoo_components.activation import Activated, Activation
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo_components.modules.routing import Router as RouterModule
+
 NotNegative = Annotated[float, Field(ge=0.0)]
 
 
@@ -133,7 +135,7 @@ class Router(Component):
             parts["correction_bias"] = Tensor((self.n_experts,), "constant", buffer=True)
         return Layout(parts, self.score)
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "RouterModule":
         from zoo_components.modules.routing import Router as Module
 
         return Module(**{name: getattr(self, name) for name in type(self).model_fields})

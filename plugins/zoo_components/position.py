@@ -10,7 +10,7 @@ from zoo.only_with import UNSTATED, NotWith
 from zoo.slots import Position
 
 if TYPE_CHECKING:
-    from torch import nn
+    from zoo.position import PositionScheme
 
 
 class NoPosition(Position):
@@ -19,7 +19,7 @@ class NoPosition(Position):
 
     absent: ClassVar[bool] = True
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "PositionScheme":
         from zoo.position import PositionScheme
 
         return PositionScheme()
@@ -68,7 +68,7 @@ class Sinusoidal(Position):
             computed=(self.max_length + self.offset) * self.width,
         )
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "PositionScheme":
         from zoo_components.modules.position import SinusoidalPositions
 
         return SinusoidalPositions(
@@ -99,7 +99,7 @@ class Learned(Position):
     def layout(self) -> Layout:
         return embedding(self.max_length + self.offset, self.width)
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "PositionScheme":
         from zoo_components.modules.position import LearnedPositions
 
         return LearnedPositions(width=self.width, max_length=self.max_length, offset=self.offset)

@@ -1,6 +1,6 @@
 """Which of attention's projections have a bias."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator
 
@@ -13,5 +13,8 @@ def _listed(value: bool | tuple[Projection, ...]) -> tuple[Projection, ...]:
     return value if isinstance(value, tuple) else ALL if value else ()
 
 
-Projections = Annotated[bool | tuple[Projection, ...], AfterValidator(_listed)]
+if TYPE_CHECKING:
+    Projections = tuple[Projection, ...]  # what a field holds after validation
+else:
+    Projections = Annotated[bool | tuple[Projection, ...], AfterValidator(_listed)]
 """Some of the projections, or `true` for all and `false` for none."""

@@ -10,7 +10,7 @@ from zoo.slots import Norm, Position
 from zoo_components.optional import SizeOrNone, number
 
 if TYPE_CHECKING:
-    from torch import nn
+    from zoo.position import PositionScheme
 
 
 class Alibi(Position):
@@ -32,7 +32,7 @@ class Alibi(Position):
             raise ValueError("ALiBi needs a self-attention that states its n_heads")
         return self
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "PositionScheme":
         from zoo_components.modules.relative import AlibiPositions
 
         return AlibiPositions(
@@ -82,7 +82,7 @@ class T5Buckets(Position):
     def layout(self) -> Layout:
         return embedding(self.n_buckets, self.n_heads or 0)
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "PositionScheme":
         from zoo_components.modules.relative import T5BucketPositions
 
         return T5BucketPositions(
@@ -128,7 +128,7 @@ class DisentangledPosition(Position):
         norm = self.norm.layout()
         return Layout(table.parts if not norm.parts else {**table.parts, "norm": norm})
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "PositionScheme":
         from zoo_components.modules.relative import DisentangledPositions
 
         return DisentangledPositions(

@@ -11,8 +11,7 @@ from zoo.layout import Layout, Tensor
 from zoo.slots import Position
 
 if TYPE_CHECKING:
-    from torch import nn
-
+    from zoo.position import PositionScheme
     from zoo_components.modules.frequencies import Frequencies
 
 
@@ -62,7 +61,7 @@ class Rotary(Position):
 
         return Frequencies(width=self.rotated_width, base=self.base)
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "PositionScheme":
         from zoo_components.modules.rotary import RotaryPositions
 
         return RotaryPositions(
@@ -320,7 +319,7 @@ class StoredRotary(Position):
         weight = Tensor((pairs,), "constant", value=1.0, buffer=True)
         return Layout({"frequencies": Layout({"weight": weight})})
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "PositionScheme":
         from zoo_components.modules.frequencies import StoredFrequencies
         from zoo_components.modules.rotary import RotaryPositions
 

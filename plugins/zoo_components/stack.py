@@ -23,6 +23,7 @@ from zoo_components.sharing import (
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo_components.modules.stack import Stack as StackModule
 
 CountPositions = Literal["all", "unpadded", "unmasked"]
 
@@ -157,8 +158,8 @@ class Stack(Component):
                 )
         keys = [group.block.rotation_key for group in self.groups]
         for key in filter(None, dict.fromkeys(keys)):
-            schemes = [g.position for g in self.groups if g.block.rotation_key == key]
-            if not any(scheme.rotates for scheme in (*schemes, self.relative)):
+            of_key = [g.position for g in self.groups if g.block.rotation_key == key]
+            if not any(scheme.rotates for scheme in (*of_key, self.relative)):
                 raise contradiction(
                     f"`{key}` is about rotary positions, and no layer that states it has them",
                     f"block.self_attn.{key}",
@@ -305,7 +306,7 @@ class Stack(Component):
             return LayerList(layers, order=self.share_layers)
         return LayerList(layers, passes=self.n_layers if self.share_layers else 1)
 
-    def build(self) -> "nn.Module":
+    def build(self) -> "StackModule":
         from zoo_components.modules.stack import LayerSchemes
         from zoo_components.modules.stack import Stack as Module
 

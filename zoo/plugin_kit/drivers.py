@@ -99,11 +99,6 @@ class PositionDriver(Driver):
         part = self.model.part
         host: Any = self.spec.model
         described: Position = host.scheme if isinstance(host, ReadingHost) else host.part
-        if not isinstance(part, PositionScheme):
-            raise PromiseError(
-                f"`build` returns a {type(part).__name__}; the module of a position scheme is a "
-                "subclass of zoo.position.PositionScheme"
-            )
         defined = {m for m in _METHODS if getattr(type(part), m) is not getattr(PositionScheme, m)}
         if not defined and not described.absent and not isinstance(host, ReadingHost):
             raise PromiseError(f"the module defines none of {', '.join(_METHODS)}: it does nothing")

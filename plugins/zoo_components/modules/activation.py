@@ -36,6 +36,9 @@ class Xielu(nn.Module):
         x <= 0: a_n (exp(min(x, eps)) - 1 - x) + beta x
     """
 
+    beta: torch.Tensor
+    eps: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.alpha_p = nn.Parameter(torch.empty(1))

@@ -14,7 +14,7 @@ from zoo.position import Rotation
 from zoo.sharding.parts import all_parts, local, own_part
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
-from zoo_components.modules.norm import put_norm
+from zoo_components.modules.norm import Norm, put_norm
 from zoo_components.modules.packing import at_places, places_of_tokens, put_back, taken
 from zoo_components.modules.scores import Scoring, attend
 
@@ -25,6 +25,12 @@ class MultiHeadAttention(nn.Module):
     `norms` are `q_norm`, `k_norm` and `v_norm`, for heads, and `sub_norm`, for the outputs of all
     heads together; with `full_width_norm`, `q_norm` and `k_norm` too see all heads together.
     """
+
+    q_proj: Linear
+    q_norm: Norm
+    k_norm: Norm
+    v_norm: Norm
+    sub_norm: Norm
 
     def __init__(
         self,
@@ -132,6 +138,7 @@ class MultiHeadAttention(nn.Module):
         q, k, v = self._heads(x, memory, rotation, positions, cache, places)
         seen = mask
         if self.reach is not None and self.reach.hides(k.shape[-2]):
+            assert positions is not None  # as above
             keys = positions if cache is None else cache.positions(k.shape[-2])
             near = self.reach.mask(positions, keys)
             if global_tokens is not None:
@@ -186,7 +193,10 @@ class MultiHeadAttention(nn.Module):
                 window = None if self.reach is None else self.reach.past
                 k, v = cache.extend(k, v, window=window)
         q = self._turned(q, self.q_norm, rotation)
-        return q if self.temperature is None else self.temperature(q, positions), k, v
+        if self.temperature is not None:
+            assert positions is not None  # as `forward` sees to
+            q = self.temperature(q, positions)
+        return q, k, v
 
     def _projected(
         self, names: str, x: torch.Tensor, places: torch.Tensor | None, prefix: str
@@ -209,9 +219,7 @@ class MultiHeadAttention(nn.Module):
             v = rotation(v)
         return self._turned(k, self.k_norm, rotation), v
 
-    def _turned(
-        self, heads: torch.Tensor, norm: nn.Module, rotation: Rotation | None
-    ) -> torch.Tensor:
+    def _turned(self, heads: torch.Tensor, norm: Norm, rotation: Rotation | None) -> torch.Tensor:
         """Queries or keys with their norm, and turned by their positions."""
         if not self.norm_after_rotation:
             heads = self._normed(norm, heads)
@@ -219,7 +227,7 @@ class MultiHeadAttention(nn.Module):
             heads = rotation(heads)
         return self._normed(norm, heads) if self.norm_after_rotation else heads
 
-    def _normed(self, norm: nn.Module, heads: torch.Tensor) -> torch.Tensor:
+    def _normed(self, norm: Norm, heads: torch.Tensor) -> torch.Tensor:
         if not self.full_width_norm:
             return norm(heads)
         return split_heads(norm(merge_heads(heads)), heads.shape[-1])

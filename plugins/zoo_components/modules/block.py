@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -14,11 +14,21 @@ from zoo.errors import PluginError
 from zoo.position import Rotation
 from zoo.slots import Sublayer
 from zoo_components.modules.dropout import Dropout
-from zoo_components.modules.norm import put_norm
+from zoo_components.modules.norm import Norm, put_norm
 from zoo_components.modules.packing import at_places
 from zoo_components.modules.scores import add_biases
 
 SITES = ("pre", "post", "out")
+
+
+class Branch(Protocol):
+    """A sublayer's module with its norms, as `with_norms` makes it."""
+
+    pre_norm: Norm
+    post_norm: Norm
+    out_norm: Norm
+
+    def __call__(self, x: torch.Tensor, *arguments: Any, **options: Any) -> Any: ...
 
 
 def with_norms(sublayer: Sublayer) -> nn.Module:
@@ -50,6 +60,10 @@ class ResidualBlock(nn.Module):
     """x = out_norm(x + dropout(post_norm(f(pre_norm(x))))) for each sublayer f: one after the
     other, or all from the same x and summed at once."""
 
+    self_attn: Branch
+    cross_attn: Branch
+    ffn: Branch
+
     def __init__(
         self,
         sublayers: Mapping[str, nn.Module],
@@ -72,7 +86,7 @@ class ResidualBlock(nn.Module):
         for name, module in sublayers.items():
             self.add_module(name, module)
         if scheme is not None:
-            self.self_attn.add_module(scheme_name, scheme)
+            sublayers["self_attn"].add_module(scheme_name, scheme)
         self.scheme_name = None if scheme is None else scheme_name
         self.reads_scheme = reads_scheme
         self.takes_global_tokens = takes_global_tokens
@@ -94,7 +108,7 @@ class ResidualBlock(nn.Module):
             x = self._parallel(x, context, maps)
         else:
             for name in self.names:
-                f = getattr(self, name)
+                f: Branch = getattr(self, name)
                 normed = f.pre_norm(x)
                 added = self._branch(name, normed, context, maps)
                 skip = normed if self.skip_from_normed else x
@@ -123,7 +137,7 @@ class ResidualBlock(nn.Module):
     ) -> torch.Tensor:
         """residual_scale * dropout(post_norm(f(x))) for the sublayer `name`; its weights go into
         `maps`."""
-        f = getattr(self, name)
+        f: Branch = getattr(self, name)
         if name == "ffn":
             x = self._fed(x, context)
         elif name == "cross_attn":
@@ -166,6 +180,7 @@ class ResidualBlock(nn.Module):
         """Cross-attention. With a cache, several rows in turn may have one row of memory between
         them: they are queries of the same memory, which is then read once for all of them."""
         memory = context.memory
+        assert memory is not None  # the stack has asked for it
         further: dict[str, Any] = {}
         queries = x
         if context.cache is not None and self.incremental:

@@ -12,7 +12,7 @@ from zoo.cache import Cache
 from zoo.linear import Linear
 from zoo.transformer import AttentionMaps, Transformer, expand_mask
 from zoo_components.modules.masks import join
-from zoo_components.modules.stack import Maps
+from zoo_components.modules.stack import Maps, Stack
 
 Output = torch.Tensor | tuple[torch.Tensor, AttentionMaps]
 
@@ -28,7 +28,7 @@ class WithHead(Transformer):
     def head_output(
         self,
         states: torch.Tensor,
-        stack: nn.Module,
+        stack: Stack,
         inputs: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -48,7 +48,7 @@ class WithHead(Transformer):
 class WithEncoder(WithHead):
     """A Transformer with an encoder."""
 
-    encoder: nn.Module
+    encoder: Stack
 
     def encode(
         self,
@@ -73,7 +73,7 @@ class WithEncoder(WithHead):
 class WithDecoder(WithHead):
     """A Transformer with a decoder."""
 
-    decoder: nn.Module
+    decoder: Stack
 
     def decode(
         self,
@@ -106,7 +106,7 @@ class EncoderDecoder(WithEncoder, WithDecoder):
     """model(source, target) = head(decode(target, encode(source)))."""
 
     def __init__(
-        self, *, encoder: nn.Module, decoder: nn.Module, head: nn.Module, head_pools: bool
+        self, *, encoder: Stack, decoder: Stack, head: nn.Module, head_pools: bool
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -194,7 +194,7 @@ class Encoder(WithEncoder):
     def __init__(
         self,
         *,
-        encoder: nn.Module,
+        encoder: Stack,
         head: nn.Module,
         head_pools: bool,
         pooler: nn.Module | None,
@@ -235,7 +235,7 @@ class Encoder(WithEncoder):
 class Decoder(WithDecoder):
     """model(target) = head(decode(target)), with or without an external memory."""
 
-    def __init__(self, *, decoder: nn.Module, head: nn.Module, head_pools: bool) -> None:
+    def __init__(self, *, decoder: Stack, head: nn.Module, head_pools: bool) -> None:
         super().__init__()
         self.decoder = decoder
         self.head, self.head_pools = head, head_pools

@@ -21,6 +21,9 @@ class DisentangledAttention(nn.Module):
     `pos_q_proj`, each with whether it has a bias; without them, `k_proj` and `q_proj` serve.
     """
 
+    pos_k_proj: Linear
+    pos_q_proj: Linear
+
     def __init__(
         self,
         *,

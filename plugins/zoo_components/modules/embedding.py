@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from zoo.position import PositionScheme
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import widen
 
@@ -23,7 +24,7 @@ class TokenEmbedding(nn.Module):
         project_first: bool,
         n_types: int,
         inner_width: int,
-        positions: nn.Module | None,
+        positions: PositionScheme | None,
         norm: nn.Module,
         dropout: float,
         zero_masked: bool,
@@ -109,7 +110,7 @@ class TokenEmbedding(nn.Module):
 class Vectors(nn.Module):
     """dropout(x + positions)."""
 
-    def __init__(self, *, positions: nn.Module | None, dropout: float) -> None:
+    def __init__(self, *, positions: PositionScheme | None, dropout: float) -> None:
         super().__init__()
         self.positions = positions
         self.dropout = Dropout(dropout)

@@ -153,5 +153,6 @@ class Expert(nn.Module):
             return self.down_proj(self.dropout(self.activation(up)), *rows)
         gate = self.gate_proj(x, *rows)
         if self.form == "clamped_glu":
+            assert self.limit is not None  # in this form
             gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit) + 1
         return self.down_proj(self.dropout(self.activation(gate) * up), *rows)

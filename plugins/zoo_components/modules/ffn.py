@@ -7,12 +7,14 @@ from torch import nn
 
 from zoo.linear import Linear, activated
 from zoo_components.modules.dropout import Dropout
-from zoo_components.modules.norm import put_norm
+from zoo_components.modules.norm import Norm, put_norm
 
 
 class Mlp(nn.Module):
     """down(dropout(sub_norm(activation(up(x))))); if `gated`,
     down(dropout(sub_norm(activation(gate(x)) * up(x))))."""
+
+    sub_norm: Norm
 
     def __init__(
         self,

@@ -61,6 +61,8 @@ class ProportionalFrequencies(Frequencies):
 class StoredFrequencies(nn.Module):
     """A tensor of weight (width / 2,)."""
 
+    weight: torch.Tensor
+
     def __init__(self, *, width: int) -> None:
         super().__init__()
         self.register_buffer("weight", torch.empty(width // 2))

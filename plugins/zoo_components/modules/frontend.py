@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from zoo.position import PositionScheme
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.embedding import refuse_types
 
@@ -23,7 +24,7 @@ class ConvFrontend(nn.Module):
         strides: Sequence[int],
         gated: bool,
         scale: float,
-        positions: nn.Module | None,
+        positions: PositionScheme | None,
         dropout: float,
     ) -> None:
         super().__init__()
@@ -41,8 +42,8 @@ class ConvFrontend(nn.Module):
     def embedded_length(self, length: int) -> int:
         """How many vectors are made of so many frames."""
         for conv in self._convolutions():
-            (kernel,), (stride,), (padding,) = conv.kernel_size, conv.stride, conv.padding
-            length = (length + 2 * padding - kernel) // stride + 1
+            (kernel,), (stride,) = conv.kernel_size, conv.stride  # padded by half a kernel
+            length = (length + 2 * (kernel // 2) - kernel) // stride + 1
         return length
 
     def _convolutions(self) -> list[nn.Conv1d]:

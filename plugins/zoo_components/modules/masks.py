@@ -24,7 +24,7 @@ class Reach(NamedTuple):
 
     def hides(self, n_keys: int) -> bool:
         """Whether one of so many tokens may be too far from another."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
             return True  # a graph is for sequences of all lengths
         return self.window is None or n_keys > self.past
 
@@ -38,6 +38,7 @@ class Reach(NamedTuple):
         n_queries, n_keys = queries.shape[-1], keys.shape[-1]
         j = torch.arange(n_keys, device=keys.device)
         distance = j[n_keys - n_queries :, None] - j
+        assert self.window is not None  # without chunks
         return distance.abs() <= self.window if self.sides == "both" else distance < self.window
 
 

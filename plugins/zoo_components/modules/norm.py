@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -106,6 +107,10 @@ class BatchNorm(nn.BatchNorm1d):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., width)."""
         return super().forward(input.reshape(-1, input.shape[-1])).view_as(input)
+
+
+Norm = Callable[[torch.Tensor], torch.Tensor]
+"""A norm's module, or the function that stands in its place where there is none."""
 
 
 def put_norm(module: nn.Module, name: str, norm: nn.Module | None) -> None:

@@ -13,6 +13,8 @@ class Router(nn.Module):
     """Scores every expert for a token, picks the best and weighs them; all of it in float32 at
     least. The arguments are the fields of `zoo_components.moe.Router`."""
 
+    correction_bias: torch.Tensor | None
+
     def __init__(
         self,
         *,
@@ -86,6 +88,7 @@ class Router(nn.Module):
     def _sparsemixer(self, logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """For each choice in turn, its share in the softmax over the experts that are neither
         chosen before nor farther below it than 2 * threshold, relative to the larger of the two."""
+        assert self.threshold is not None  # with this score
         left, weights = logits, []
         for number in range(self.top_k):
             expert = chosen[:, number : number + 1]

@@ -46,7 +46,7 @@ class Stack(nn.Module):
         layers: Sequence[nn.Module],
         schemes_of_layers: Sequence[LayerSchemes],
         order: Sequence[int],
-        schemes: Mapping[str, nn.Module],
+        schemes: Mapping[str, PositionScheme],
         norm: nn.Module | None,
         d_model: int,
         output_width: int,
@@ -279,27 +279,23 @@ class Stack(nn.Module):
         return context._replace(scheme=read, rotation=rotation, bias=bias)
 
     def scheme(self, name: str) -> PositionScheme:
-        """The module of a position scheme.
-
-        Raises:
-            TypeError: a plugin built something else.
-        """
-        scheme = getattr(self, name)
-        if not isinstance(scheme, PositionScheme):
-            raise TypeError(f"{type(scheme).__name__} is not a zoo.position.PositionScheme")
+        """The module of a position scheme."""
+        scheme: PositionScheme = getattr(self, name)
         return scheme
 
     def length(self, inputs: torch.Tensor) -> int:
         """The length of the embedded sequence."""
+        length: int = inputs.shape[1]
         embedded_length = getattr(getattr(self, self.embed_name), "embedded_length", None)
-        return inputs.shape[1] if embedded_length is None else embedded_length(inputs.shape[1])
+        return length if embedded_length is None else embedded_length(length)
 
     def positions(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """The position of each token: (length,), or (batch, length) where some are not counted,
         which are at -1."""
-        counted = None
-        if self.count_positions == "unpadded" and not inputs.is_floating_point():
-            counted = inputs != self.pad_id
+        counted: torch.Tensor | None = None
+        pad_id = None if inputs.is_floating_point() else self.pad_id
+        if self.count_positions == "unpadded" and pad_id is not None:
+            counted = inputs != pad_id
         elif self.count_positions == "unmasked" and mask is not None and mask.dim() == 2:
             counted = mask
         if counted is None:
