@@ -13,28 +13,38 @@ from zoo.errors import PluginError, Problem, quoted
 from zoo.registering.plugin_errors import plugin_code
 
 
-def returns_module(build: Callable[..., Any]) -> Callable[..., Any]:
-    """The `build` of a description, which raises `PluginError` if it fails or returns no
-    `nn.Module`."""
+def checked(
+    method: Callable[..., Any], wanted: str, is_wanted: Callable[[object], bool]
+) -> Callable[..., Any]:
+    """A method of a description, which raises `PluginError` if it fails or returns something else.
 
-    @functools.wraps(build)
-    def checked(component: Any, *arguments: Any, **options: Any) -> Any:
-        with plugin_code(f"`build` of {component._named()}"):
-            built = build(component, *arguments, **options)
-        from torch import nn
+    Args:
+        method: as the description defines it.
+        wanted: what it returns, for a message, such as "an nn.Module".
+        is_wanted: whether something is that.
+    """
 
-        if not isinstance(built, nn.Module):
-            raise PluginError(wrongly_returned(build, component, built, "an nn.Module"))
-        return built
+    @functools.wraps(method)
+    def called(component: Any, *arguments: Any, **options: Any) -> Any:
+        with plugin_code(f"`{method.__name__}` of {component._named()}"):
+            returned = method(component, *arguments, **options)
+        if not is_wanted(returned):
+            raise PluginError(_wrongly_returned(method, component, returned, wanted))
+        return returned
 
-    return checked
+    return called
 
 
-def wrongly_returned(
+def is_module(value: object) -> bool:
+    """Whether something is an `nn.Module`; imports torch."""
+    from torch import nn
+
+    return isinstance(value, nn.Module)
+
+
+def _wrongly_returned(
     method: Callable[..., Any], component: Any, returned: object, wanted: str
 ) -> Problem:
-    """A problem that says what a method of a description returned, which is not `wanted`, such as
-    "an nn.Module"."""
     wanted_class = wanted.split()[-1]
     if returned is None:
         thing = wanted_class.rpartition(".")[2].lower()
