@@ -23,15 +23,12 @@ from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights.held_tensors import differences_from_spec, owners, stored
+from zoo.weights.held_tensors import FLOATS, differences_from_spec, owners, stored
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Spec = str | Path | Mapping[str, Any] | ModelSpec
-
-MODEL_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""In which a model can be."""
 
 _default_dtype = RLock()
 """Held while torch's default dtype, which belongs to the whole process, is that of a build."""
@@ -181,8 +178,8 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
         TypeError: `dtype` is none in which torch makes new tensors.
         PluginError: a plugin's module is not what it describes.
     """
-    if dtype not in MODEL_DTYPES:
-        *others, last = (str(one) for one in MODEL_DTYPES)
+    if dtype not in FLOATS.values():
+        *others, last = map(str, FLOATS.values())
         raise TypeError(f"a model's dtype is {', '.join(others)} or {last}, not {dtype!r}")
     with _as_default(dtype), plugin_code(f"building {spec.name}"), torch.device("meta"), _Undrawn():
         model = spec.model.build()

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from zoo.errors import PluginError, quoted
+from zoo.errors import quoted
 from zoo.field_rules import check_names, check_types
 from zoo.layout import Layout
 from zoo.registering.plugin_errors import plugin_code
-from zoo.registering.returned import returns_module, wrongly_returned
+from zoo.registering.returned import checked
 
 if TYPE_CHECKING:
     from torch import nn
@@ -167,7 +167,7 @@ class Component(BaseModel):
             )
         check_names(cls)
         if "build" in vars(cls):
-            cls.build = returns_module(cls.build)  # type: ignore[method-assign]
+            cls.build = checked(cls.build, lambda made_by: made_by._builds)  # type: ignore[method-assign]
         if "layout" in vars(cls):
             cls.layout = _names_itself(cls.layout)  # type: ignore[method-assign]
 
@@ -205,13 +205,11 @@ def _names_itself(layout: Callable[..., Any]) -> Callable[..., Layout]:
     """The `layout` of a description, noting in what it returns whose it is: wherever a parent puts
     it, `zoo show` can tell what is there. Raises `PluginError` if it fails or returns no
     `Layout`."""
+    returned = checked(layout, lambda _: "zoo.layout.Layout")
 
     @wraps(layout)
     def named(component: Component) -> Layout:
-        with plugin_code(f"`layout` of {component._named()}"):
-            made = layout(component)
-        if not isinstance(made, Layout):
-            raise PluginError(wrongly_returned(layout, component, made, "zoo.layout.Layout"))
+        made: Layout = returned(component)
         return replace(made, component=component)
 
     return named

@@ -18,12 +18,12 @@ from zoo.layout import Tensor
 from zoo.provenance.lock import Lock, check_locked
 from zoo.reading import spec_of
 from zoo.registry import Registry, load_registry
-from zoo.saving import DTYPES, TORCH_DTYPES
 from zoo.sharding.parts import local
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 from zoo.weights.file import Header, Record
+from zoo.weights.held_tensors import DTYPES, FLOATS
 from zoo.weights.load_report import LoadReport, TensorReport
 from zoo.weights.matching import matching
 from zoo.weights.reader import Weights, open_weights
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Read = Literal["bytes", "mmap"]
-
-_FLOATS = {name for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point}
 
 
 @contextmanager
@@ -205,7 +203,7 @@ def _check_against_spec(header: Header, spec: ModelSpec, where: Place) -> None:
 def _mismatch(described: Tensor, record: Record) -> str:
     if described.shape != record.shape:
         return f"is {list(record.shape)}; the spec says {list(described.shape)}"
-    allowed = sorted(_FLOATS) if described.dtype == "float" else ["I64"]
+    allowed = sorted(FLOATS) if described.dtype == "float" else ["I64"]
     return "" if record.dtype in allowed else f"is {record.dtype}, not {' or '.join(allowed)}"
 
 
@@ -227,8 +225,8 @@ def _is_mapped(
 
 def _dtype_of(header: Header) -> torch.dtype:
     """The dtype of the first floating-point tensor: that of the tables that are not stored."""
-    floats = (r.dtype for _, r in sorted(header.records.items()) if r.dtype in _FLOATS)
-    return TORCH_DTYPES[next(floats, "F32")]
+    floats = (r.dtype for _, r in sorted(header.records.items()) if r.dtype in FLOATS)
+    return FLOATS[next(floats, "F32")]
 
 
 def _name_of(dtype: torch.dtype) -> str:

@@ -17,19 +17,8 @@ from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.weights.file import Header, Record
-from zoo.weights.held_tensors import differences_from_spec, stored
+from zoo.weights.held_tensors import DTYPES, differences_from_spec, stored
 from zoo.weights.writer import Content, destination
-
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-}
-"""torch's dtypes that a model may store, with their names in a header."""
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-"""The same by those names."""
 
 
 def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = None) -> str:

@@ -40,14 +40,21 @@ max_shard_bytes_option = click.option(
 
 
 class PathType(click.Path):
-    """A path. An empty one, as of a variable that is not set, would be the working directory."""
+    """A path. An empty one, as of a variable that is not set, would be the working directory. With
+    an `ending`, such as ".svg", it has that: a picture takes the place of no spec."""
+
+    def __init__(self, ending: str = "") -> None:
+        super().__init__(path_type=Path)
+        self.ending = ending
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """The path. Raises BadParameter if it is empty."""
+        """The path. Raises BadParameter if it is empty, or has another ending."""
         if value == "":
             self.fail("the path is empty", param, ctx)
+        if self.ending and Path(value).suffix.lower() != self.ending:
+            self.fail(f"{value} does not end with {self.ending}", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -79,5 +86,5 @@ class ModelType(click.types.StringParamType):
         return [CompletionItem(incomplete, type="file"), *found]
 
 
-path_type = PathType(path_type=Path)
+path_type = PathType()
 model_type = ModelType()

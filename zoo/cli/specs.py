@@ -13,6 +13,7 @@ import click
 import zoo
 from zoo.cli.options import (
     Layers,
+    PathType,
     dtype_choice,
     json_option,
     max_shard_bytes_option,
@@ -189,7 +190,7 @@ def _told_of(problems: Sequence[Problem]) -> list[dict[str, Any]]:
     type=click.IntRange(min=1),
     help="What a forward pass of so many tokens costs; imports torch.",
 )
-@click.option("--svg", type=path_type, help="Draw the architecture into this SVG file.")
+@click.option("--svg", type=PathType(".svg"), help="Draw the architecture into this SVG file.")
 @json_option
 @click.pass_obj
 def show(
@@ -215,8 +216,6 @@ def show(
     asked = [flag for flag, given in flags.items() if given]
     if len(asked) > 1:
         raise click.UsageError(f"{asked[0]} and {asked[1]} are two views; take one")
-    if svg is not None and svg.suffix.lower() != ".svg":  # as a spec, or a picture in PNG
-        raise click.BadParameter(f"{svg} does not end with .svg", param_hint="'--svg'")
     from zoo.reading import read_source
     from zoo.showing import show as views
 
@@ -263,15 +262,13 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
 
 @click.command()
 @click.argument("what", type=click.Choice(["spec", "recipe"]), default="spec")
-@click.option("-o", "--output", type=path_type, help="File for the schema.")
+@click.option("-o", "--output", type=PathType(".json"), help="File for the schema.")
 @click.pass_obj
 def schema(layers: Layers, what: str, output: Path | None) -> None:
     """Print the JSON Schema of specs, for editors.
 
     It knows the installed plugins. With `recipe` it is that of recipes for training.
     """
-    if output is not None and output.suffix.lower() != ".json":  # as a spec, or a recipe
-        raise click.BadParameter(f"{output} does not end with .json", param_hint="'--output'")
     from zoo.atomic import write_text
     from zoo.schema.specs import schema_text, spec_schema
 

@@ -20,8 +20,9 @@ from zoo.families.checkpoint import Reader, Stored
 from zoo.families.family import Family
 from zoo.families.plan import Plan, Step
 from zoo.families.tensor_writer import TensorWriter
-from zoo.saving import TORCH_DTYPES, bytes_of
+from zoo.saving import bytes_of
 from zoo.spec import ModelSpec
+from zoo.weights.held_tensors import TORCH_DTYPES
 from zoo.weights.open_file import STEP
 
 

@@ -23,9 +23,9 @@ from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
 from zoo.loading import load
 from zoo.registry import Registry, load_registry
-from zoo.saving import DTYPES, bytes_of
+from zoo.saving import bytes_of
 from zoo.transformer import Transformer
-from zoo.weights.held_tensors import stored
+from zoo.weights.held_tensors import DTYPES, stored
 from zoo.weights.output_names import check_output_name
 
 

@@ -34,9 +34,10 @@ from zoo.families.tensor_writer import TensorWriter
 from zoo.model_files import COMPANIONS
 from zoo.provenance.plugins import plugin_versions
 from zoo.registry import Registry, load_registry
-from zoo.saving import TORCH_DTYPES, bytes_of
+from zoo.saving import bytes_of
 from zoo.spec import ModelSpec
 from zoo.weights.file import FILE_NAME, Header, Record
+from zoo.weights.held_tensors import TORCH_DTYPES
 from zoo.weights.output_names import check_output_name
 
 _UNKNOWN = "0" * 64  # stands in the header until a tensor's digest is known

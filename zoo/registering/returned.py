@@ -14,26 +14,30 @@ from zoo.errors import PluginError, Problem, quoted
 from zoo.registering.plugin_errors import plugin_code
 
 
-def returns_module(build: Callable[..., Any]) -> Callable[..., Any]:
-    """The `build` of a description, which raises `PluginError` if it fails or returns no module of
-    the class that the description's slot promises."""
+def checked(method: Callable[..., Any], wanted: Callable[[Any], str]) -> Callable[..., Any]:
+    """A method of a description, which raises `PluginError` if it fails or returns something else.
 
-    @functools.wraps(build)
-    def checked(component: Any, *arguments: Any, **options: Any) -> Any:
-        with plugin_code(f"`build` of {component._named()}"):
-            built = build(component, *arguments, **options)
-        if not isinstance(built, resolve_name(component._builds)):
-            raise PluginError(wrongly_returned(build, component, built, component._builds))
-        return built
+    Args:
+        method: as the description defines it.
+        wanted: of a description, the full name of the class whose instance the method returns, such
+            as "torch.nn.Module".
+    """
 
-    return checked
+    @functools.wraps(method)
+    def called(component: Any, *arguments: Any, **options: Any) -> Any:
+        with plugin_code(f"`{method.__name__}` of {component._named()}"):
+            returned = method(component, *arguments, **options)
+        name = wanted(component)
+        if not isinstance(returned, resolve_name(name)):
+            raise PluginError(_wrongly_returned(method, component, returned, name))
+        return returned
+
+    return called
 
 
-def wrongly_returned(
+def _wrongly_returned(
     method: Callable[..., Any], component: Any, returned: object, wanted: str
 ) -> Problem:
-    """A problem that says what a method of a description returned instead of an instance of the
-    class `wanted`, such as "torch.nn.Module"."""
     if returned is None:
         thing = "layout" if method.__name__ == "layout" else "module"
         what, hint = "None", f"end it with `return` and the {thing}"

@@ -7,16 +7,15 @@ where one side is a spec, only the names and shapes of the tensors are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from zoo.errors import counted
 from zoo.node import Node
 from zoo.reading import read_source
 from zoo.registry import Registry
-from zoo.showing.full_form import origin_of
+from zoo.showing.full_form import origin_of, tables_in
 from zoo.spec import ModelSpec
 from zoo.weights.file import Record
 
@@ -55,35 +54,45 @@ def diff_data(a: Side, b: Side) -> dict[str, Any]:
 
 
 def _spec_differences(a: ModelSpec, b: ModelSpec) -> Iterator[dict[str, Any]]:
-    tables = _Table(a.to_dict(), a.origin), _Table(b.to_dict(), b.origin)
-    yield from _table_differences(*tables, "")
+    left, right = (_table(spec.to_dict(), spec.origin) for spec in (a, b))
+    yield from _table_differences(left, right, "")
 
 
 class _Table(NamedTuple):
-    """A table of a resolved spec, and its component, which knows where the values were written."""
+    """A table of a resolved spec with its component, which knows where the values were written, and
+    what is inside that. A list of tables is one too: its keys are their numbers."""
 
     data: Mapping[str, Any]
     node: Node | None
+    below: Mapping[str, object]
 
-    def inner(self, key: str) -> list[_Table] | None:
+    def inner(self, key: str) -> _Table | None:
         """The table at a key, or the list of tables; None when a value is there, or nothing. An
         empty list may be either."""
-        value = self.data.get(key)
-        node = self.node.values.get(key) if self.node is not None else None
-        values = [value] if isinstance(value, Mapping) else value
-        nodes = node if isinstance(node, list) else [node]
-        if not isinstance(values, list) or not all(isinstance(v, Mapping) for v in values):
-            return None
-        known = [n if isinstance(n, Node) else None for n in nodes]
-        return [_Table(v, n) for v, n in zip_longest(values, known[: len(values)])]
+        value, below = self.data.get(key), self.below.get(key)
+        if isinstance(value, Mapping):
+            return _table(value, below if isinstance(below, Node) else None)
+        if isinstance(value, list) and len(tables_in(value)) == len(value):
+            nodes = below if isinstance(below, list) else []
+            return _Table(_numbered(value), None, _numbered(nodes))
+        return None
 
     def told(self, key: str, *, root: bool) -> dict[str, Any] | None:
         """The value at a key and where it was written; None when nothing is there."""
         if key not in self.data:
             return None
-        table = self.node is None or self.inner(key)
-        origin = None if self.node is None or table else origin_of(self.node, key, root=root)
-        return {"value": self.data[key], "origin": origin}
+        value, origin = self.data[key], None
+        if self.node is not None and not tables_in(value):
+            origin = origin_of(self.node, key, root=root)
+        return {"value": value, "origin": origin}
+
+
+def _table(data: Mapping[str, Any], node: Node | None) -> _Table:
+    return _Table(data, node, {} if node is None else node.values)
+
+
+def _numbered(items: Sequence[object]) -> dict[str, object]:
+    return {str(number): item for number, item in enumerate(items)}
 
 
 def _table_differences(a: _Table, b: _Table, prefix: str) -> Iterator[dict[str, Any]]:
@@ -92,16 +101,10 @@ def _table_differences(a: _Table, b: _Table, prefix: str) -> Iterator[dict[str, 
         path = f"{prefix}{key}"
         left, right = a.inner(key), b.inner(key)
         if left is not None and right is not None:
-            for index, (one, other) in enumerate(zip_longest(left, right)):
-                inside = path if isinstance(a.data[key], Mapping) else f"{path}.{index}"
-                if one is not None and other is not None:
-                    yield from _table_differences(one, other, f"{inside}.")
-                else:
-                    told = ({"value": t.data, "origin": None} if t else None for t in (one, other))
-                    yield dict(zip(("path", "a", "b"), (inside, *told), strict=True))
+            yield from _table_differences(left, right, f"{path}.")
         elif not _same(a.data.get(key), b.data.get(key)):
-            told = (side.told(key, root=not prefix) for side in (a, b))
-            yield dict(zip(("path", "a", "b"), (path, *told), strict=True))
+            one, other = (side.told(key, root=not prefix) for side in (a, b))
+            yield {"path": path, "a": one, "b": other}
 
 
 def _same(a: object, b: object) -> bool:
@@ -193,11 +196,7 @@ def _value_text(found: Mapping[str, Any] | None) -> str:
 
 def _n_values(value: object) -> int:
     """The number of values in a table or a list of tables; 0 for what is a value itself."""
-    if isinstance(value, list) and not all(isinstance(item, Mapping) for item in value):
-        return 0
-    tables = value if isinstance(value, list) else [value]
-    inside = [inner for table in tables if isinstance(table, Mapping) for inner in table.values()]
-    return sum(_n_values(inner) or 1 for inner in inside)
+    return sum(_n_values(inner) or 1 for table in tables_in(value) for inner in table.values())
 
 
 def _tensors_text(tensors: Mapping[str, Any]) -> list[str]:

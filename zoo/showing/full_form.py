@@ -29,20 +29,20 @@ def _lines(data: Mapping[str, Any], node: Node | None, path: str) -> Iterator[st
     """The lines of the table at `path`: its values, then the tables inside it below their heads.
     tomlkit spells keys and values, and no more: it takes quadratic time for a document."""
     for key, value in data.items():
-        if not _tables(value):
+        if not tables_in(value):
             origin = f" # {origin_of(node, key, root=not path)}" if node is not None else ""
             yield f"{_key(key)} = {tomlkit.item(value).as_string()}{origin}"
     for key, value in data.items():
         inner = f"{path}.{_key(key)}" if path else _key(key)
         head = f"[{inner}]" if isinstance(value, Mapping) else f"[[{inner}]]"
         nodes = node.values.get(key) if node is not None else None
-        for index, table in enumerate(_tables(value)):
+        for index, table in enumerate(tables_in(value)):
             below = nodes[index] if isinstance(nodes, list) else nodes
             yield from ("", head)
             yield from _lines(table, below if isinstance(below, Node) else None, inner)
 
 
-def _tables(value: object) -> list[Mapping[str, Any]]:
+def tables_in(value: object) -> list[Mapping[str, Any]]:
     """A table, or the tables of a list of them; none in what is a value itself."""
     items = value if isinstance(value, list) else [value]
     tables = [item for item in items if isinstance(item, Mapping)]

@@ -10,6 +10,19 @@ from torch import nn
 from zoo.errors import PluginError
 from zoo.transformer import Transformer
 
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+}
+"""torch's dtypes that a model may hold, with their names in a header."""
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+"""The same by those names."""
+FLOATS = {name: dtype for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point}
+"""Those of them that a model as a whole can be in."""
+
 
 def stored(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers under their stored names: of tied ones, the first name."""

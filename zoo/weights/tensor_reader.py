@@ -11,9 +11,10 @@ import torch
 
 from zoo.building import empty, fill_initial
 from zoo.errors import Place
-from zoo.saving import TORCH_DTYPES, bytes_of
+from zoo.saving import bytes_of
 from zoo.spec import ModelSpec
 from zoo.weights.file import Record, changed_tensors
+from zoo.weights.held_tensors import TORCH_DTYPES
 from zoo.weights.reader import Weights
 
 
