@@ -233,6 +233,13 @@ def fields_of(cls: type[Component]) -> dict[str, _Mark | Part | None]:
     return found
 
 
+def part_class(cls: type[Component], name: str) -> type[Component]:
+    """The class of the component in a field that is marked as a `Part`, and nothing more."""
+    part: Any = cls.model_fields[name].annotation
+    found: type[Component] = part
+    return found
+
+
 def given_of(cls: type[Component]) -> set[str]:
     """The names of the dimensions that a description takes from its parent."""
     return {name for name, mark in fields_of(cls).items() if mark is GIVEN}

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from zoo.budget import raising
-from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
+from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of, part_class
 from zoo.document import Document, KeyPath
 from zoo.errors import (
     Findings,
@@ -289,8 +289,7 @@ class _Resolver:
             hint = f"write its keys below `[{dotted(path)}]`"
             self.findings.add_unless_told(Problem(message, entry.place(), hint))
             entry = Table({}, own.document, (*own.path, name))
-        part_class: Any = cls.model_fields[name].annotation
-        return self.node(part_class, None, [*scope, entry], path, given)
+        return self.node(part_class(cls, name), None, [*scope, entry], path, given)
 
     def layer_rules(
         self,
