@@ -63,7 +63,7 @@ class _Resolver:
         self.root = root
         self.registry = registry
         self.findings = findings
-        self.usage = Usage()
+        self.usage = Usage(self.of_other_builders)
         self.rules: list[Table] = []
         self.failed: set[tuple[str, str]] = set()
 
@@ -135,6 +135,13 @@ class _Resolver:
             return self.registry.plugin(slot, kind) if kind is not None else None
         except ZooError:
             return None
+
+    def of_other_builders(self, key: str) -> str | None:
+        """A help text: the builders that have a key, if any have."""
+        names = sorted(self.registry.plugins["builder"])
+        builders = {name: self.load_quietly("builder", name) for name in names}
+        having = [f"`{name}`" for name, cls in builders.items() if cls and key in fields_of(cls)]
+        return f"a model of the builder {' or '.join(having)} has it" if having else None
 
     def node(
         self,
