@@ -214,6 +214,28 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         spec("[«encoder»]", "n_layers = 1", "[decoder]", "d_model = 8", without="d_model"),
         [("the key `d_model` is missing: `encoder.d_model` needs it", "help: add `d_model = ...`")],
     ),
+    "a table of another builder": (
+        """format = 1
+name = "bad"
+builder = "decoder"
+vocab = 10
+d_model = 8
+n_heads = 2
+d_ff = 16
+
+[decoder]
+n_layers = 2
+
+[«encoder»]
+n_layers = 2
+""",
+        [
+            (
+                "unknown key `encoder`",
+                "help: a model of the builder `encoder` or `encoder_decoder` has it",
+            )
+        ],
+    ),
     "the words of another library": (
         spec(d_model="8", **{"«hidden_size»": "8", "«intermediate_size»": "16"}),
         [

@@ -133,6 +133,21 @@ LOADING: dict[str, tuple[str, str, str]] = {
         "the field `inner` of Mine binds width to no field before it; did you mean `d_model`?",
         MEND,
     ),
+    "counts layers by what is no field": (
+        "from zoo.component import LayerRules, Part\n"
+        + GOOD
+        + "    rules: Annotated[tuple[Norm, ...], LayerRules(Norm, count='n_layer')] = ()\n",
+        "the field `rules` of Mine binds count to no field before it",
+        MEND,
+    ),
+    "has a part that may be absent": (
+        "from zoo.component import Part\n"
+        + GOOD
+        + "    inner: Annotated[Norm | None, Part()] = None\n",
+        "the field `inner` of Mine is a part, and not of one class of components; "
+        "what may be absent, or of several kinds, is a `Slot`",
+        MEND,
+    ),
     "binds what comes later": (
         GOOD + "    inner: Annotated[Norm, Slot('norm', width='later')]\n    later: Size = 3\n",
         "the field `inner` of Mine binds width to no field before it",

@@ -94,8 +94,7 @@ def choose(against: str | None, mask: Callable[[], str]) -> Backend:
     """
     chosen = _Choice.backend
     if chosen == "auto":
-        found: Backend = "fused" if against is None else "math"
-        why = against or "nothing speaks against it"
+        found, why = automatic(against)
     elif against is not None and chosen != "math":
         raise cannot(chosen, against)
     else:
@@ -103,6 +102,11 @@ def choose(against: str | None, mask: Callable[[], str]) -> Backend:
     if _Choice.taken is not None:
         _Choice.taken[Taken(found, why, mask())] += 1
     return found
+
+
+def automatic(against: str | None) -> tuple[Backend, str]:
+    """What `auto` takes for an attention, and why; `against` is as for `choose`."""
+    return ("fused", "nothing speaks against it") if against is None else ("math", against)
 
 
 def cannot(backend: str, why: str) -> InputError:

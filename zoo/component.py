@@ -72,6 +72,11 @@ class Part:
     def __init__(self, **given: str) -> None:
         self.given = given
 
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The parent's fields that it reads, by what they are bound to."""
+        return self.given
+
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
@@ -137,6 +142,11 @@ class LayerRules(Part):
         self.group = group
         self.count = count
 
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Also the field that holds the number of layers."""
+        return {**self.given, "count": self.count}
+
 
 class Component(BaseModel):
     """A description of one module: its configuration, its tensors, and how to build it.
@@ -178,6 +188,9 @@ class Component(BaseModel):
             marks = fields_of(cls).items()
             parts = {name: mark if isinstance(mark, Part) else None for name, mark in marks}
             check_types(cls, parts, Component)
+            for name, mark in marks:
+                if type(mark) is Part:
+                    part_class(cls, name)
 
     def layout(self) -> Layout:
         """The tensors of the module that `build` returns, without building it."""
@@ -234,6 +247,21 @@ def fields_of(cls: type[Component]) -> dict[str, _Mark | Part | None]:
         marks = [mark for mark in field.metadata if isinstance(mark, _Mark | Part)]
         found[name] = marks[0] if marks else None
     return found
+
+
+def part_class(cls: type[Component], name: str) -> type[Component]:
+    """The class of the component in a field that is marked as a `Part`, and nothing more.
+
+    Raises:
+        TypeError: it is anything else than the class of a component.
+    """
+    part = cls.model_fields[name].annotation
+    if isinstance(part, type) and issubclass(part, Component):
+        return part
+    raise TypeError(
+        f"the field `{name}` of {cls.__name__} is a part, and not of one class of components; "
+        "what may be absent, or of several kinds, is a `Slot`"
+    )
 
 
 def given_of(cls: type[Component]) -> set[str]:

@@ -54,7 +54,7 @@ def check_types(
         types = list(_types(cls.model_fields[name].annotation))
         what = f"the field `{name}` of {cls.__name__}"
         if mark is not None:
-            for dimension, source in mark.given.items():
+            for dimension, source in mark.sources.items():
                 first = source.partition(".")[0]
                 if first not in before:
                     known = did_you_mean(first, before)

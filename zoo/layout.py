@@ -126,9 +126,9 @@ class _Counted:
         raise TypeError(f"{type(self).__name__} cannot be counted")
 
     @property
-    def size(self) -> int:
-        """Stored tensors and computed elements; 0 for what holds nothing."""
-        return self.n_tensors + self.n_computed
+    def is_empty(self) -> bool:
+        """Whether it holds nothing: no stored tensors, and no tables that are computed."""
+        return not self.n_tensors and not self.n_computed
 
     @cached_property
     def n_tensors(self) -> int:

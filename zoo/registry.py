@@ -156,8 +156,7 @@ def find_registries(extra: Path | None = None) -> list[Path]:
         here = Path.cwd()
     except OSError as error:
         raise RegistryError(f"the working directory cannot be read: {error.strerror}") from None
-    candidates = (folder / FILE_NAME for folder in (here, *here.parents))
-    nearest = next(filter(os.path.isfile, candidates), None)
+    nearest = _nearest(here)
     local = [] if nearest is None or _is_of_a_checkout(nearest) else [nearest]
     layers = [
         shipped_registry(),
@@ -168,6 +167,12 @@ def find_registries(extra: Path | None = None) -> list[Path]:
     return list({os.path.realpath(path): path for path in layers}.values())
 
 
+def _nearest(folder: Path) -> Path | None:
+    """The registry in a folder, or else in the first around it that has one."""
+    candidates = (around / FILE_NAME for around in (folder, *folder.parents))
+    return next(filter(os.path.isfile, candidates), None)
+
+
 def _is_of_a_checkout(registry: Path) -> bool:
     """Whether this file lies beside the sources of a zoo, as the shipped one of a checkout does."""
     return os.path.isfile(registry.parent / "zoo" / Path(__file__).name)
@@ -176,14 +181,13 @@ def _is_of_a_checkout(registry: Path) -> bool:
 def registered_near(file: str, group: str, name: str) -> str | None:
     """A help text, if a name that no layer holds stands in the registry at or above a file: that
     of somebody's project, who runs the zoo from elsewhere."""
-    around = (folder / FILE_NAME for folder in Path(file).absolute().parents)
-    found = next(filter(os.path.isfile, around), None)
+    found = _nearest(Path(file).absolute().parent)
     try:
         if found is None or name not in read_layers([found]).entries(group):
             return None
     except ZooError:
         return None
-    return f"{quoted(found, 500)} registers it: work in its folder, or pass it as `--registry`"
+    return f"{quoted(found)} registers it: work in its folder, or pass it as `--registry`"
 
 
 def load_registry(extra: Path | None = None, *, budget: Budget | None = None) -> Registry:

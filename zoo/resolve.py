@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from zoo.budget import raising
-from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
+from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of, part_class
 from zoo.document import Document, KeyPath
 from zoo.errors import (
     Findings,
@@ -63,7 +63,7 @@ class _Resolver:
         self.root = root
         self.registry = registry
         self.findings = findings
-        self.usage = Usage()
+        self.usage = Usage(self.of_other_builders)
         self.rules: list[Table] = []
         self.failed: set[tuple[str, str]] = set()
 
@@ -135,6 +135,13 @@ class _Resolver:
             return self.registry.plugin(slot, kind) if kind is not None else None
         except ZooError:
             return None
+
+    def of_other_builders(self, key: str) -> str | None:
+        """A help text: the builders that have a key, if any have."""
+        names = sorted(self.registry.plugins["builder"])
+        builders = {name: self.load_quietly("builder", name) for name in names}
+        having = [f"`{name}`" for name, cls in builders.items() if cls and key in fields_of(cls)]
+        return f"a model of the builder {' or '.join(having)} has it" if having else None
 
     def node(
         self,
@@ -289,8 +296,7 @@ class _Resolver:
             hint = f"write its keys below `[{dotted(path)}]`"
             self.findings.add_unless_told(Problem(message, entry.place(), hint))
             entry = Table({}, own.document, (*own.path, name))
-        part_class: Any = cls.model_fields[name].annotation
-        return self.node(part_class, None, [*scope, entry], path, given)
+        return self.node(part_class(cls, name), None, [*scope, entry], path, given)
 
     def layer_rules(
         self,

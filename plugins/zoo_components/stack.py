@@ -281,7 +281,7 @@ class Stack(Component):
 
     def layout(self) -> Layout:
         embed = self.embedding.layout()
-        if self.position.embedded and (table := self.position.layout()).size:
+        if self.position.embedded and not (table := self.position.layout()).is_empty:
             embed = replace(embed, parts={**embed.parts, "positions": table})
         parts: dict[str, Layout | LayerList] = {
             self.embedding.site: embed,
@@ -293,7 +293,7 @@ class Stack(Component):
         if self.output_width != self.d_model:
             parts["out_proj"] = linear(self.d_model, self.output_width, bias=False)
         return Layout(
-            {name: p for name, p in parts.items() if p.size},
+            {name: p for name, p in parts.items() if not p.is_empty},
             label="causal" if self.causal else "",
             generates=not self.not_incremental,
         )

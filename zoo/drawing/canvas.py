@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from math import fsum
+from typing import Self
 
 INK, GREY, LINE = "#1f2328", "#59636e", "#4b535d"
 FILLS: Mapping[str, tuple[str, str]] = {
@@ -30,20 +31,26 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Rect:
-    """A rectangle by its lower left corner."""
+class _Placed:
+    """What has one place."""
 
     x: float
     y: float
+
+    def moved(self, dx: float, dy: float) -> Self:
+        return replace(self, x=self.x + dx, y=self.y + dy)
+
+
+@dataclass(frozen=True)
+class Rect(_Placed):
+    """A rectangle by its lower left corner."""
+
     width: float
     height: float
     fill: str
     outline: str
     radius: float = 6
     dashed: bool = False
-
-    def moved(self, dx: float, dy: float) -> Rect:
-        return replace(self, x=self.x + dx, y=self.y + dy)
 
     def svg(self, top: float) -> str:
         dash = ' stroke-dasharray="5 4"' if self.dashed else ""
@@ -55,19 +62,14 @@ class Rect:
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(_Placed):
     """One line of text by its baseline; `anchor` is what `x` means: start, middle or end."""
 
-    x: float
-    y: float
     text: str
     size: float = 11
     bold: bool = False
     colour: str = INK
     anchor: str = "middle"
-
-    def moved(self, dx: float, dy: float) -> Text:
-        return replace(self, x=self.x + dx, y=self.y + dy)
 
     def svg(self, top: float) -> str:
         weight = ' font-weight="bold"' if self.bold else ""
@@ -108,15 +110,10 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Plus:
+class Plus(_Placed):
     """A sum: a circle with a plus."""
 
-    x: float
-    y: float
     radius: float = 9
-
-    def moved(self, dx: float, dy: float) -> Plus:
-        return replace(self, x=self.x + dx, y=self.y + dy)
 
     def svg(self, top: float) -> str:
         x, y, r = self.x, top - self.y, self.radius
@@ -129,15 +126,10 @@ class Plus:
 
 
 @dataclass(frozen=True)
-class Dot:
+class Dot(_Placed):
     """The mark of tied parts; those with one colour belong together."""
 
-    x: float
-    y: float
     number: int
-
-    def moved(self, dx: float, dy: float) -> Dot:
-        return replace(self, x=self.x + dx, y=self.y + dy)
 
     def svg(self, top: float) -> str:
         colour = TIE_COLOURS[self.number % len(TIE_COLOURS)]

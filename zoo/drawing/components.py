@@ -10,6 +10,7 @@ from zoo.component import GIVEN, Component, Part, fields_of
 from zoo.drawing.figure import Box
 from zoo.layout import LayerList, Layout, Tensor
 from zoo.showing.children import Child, beside_kind, children, distinctive_values, is_absent, untold
+from zoo.showing.parts import values_text
 from zoo.slots import Embedding, Init, Plugin, slot_of
 
 Keys = Mapping[str, Sequence[str]]
@@ -53,11 +54,7 @@ def _said(child: Child, keys: Keys) -> str:
     """What the layout of a component says beside its kind, and the values of the keys to show."""
     said = beside_kind(child.component.layout().label, kind_of(child.component))
     values = {key: getattr(child.component, key) for key in keys.get(child.path, ())}
-    more = [
-        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in untold(values, said).items()
-    ]
-    return ", ".join(filter(None, [said, *more]))
+    return ", ".join(filter(None, [said, values_text(untold(values, said))]))
 
 
 def varied(layers: Sequence[Sequence[Child]]) -> Keys:

@@ -8,15 +8,15 @@ lets pass what only values can tell, such as a width that no number of heads div
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
-from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of
+from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of, part_class
 from zoo.errors import Problem, ZooError
 from zoo.layer_rules import SELECTORS, START
 from zoo.registry import Registry
 from zoo.schema.field_docs import class_doc, field_docs
 from zoo.schema.values import Reading, Readings, Schema, by_key, merged, named, plain_value, ref
+from zoo.slots import Plugin
 from zoo.spec import FORMAT
 from zoo.toml.extends import NAME_PATTERN
 
@@ -92,16 +92,18 @@ class _Schemas:
 
     def slot(self, slot: str) -> Schema:
         """A reference to what may fill a slot: the name of a kind, or a table."""
-        if slot not in self.definitions:
-            entry = self.definitions[slot] = {
-                "description": f"What fills the slot `{slot}`: a kind, or a table."
+
+        def choice() -> Schema:
+            return {
+                "description": f"What fills the slot `{slot}`: a kind, or a table.",
+                # Editors look for completions in `anyOf`, whose last choice lets everything pass.
+                "anyOf": [self.kinds(slot), self.any_kind(slot), True],
+                "if": {"type": "string"},
+                "then": {"enum": list(self.registry.plugins[slot])},
+                "else": self.by_kind(slot, "kind"),
             }
-            # Editors look for completions in `anyOf`, whose last choice lets everything pass.
-            entry["anyOf"] = [self.kinds(slot), self.any_kind(slot), True]
-            entry["if"] = {"type": "string"}
-            entry["then"] = {"enum": list(self.registry.plugins[slot])}
-            entry["else"] = self.by_kind(slot, "kind")
-        return ref(slot)
+
+        return self.defined(slot, choice)
 
     def kinds(self, slot: str) -> Schema:
         """The names of the kinds."""
@@ -110,18 +112,16 @@ class _Schemas:
 
     def any_kind(self, slot: str) -> Schema:
         """A reference to the table that leaves its kind open: the keys of all kinds."""
-        name = f"any-{slot}"
-        if name not in self.definitions:
-            self.definitions[name] = {}
+
+        def table() -> Schema:
             readings: Readings = {}
             for kind in self.registry.plugins[slot]:
                 if cls := self.load(slot, kind):
                     _add(readings, self.keys(cls, kind))
             head = self.head(slot, self.kinds(slot))
-            self.definitions[name] = _table(
-                readings, head, f"What fills the slot `{slot}`, of any kind."
-            )
-        return ref(name)
+            return _table(readings, head, f"What fills the slot `{slot}`, of any kind.")
+
+        return self.defined(f"any-{slot}", table)
 
     def by_kind(self, slot: str, key: str) -> Schema:
         """The table of the kind that `key` names, or of any kind without it."""
@@ -130,38 +130,44 @@ class _Schemas:
 
     def plugin(self, slot: str, kind: str) -> Schema:
         """A reference to the table of one kind."""
-        name = f"{slot}.{kind}"
-        if name not in self.definitions:
-            self.definitions[name] = {}
+
+        def table() -> Schema:
             cls = self.load(slot, kind)
             head = self.head(slot, {"const": kind, "description": _doc(cls)})
             if cls is None:
-                self.definitions[name] = {"type": "object", "properties": head}
-            else:
-                self.definitions[name] = _table(self.keys(cls, kind), head, class_doc(cls))
-        return ref(name)
+                return {"type": "object", "properties": head}
+            return _table(self.keys(cls, kind), head, class_doc(cls))
+
+        return self.defined(f"{slot}.{kind}", table)
 
     def head(self, slot: str, kind: Schema) -> Mapping[str, Schema]:
         return {**_ROOT_KEYS, "builder": kind} if slot == "builder" else {"kind": kind}
 
     def part(self, cls: type[Component]) -> Schema:
         """A reference to the table of a component whose class is known beforehand."""
-        name = f"part-{self.name_of(cls)}"
-        if name not in self.definitions:
-            self.definitions[name] = {}
-            readings = self.keys(cls, cls.__name__)
-            self.definitions[name] = _table(readings, {}, class_doc(cls))
-        return ref(name)
+
+        def table() -> Schema:
+            return _table(self.keys(cls, cls.__name__), {}, class_doc(cls))
+
+        return self.defined(f"part-{self.name_of(cls)}", table)
 
     def rule(self, cls: type[Component]) -> Schema:
         """A reference to the table of one rule for single layers."""
-        name = f"rule-{self.name_of(cls)}"
+
+        def table() -> Schema:
+            return {
+                **_table(self.keys(cls, cls.__name__), _RULE_KEYS, class_doc(cls)),
+                "oneOf": [{"required": [key]} for key in SELECTORS],
+                "dependentRequired": {START: ["every"]},
+            }
+
+        return self.defined(f"rule-{self.name_of(cls)}", table)
+
+    def defined(self, name: str, make: Callable[[], Schema]) -> Schema:
+        """A reference to what stands under this name, which is made for the first of them."""
         if name not in self.definitions:
-            self.definitions[name] = {}
-            table = _table(self.keys(cls, cls.__name__), _RULE_KEYS, class_doc(cls))
-            table["oneOf"] = [{"required": [key]} for key in SELECTORS]
-            table["dependentRequired"] = {START: ["every"]}
-            self.definitions[name] = table
+            self.definitions[name] = {}  # a component may be inside itself
+            self.definitions[name] = make()
         return ref(name)
 
     def name_of(self, cls: type[Component]) -> str:
@@ -211,7 +217,7 @@ class _Schemas:
             elif isinstance(mark, LayerRules):
                 yield mark.group, mark.group.__name__
             elif isinstance(mark, Part):
-                part: Any = cls.model_fields[name].annotation
+                part = part_class(cls, name)
                 yield part, part.__name__
 
     def value(self, cls: type[Component], name: str, mark: object) -> Schema:
@@ -221,15 +227,14 @@ class _Schemas:
         elif isinstance(mark, LayerRules):
             schema = {"type": "array", "items": self.rule(mark.group)}
         elif isinstance(mark, Part):
-            part: Any = cls.model_fields[name].annotation
-            schema = self.part(part)
+            schema = self.part(part_class(cls, name))
         else:
             schema, definitions = plain_value(cls, name)
             self.definitions |= definitions
         doc = field_docs(cls).get(name)
         return {**schema, "description": doc} if doc else schema
 
-    def load(self, slot: str, kind: str) -> Any:
+    def load(self, slot: str, kind: str) -> type[Plugin] | None:
         """A plugin's class; None, and a problem noted once, when it cannot be loaded."""
         try:
             return self.registry.plugin(slot, kind)

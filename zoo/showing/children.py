@@ -24,11 +24,13 @@ class Child(NamedTuple):
 def children(component: Component, path: str = "") -> Iterator[Child]:
     """The components directly inside one, in the order of its fields; of a list, each."""
     for name, mark in fields_of(type(component)).items():
-        value = getattr(component, name) if isinstance(mark, Part) else None
+        if not isinstance(mark, Part):
+            continue
+        value = getattr(component, name)
         inside = f"{path}.{name}" if path else name
-        if isinstance(value, Component) and isinstance(mark, Part):
+        if isinstance(value, Component):
             yield Child(name, mark, value, inside)
-        elif isinstance(value, tuple) and isinstance(mark, Part):
+        elif isinstance(value, tuple):
             for index, item in enumerate(value):
                 yield Child(name, mark, item, f"{inside}.{index}")
 

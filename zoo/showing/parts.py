@@ -79,7 +79,7 @@ def rows_of(layout: Layout) -> list[Row]:
         if isinstance(part, LayerList):
             rows += [*bare, *_layer_rows(name, part, inside, rules)]
             bare = []
-        elif isinstance(part, Layout) and (part.size or _is_there(part.component)):
+        elif isinstance(part, Layout) and (not part.is_empty or _is_there(part.component)):
             rows.append(Row(name, part, part.component, rows_of(part)))
     return rows + bare
 
@@ -104,7 +104,7 @@ def _without_tensors(layout: Layout, inside: Sequence[Child], rules: Rules) -> I
             continue
         if child.name in replaced or id(child.component) in placed:
             continue
-        if not child.component.layout().size:
+        if child.component.layout().is_empty:
             yield child
 
 

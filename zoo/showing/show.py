@@ -200,15 +200,15 @@ def resolved_text(spec: ModelSpec) -> str:
 
 def backends_data(spec: ModelSpec) -> list[dict[str, Any]]:
     """What the attention backend `auto` takes for each attention of the spec, and why."""
-    return [
-        {
-            "attention": ".".join(path),
-            "kind": attention.kind,
-            "takes": "fused" if attention.against_fused is None else "math",
-            "why": attention.against_fused or "nothing speaks against it",
-        }
-        for path, attention in _attentions(spec.model, ())
-    ]
+    from zoo.backends import automatic
+
+    rows: list[dict[str, Any]] = []
+    for path, attention in _attentions(spec.model, ()):
+        takes, why = automatic(attention.against_fused)
+        rows.append(
+            {"attention": ".".join(path), "kind": attention.kind, "takes": takes, "why": why}
+        )
+    return rows
 
 
 def _attentions(

@@ -54,9 +54,10 @@ def _find_parent(
 ) -> tuple[Path, Callable[[], Place]] | None:
     """The file of a parent, and where that file is named."""
     name = parent.value if isinstance(parent, Leaf) else None
+    near = "beside this one" if Path(document.name).is_file() else "in the working directory"
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         message = "`extends` names one spec, without folders or an ending"
-        hint = "a spec file beside this one, or a model of the registry"
+        hint = f"a spec file {near}, or a model of the registry"
         findings.add_unless_told(Problem(message, parent.place(value=True), hint))
         return None
     # Text and data that no file holds extend what is in the working directory. What was saved with
@@ -72,7 +73,8 @@ def _find_parent(
         return entry.folder / entry.target, lambda: entry.place
     others = folder.glob("*.toml") if folder is not None else ()
     beside = [path.stem for path in others if path.is_file() and not path.is_symlink()]
-    message = f"there is no spec {quoted(name)} beside this one or in the registry"
+    where = "in the registry" if folder is None else f"{near} or in the registry"
+    message = f"there is no spec {quoted(name)} {where}"
     known = [*beside, *registry.models]
     otherwise = "`zoo list models` lists those of the registry"
     hint = did_you_mean(name.removesuffix(".toml"), known, otherwise)

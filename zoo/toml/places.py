@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -166,8 +167,6 @@ def _unquote(node: Node) -> str:
     if node.type != "quoted_key":
         return text
     try:
-        import tomllib
-
         return next(iter(tomllib.loads(f"{text} = 0")))
     except ValueError:
         return text[1:-1]

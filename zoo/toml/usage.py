@@ -15,9 +15,10 @@ MAX_NOTES = 2
 class Usage:
     """`known` holds, for each table's path, the keys that some component looks for there; `used`
     what counted in the end; `nearer`, for what was stated, what was found instead nearer to some
-    component."""
+    component. `elsewhere` tells of a table that is unknown at the top where else it belongs."""
 
-    def __init__(self) -> None:
+    def __init__(self, elsewhere: Callable[[str], str | None]) -> None:
+        self.elsewhere = elsewhere
         self.known: dict[KeyPath, set[str]] = {}
         self.used: set[Leaf | Table] = set()
         self.nearer: dict[Leaf | Table, dict[tuple[Document, KeyPath], Leaf | Table]] = {}
@@ -85,7 +86,7 @@ class Usage:
                 findings.add(Problem(message, entry.place(value=False), hint, notes))
             else:
                 # Of very many, only the first are shown; looking for names takes its time.
-                home = self._home_of(key, table.path) if len(findings) < MAX_SHOWN else None
+                home = self._home_of(key, entry, table) if len(findings) < MAX_SHOWN else None
                 message = f"unknown key {quoted(key)}{inside}"
                 findings.add(Problem(message, entry.place(value=False), home))
 
@@ -108,10 +109,11 @@ class Usage:
         """Where below the top level some component looks for a key."""
         return [path for path, names in self.known.items() if path and key in names]
 
-    def _home_of(self, key: str, table: KeyPath) -> str:
+    def _home_of(self, key: str, entry: Leaf | Table, around: Table) -> str:
         """What may be meant by an unknown key, by its name here or elsewhere: where it belongs, or
         the nearest name. What belongs to a component of the layers is told, in a rule for some of
         them, as it is written there."""
+        table = around.path
         known = self.known.get(table, set())
         homes = self._tables_with(key)
         if not homes and meant(key) not in known:
@@ -125,4 +127,5 @@ class Usage:
             # The same place in other stacks, as `decoder` beside `encoder`, is told too.
             alike = [path for path in homes if path[1:] == homes[0][1:]]
             return f"{quoted(key)} is a key of {' and of '.join(f'`{dotted(p)}`' for p in alike)}"
-        return did_you_mean(key, known)
+        other = self.elsewhere(key) if isinstance(entry, Table) and not table else None
+        return other or did_you_mean(key, known)
