@@ -113,6 +113,8 @@ class Usage:
         the nearest name. What belongs to a component of the layers is told, in a rule for some of
         them, as it is written there."""
         known = self.known.get(table, set())
+        if known == {"kind"}:  # such as `none`; that others have the key would say nothing of it
+            return "what is here has no keys; state another `kind`"
         homes = self._tables_with(key)
         if not homes and meant(key) not in known:
             key = meant(key)
