@@ -254,6 +254,8 @@ class Stack(Component):
     def looks_ahead(self) -> tuple[str, ...]:
         """The parts by which a position sees later ones, each once, for a message."""
         parts = [part for group in self.groups for part in group.block.looks_ahead]
+        if self.embedding.looks_ahead:
+            parts.append(f"embedding `{self.embedding.kind}`")
         if not self.causal:
             parts.append("`causal = false`")
         return tuple(dict.fromkeys(parts))
