@@ -204,9 +204,19 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "holds_itself": Broken(
         "ffn",
-        {FIELD: FIELD + "    inner: Annotated[FeedForward, Slot('ffn', default='holds_itself')]\n"},
+        {
+            FIELD: FIELD + "    inner: Annotated[FeedForward, "
+            "Slot('ffn', default='holds_itself', inherit=False)]\n"
+        },
         ("example",),
         "components are nested more than 32 deep",
+        "from typing import Annotated\nfrom zoo.component import Slot",
+    ),
+    "holds_itself_by_what_is_stated": Broken(
+        "ffn",
+        {FIELD: FIELD + "    inner: Annotated[FeedForward, Slot('ffn')]\n"},
+        ("example",),
+        "its field `inner` takes what is stated for `ffn` around it, and so the component itself",
         "from typing import Annotated\nfrom zoo.component import Slot",
     ),
     # meta
