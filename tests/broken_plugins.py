@@ -204,9 +204,19 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "holds_itself": Broken(
         "ffn",
-        {FIELD: FIELD + "    inner: Annotated[FeedForward, Slot('ffn', default='holds_itself')]\n"},
+        {
+            FIELD: FIELD + "    inner: Annotated[FeedForward, "
+            "Slot('ffn', default='holds_itself', inherit=False)]\n"
+        },
         ("example",),
         "components are nested more than 32 deep",
+        "from typing import Annotated\nfrom zoo.component import Slot",
+    ),
+    "holds_itself_by_what_is_stated": Broken(
+        "ffn",
+        {FIELD: FIELD + "    inner: Annotated[FeedForward, Slot('ffn')]\n"},
+        ("example",),
+        "its field `inner` takes what is stated for `ffn` around it, and so the component itself",
         "from typing import Annotated\nfrom zoo.component import Slot",
     ),
     # meta
@@ -402,6 +412,15 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the output must be (2, 6, 11), not (2, 6, 2)",
     ),
+    "scores_unsaid": Broken(
+        "head",
+        {
+            "linear(self.d_model, self.n_classes)": "linear(self.d_model, self.vocab)",
+            "n_classes=self.n_classes": "n_classes=self.vocab",
+        },
+        ("interface",),
+        "the output is as wide as the vocabulary, and the description does not say",
+    ),
     "unbatched_head": Broken(
         "head", {"self.out(x)": "self.out(x)[0]"}, ("interface",), "must be (2, 6, any), not (6, 2)"
     ),
@@ -543,13 +562,39 @@ BROKEN: Mapping[str, Broken] = {
         "ffn",
         {**before("x = x + x.roll(-1, -2)"), FIELD: FIELD + MIXES},
         ("tokens",),
-        "a network that sees later tokens says so: its `looks_ahead` is True",
+        "what sees later tokens says so: its `looks_ahead` is True",
     ),
     "three_dimensions": Broken(
         "ffn",
         before("batch, length, width = x.shape"),
         ("tokens",),
         "a call with x (12, 16) failed: ValueError: not enough values to unpack",
+    ),
+    "embedding_mixes": Broken(
+        "embedding",
+        {"= self.tokens(ids)": "= self.tokens(ids).cumsum(-2)"},
+        ("masks", "tokens"),
+        "a token that the mask (batch, length) hides changes the vectors of others",
+    ),
+    "embedding_mixes_what_is_seen": Broken(
+        "embedding",
+        {
+            "= self.tokens(ids)": "= self.tokens(ids)\n            if mask is not None:"
+            "\n                x = x * mask[..., None]\n            x = x.cumsum(-2)"
+        },
+        ("tokens",),
+        "an embedding that mixes tokens says so: its `incremental` is False",
+    ),
+    "embedding_looks_ahead": Broken(
+        "embedding",
+        {
+            "= self.tokens(ids)": "= self.tokens(ids)\n            if mask is not None:"
+            "\n                x = x * mask[..., None]\n            x = x.flip(-2).cumsum(-2)",
+            "    dropout: Shared[Probability] = 0.0\n": MIXES
+            + "\n    dropout: Shared[Probability] = 0.0\n",
+        },
+        ("tokens",),
+        "what sees later tokens says so: its `looks_ahead` is True",
     ),
     "norm_of_tokens": Broken(
         "norm", {"mean(-1, ": "mean((-2, -1), "}, ("tokens",), "along the last dimension alone"

@@ -78,6 +78,15 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "a key of a slot that is empty unless stated": (
+        spec("embedding = { norm = { «eps» = 1e-5 } }"),
+        [
+            (
+                "unknown key `eps` in `embedding.norm`",
+                "help: what is here has no keys; state another `kind`",
+            )
+        ],
+    ),
     "another library's name for a key of another table": (
         spec("«tie_word_embeddings» = true"),
         [("unknown key `tie_word_embeddings`", "help: `tied` is a key of `head`")],

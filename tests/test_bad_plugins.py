@@ -290,9 +290,25 @@ def test_a_dimension_that_no_parent_gives(refused: Refused, project: Path) -> No
 
 def test_a_plugin_that_holds_itself(refused: Refused, project: Path) -> None:
     write_plugin(project, GOOD + "    ffn: Annotated[FeedForward, Slot('ffn')]\n")
-    told = refused("validate", "spec.toml")
-    assert told.startswith("spec.toml:9:7: error: components are nested ")
-    assert "`encoder.block.ffn.ffn.ffn" in told
+    # What `mlp` takes in its place, as `d_ff`, is no unknown key.
+    (project / "spec.toml").write_text(WITHOUT_D_FF + "d_ff = 8\n")
+    assert refused("validate", "spec.toml") == (
+        "spec.toml:9:7: error: `mine` would be its own `ffn`, which takes what is stated for `ffn` "
+        "around it\n"
+        '    9 | ffn = "mine"\n'
+        "      |       ^^^^^^\n"
+        "      = help: state another kind for its `ffn`; a plugin rules this out by "
+        '`Slot("ffn", inherit=False)`\n'
+    )
+
+
+def test_a_plugin_that_holds_another_of_its_slot(project: Path) -> None:
+    write_plugin(project, GOOD + "    inner: Annotated[FeedForward, Slot('ffn')]\n")
+    text = WITHOUT_D_FF.replace('"mine"', '{ kind = "mine", inner = "mlp" }')
+    assert zoo.read_spec(text + "d_ff = 8\n").model.encoder.block.ffn.inner.kind == "mlp"
+    inner = '{ kind = "mine", inner = { kind = "mine", inner = "mlp" } }'
+    twice = WITHOUT_D_FF.replace('"mine"', inner)
+    assert zoo.read_spec(twice + "d_ff = 8\n").model.encoder.block.ffn.inner.inner.kind == "mlp"
 
 
 @pytest.mark.parametrize(

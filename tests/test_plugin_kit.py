@@ -41,6 +41,7 @@ OF_SLOTS = {
     "attention": {"masks", "positions", "cache"},
     "ffn": {"tokens"},
     "norm": {"tokens"},
+    "embedding": {"masks", "tokens"},
     "head": {"tokens"},
 }
 

@@ -84,6 +84,19 @@ def test_a_stack_says_whether_it_looks_ahead(extra: str) -> None:
     assert torch.allclose(one, other) == (not model.spec.model.generation.looks_ahead)
 
 
+def test_a_causal_stack_over_an_embedding_that_looks_ahead_says_so() -> None:
+    embedding = {"kind": "conv_frontend", "n_features": 3, "kernel_sizes": [3], "strides": [1]}
+    extra = {"embedding": embedding, "head": "none"}
+    sizes = {"format": 1, "name": "m", "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
+    model: Any = zoo.build({**sizes, "builder": "decoder", **extra}, dtype=torch.float64).eval()
+    x = torch.randn(2, 4, 3, dtype=torch.float64)
+    x[1, :-1] = x[0, :-1]
+    with torch.no_grad():
+        one, other = model(x)[:, :-1]
+    assert not torch.allclose(one, other)
+    assert model.spec.model.decoder.looks_ahead == ("embedding `conv_frontend`",)
+
+
 def test_without_a_final_norm() -> None:
     same(built(**FREE, encoder={"final_norm": False}), [(0, Layer()), (1, Layer())])
 

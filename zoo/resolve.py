@@ -216,7 +216,14 @@ class _Resolver:
             return None
         kind = self.kind(slot, table, path)
         cls = self.plugin(slot.slot, kind) if kind is not None else None
-        if cls is not None:
+        if kind is not None and any(around.entries.get("kind") is kind for around in scope):
+            # Inside, the same statement would be found again, and so on without end.
+            message = f"{quoted(kind.value)} would be its own `{name}`, which takes what is stated "
+            message += f"for `{slot.slot}` around it"
+            hint = f"state another kind for its `{name}`; a plugin rules this out by "
+            hint += f'`Slot("{slot.slot}", inherit=False)`'
+            self.findings.add_unless_told(Problem(message, kind.place(value=True), hint))
+        elif cls is not None:
             return self.node(cls, kind, [*scope, table], path, given)
         # Nobody knows what the table means. The keys around it are taken as the default kind would.
         self.usage.use_all(table)

@@ -217,6 +217,11 @@ class Embedding(Plugin):
         """Whether a token's vector depends on that token and its position alone."""
         return True
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a token's vector depends on later ones, in a causal stack too."""
+        return False
+
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         """The module, which applies `scheme.embed` to the embedded tokens."""
         raise TypeError(f"{type(self).__name__} has no build method")

@@ -57,6 +57,14 @@ class ConvFrontend(Embedding):
         return self.d_model**0.5 if self.scale == "sqrt_d_model" else float(self.scale)
 
     @property
+    def incremental(self) -> bool:
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
+    @property
     def widths(self) -> list[tuple[int, int]]:
         """Channels in and out of each convolution; a gated one puts out twice what it passes on."""
         after = [*[self.d_conv] * (len(self.kernel_sizes) - 1), self.d_model]

@@ -60,7 +60,7 @@ class Stack(Component):
     """Where the sublayers' norms are, unless a sublayer states its `norms`: before the sublayer
     (`pre`), on the residual sum (`post`: Vaswani et al. 2017), before the sublayer and on its
     output (`sandwich`), or on its output alone (`post_branch`: OLMo 2); `parallel` is `pre` with
-    all sublayers side by side."""
+    all sublayers side by side, each with a norm of its own unless `ffn` states `norms = []`."""
     final_norm: bool = Field(default_factory=lambda data: data["norm_placement"] != "post")
     """Whether a norm follows the last block."""
     causal: bool
@@ -255,6 +255,8 @@ class Stack(Component):
     def looks_ahead(self) -> tuple[str, ...]:
         """The parts by which a position sees later ones, each once, for a message."""
         parts = [part for group in self.groups for part in group.block.looks_ahead]
+        if self.embedding.looks_ahead:
+            parts.append(f"embedding `{self.embedding.kind}`")
         if not self.causal:
             parts.append("`causal = false`")
         return tuple(dict.fromkeys(parts))

@@ -11,6 +11,7 @@ from zoo.cache import Cache
 from zoo.errors import InputError, Problem, WeightsError
 from zoo.generation.prompts import Rows
 from zoo.purpose import Generation
+from zoo.slots import Head
 from zoo.transformer import Transformer
 
 
@@ -62,9 +63,12 @@ def describe(model: Transformer) -> Generation:
     """
     found = model.spec.model.generation
     if found is None:
+        head = getattr(model.spec.model, "head", None)
+        ends = f" and its head `{head.kind}`" if isinstance(head, Head) else ""
         raise InputError(
             Problem(
-                f"{model.spec.name} does not generate: its builder is `{model.spec.model.kind}`",
+                f"{model.spec.name} does not generate: its builder is "
+                f"`{model.spec.model.kind}`{ends}",
                 help="generating takes a decoder, and a head that scores the vocabulary",
             )
         )

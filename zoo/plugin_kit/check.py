@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from zoo.component import Slot, fields_of
 from zoo.errors import (
     Problem,
     RegistryError,
@@ -134,6 +135,12 @@ class _Subject:
 
     def example(self) -> str | None:
         """There is a small spec around the component and, if it can attend to a memory, another."""
+        for name, mark in fields_of(self.registry.plugin(self.slot, self.kind)).items():
+            if isinstance(mark, Slot) and mark.slot == self.slot and mark.inherit:
+                raise PromiseError(
+                    f"its field `{name}` takes what is stated for `{self.slot}` around it, and so "
+                    f'the component itself\nhelp: Slot("{self.slot}", inherit=False)'
+                )
         values = self.values
         if values is None:
             values = self.registry.plugin(self.slot, self.kind).example

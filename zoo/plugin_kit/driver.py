@@ -180,15 +180,17 @@ def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> Non
         raise PromiseError(f"a token alone has another output than beside others\nhelp: {help}")
 
 
-def expect_no_later(network: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def expect_no_later(
+    network: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, other: torch.Tensor
+) -> None:
     """Raises PromiseError unless a token's output stays what it is when the tokens after it are
-    others. The network is in float64."""
-    x, n_same = vectors(torch.float64, 0), LENGTH // 2
-    others = torch.cat([x[:, :n_same], vectors(torch.float64, 1)[:, n_same:]], 1)
+    those of another input. The network is in float64."""
+    n_same = LENGTH // 2
+    others = torch.cat([x[:, :n_same], other[:, n_same:]], 1)
     if not close(network(others)[:, :n_same], network(x)[:, :n_same], 1e-9):
         raise PromiseError(
             "a token has another output when later tokens are others\n"
-            "help: a network that sees later tokens says so: its `looks_ahead` is True"
+            "help: what sees later tokens says so: its `looks_ahead` is True"
         )
 
 

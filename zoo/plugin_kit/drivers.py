@@ -63,7 +63,8 @@ class FeedForwardDriver(Driver):
             help = "a network that mixes tokens says so: its `incremental` is False"
             expect_by_token(self.model.part, (BATCH * LENGTH,), help)
         elif not host.part.looks_ahead:
-            expect_no_later(partial(self.model.part, **self._mask()))
+            x, other = (self.inputs(torch.float64, seed)[0] for seed in (0, 1))
+            expect_no_later(partial(self.model.part, **self._mask()), x, other)
 
     def _mask(self) -> dict[str, None]:
         """What `forward` takes beside x."""
@@ -174,14 +175,46 @@ class EmbeddingDriver(Driver):
         embedded_length = getattr(self.model.part, "embedded_length", lambda length: length)
         return int(embedded_length(LENGTH))
 
-    def embed(self, x: torch.Tensor, positions: torch.Tensor) -> Any:
-        return self.model.part(x, positions, token_types=None, mask=None)
+    def embed(
+        self, x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> Any:
+        return self.model.part(x, positions, token_types=None, mask=mask)
 
     def check(self, inputs: Tensors) -> None:
         output = self(*inputs)[0]
         expect("the output", output, BATCH, self.length, WIDTH)
         if close(output, self.embed(inputs[0], torch.arange(self.length) + 1), 1e-5):
             raise PromiseError("the position scheme that `build` receives is not applied")
+
+    def tokens(self) -> None:
+        host: Any = self.spec.model
+        x, other = (self.inputs(torch.float64, seed)[0] for seed in (0, 1))
+        if not host.part.incremental:
+            if not host.part.looks_ahead:
+                expect_no_later(partial(self.embed, positions=torch.arange(self.length)), x, other)
+            return
+        whole = self.embed(x, torch.arange(LENGTH))
+        for place in range(LENGTH):  # as generation calls: with the next token alone
+            alone = self.embed(x[:, place : place + 1], torch.tensor([place]))
+            if not close(alone, whole[:, place : place + 1], 1e-9):
+                raise PromiseError(
+                    "a token alone has another vector than beside others\n"
+                    "help: an embedding that mixes tokens says so: its `incremental` is False"
+                )
+
+    def leaks(self) -> Iterator[str]:
+        x = self.inputs(torch.float64)[0]
+        if x.is_floating_point():
+            return  # a signal: what is around it is silence
+        for hidden in (0, LENGTH - 1):  # padding on the left, and on the right
+            mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+            mask[:, hidden] = False
+            one, other = (
+                self.embed(ids, torch.arange(self.length), mask)[mask]
+                for ids in (x, with_another(x, hidden))
+            )
+            if not close(one, other, 1e-9):
+                yield "a token that the mask (batch, length) hides changes the vectors of others"
 
 
 class HeadDriver(Driver):
@@ -195,6 +228,13 @@ class HeadDriver(Driver):
         else:
             n = SIZES["vocab"] if head.scores_tokens else None
             expect("the output", output, BATCH, LENGTH, n)
+            says = type(head).scores_tokens is not Head.scores_tokens
+            if output.shape[-1] == SIZES["vocab"] and not says:
+                raise PromiseError(
+                    "the output is as wide as the vocabulary, and the description does not say "
+                    "whether it scores tokens, without which no model with it generates\n"
+                    "help: define the property `scores_tokens`"
+                )
         self._check_ties(head)
 
     def tokens(self) -> None:

@@ -285,7 +285,7 @@ PROMISES: Mapping[str, Mapping[str, Promise]] = {
     "ffn": _BY_TOKEN,
     "norm": _BY_TOKEN,
     "position": _OF_MODULES,
-    "embedding": _OF_MODULES,
+    "embedding": {**_WITH_MASKS, "tokens": tokens},
     "head": _BY_TOKEN,
     "init": _OF_ALL,
 }

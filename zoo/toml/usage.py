@@ -115,6 +115,8 @@ class Usage:
         them, as it is written there."""
         table = around.path
         known = self.known.get(table, set())
+        if known == {"kind"}:  # such as `none`; that others have the key would say nothing of it
+            return "what is here has no keys; state another `kind`"
         homes = self._tables_with(key)
         if not homes and meant(key) not in known:
             key = meant(key)

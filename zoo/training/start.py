@@ -66,7 +66,8 @@ def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:
             Problem(
                 f"{spec.name} cannot be trained by a recipe",
                 recipe.document.place(("model",), value=True),
-                help="that takes a decoder, or an encoder and a decoder, from tokens to tokens",
+                help="that takes a decoder, or an encoder and a decoder, from tokens to tokens, "
+                "with a head that scores the vocabulary",
             )
         )
     if found.looks_ahead:
