@@ -71,6 +71,22 @@ def test_what_only_follows_from_a_mistake_is_not_told(refused: Refused) -> None:
     assert told == ["unknown attention `mlti_hed`", "unknown ffn `x`"]
 
 
+def test_a_default_in_the_place_of_a_wrong_value_is_blamed_for_nothing(refused: Refused) -> None:
+    """Without a share of tokens `mask_id` would have no use, but one is stated."""
+    Path("spec.toml").write_text(spec("[encoder.embedding]", "token_dropout = true", "mask_id = 3"))
+    told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
+    assert told == ["`token_dropout` must be a number, not the boolean `true`"]
+
+
+def test_a_shared_key_is_missing_whatever_the_kind_should_be(refused: Refused) -> None:
+    Path("spec.toml").write_text(spec('ffn = "mpl"', without="d_ff"))
+    told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
+    assert told == [
+        "unknown ffn `mpl`",
+        "the key `d_ff` is missing: `encoder.block.ffn.d_ff` and `decoder.block.ffn.d_ff` need it",
+    ]
+
+
 def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refused) -> None:
     Path("spec.toml").write_text(spec('init = "zzz"', "zzz = 1"))
     told = refused("validate", "spec.toml")
