@@ -87,6 +87,15 @@ def test_a_shared_key_is_missing_whatever_the_kind_should_be(refused: Refused) -
     ]
 
 
+def test_of_all_that_need_a_missing_key_two_are_named(refused: Refused) -> None:
+    """Two self-attentions and a cross-attention have heads."""
+    Path("spec.toml").write_text(spec(without="n_heads"))
+    assert (
+        "error: the key `n_heads` is missing: `encoder.block.self_attn.n_heads` and "
+        "`decoder.block.self_attn.n_heads` and 1 more need it\n"
+    ) in refused("validate", "spec.toml")
+
+
 def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refused) -> None:
     Path("spec.toml").write_text(spec('init = "zzz"', "zzz = 1"))
     told = refused("validate", "spec.toml")

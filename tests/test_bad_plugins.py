@@ -230,6 +230,17 @@ def test_what_a_validator_says_of_a_default_is_not_told_of_a_wrong_value(
     assert told == ["`a` must be an integer, not the string `x`"]
 
 
+def test_a_kind_that_nobody_states_is_no_place_of_a_contradiction(
+    refused: Refused, project: Path
+) -> None:
+    """It is the registry's default, and the mistake is in the spec."""
+    code = CHECK.replace("class Mine", "from zoo.component import contradiction\nclass Mine")
+    code += "        raise contradiction('no', 'inner.kind')\n\n"
+    write_plugin(project, code + "    inner: Annotated[Norm, Slot('norm', width='d_model')]\n")
+    line = (project / "spec.toml").read_text().split("\n").index('ffn = "mine"') + 1
+    assert refused("validate", "spec.toml").startswith(f"spec.toml:{line}:7: error: no\n")
+
+
 def test_a_dimension_of_a_wrong_type_is_the_parents_mistake(
     refused: Refused, project: Path
 ) -> None:
