@@ -60,6 +60,11 @@ def moe(**router: Any) -> Data:
             {"decoder": {"final_norm": True}},
             "`norm` of `decoder` goes with `final_norm = true`",
         ),
+        (
+            {"decoder": {"final_norm": False, "norm": {"eps": 0.1}}},
+            {"decoder": {"final_norm": True}},
+            "`norm` of `decoder` goes with `final_norm = true`",
+        ),
         (moe(n_groups=2), moe(top_groups=1), "ffn.router.n_groups: .* smaller `top_groups`"),
         (moe(n_groups=2, top_groups=2), moe(top_groups=1), "ffn.router.n_groups: "),
         (moe(group_score="max"), moe(n_groups=2, top_groups=1), "ffn.router.group_score: "),
