@@ -61,7 +61,7 @@ def moe(**router: Any) -> Data:
             "`norm` of `decoder` goes with `final_norm = true`",
         ),
         (
-            {"decoder": {"final_norm": False, "norm": {"eps": 0.1}}},
+            {"decoder": {"final_norm": False, "norm": {"eps": 0.1}, "block": {"norm": {"eps": 1}}}},
             {"decoder": {"final_norm": True}},
             "`norm` of `decoder` goes with `final_norm = true`",
         ),
