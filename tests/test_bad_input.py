@@ -15,6 +15,7 @@ from mistakes import CASES, plain, rendered
 from trials import KEYS, Refused, spec
 
 import zoo
+from zoo.inside import inside
 from zoo.toml.usage import MAX_NOTES
 
 
@@ -306,6 +307,17 @@ def test_a_saved_model_in_the_place_of_a_spec(refused: Refused, project: Path) -
     told = refused("build", "tiny/model.safetensors")
     assert told.startswith("tiny/model.safetensors: error: this is not a TOML file\n")
     assert "`zoo show tiny/model.safetensors --resolved` prints their spec" in told
+
+
+def test_shards_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
+    zoo.save(zoo.build(spec()), "around/shards", max_shard_bytes=2000)
+    assert not (project / "around" / "shards" / "model.safetensors").exists()
+    assert "help: `around/shards` holds weights; if" in refused("build", "around/shards")
+    assert "help: name what is meant: `around/shards`\n" in refused("build", "around")
+
+
+def test_a_folder_that_is_gone_meanwhile(tmp_path: Path) -> None:
+    assert inside(tmp_path / "gone") == "the folder cannot be read: No such file or directory"
 
 
 def test_a_published_checkpoint_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
