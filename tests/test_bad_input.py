@@ -15,7 +15,7 @@ from mistakes import CASES, plain, rendered
 from trials import KEYS, Refused, spec
 
 import zoo
-from zoo.inside import inside
+from zoo.inside import inside, near
 from zoo.toml.usage import MAX_NOTES
 
 
@@ -227,10 +227,10 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
     assert refused("validate", "dangling.toml") == (
         "error: `dangling.toml` is a link that leads nowhere\n"
     )
-    for near in ("dangling", "folder"):  # what is no file is not proposed
-        assert f"did you mean `{near}" not in refused("validate", f"{near}s.toml")
-        (project / "child.toml").write_text(f'format = 1\nname = "a"\nextends = "{near}"\n')
-        assert f"did you mean `{near}" not in refused("validate", "child.toml")
+    for other in ("dangling", "folder"):  # what is no file is not proposed
+        assert f"did you mean `{other}" not in refused("validate", f"{other}s.toml")
+        (project / "child.toml").write_text(f'format = 1\nname = "a"\nextends = "{other}"\n')
+        assert f"did you mean `{other}" not in refused("validate", "child.toml")
     assert "did you mean `vaswani-base`?" in refused("validate", "vaswani_base")
     assert refused("validate", "spec.toml/x.toml") == (
         "error: `spec.toml/x.toml` cannot be read: Not a directory\n"
@@ -314,6 +314,17 @@ def test_shards_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
     assert not (project / "around" / "shards" / "model.safetensors").exists()
     assert "help: `around/shards` holds weights; if" in refused("build", "around/shards")
     assert "help: name what is meant: `around/shards`\n" in refused("build", "around")
+
+
+def test_a_folder_with_the_name_of_a_file_is_not_meant(tmp_path: Path) -> None:
+    for name in ("spec.toml", "weights.safetensors"):
+        (tmp_path / name).mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("")
+    held = "`a.txt`, `b.txt`, `spec.toml`, `weights.safetensors`"
+    told = f"there is no spec (.toml) and no .safetensors in it, but {held}"
+    assert inside(tmp_path) == near(tmp_path / "wights.safetensors") == told
+    assert near(tmp_path / "spec.toml") == "the folder is empty"
 
 
 def test_a_folder_that_is_gone_meanwhile(tmp_path: Path) -> None:
