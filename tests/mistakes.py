@@ -223,6 +223,32 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         spec("[«encoder»]", "n_layers = 1", "[decoder]", "d_model = 8", without="d_model"),
         [("the key `d_model` is missing: `encoder.d_model` needs it", "help: add `d_model = ...`")],
     ),
+    "two wrong items of an array": (
+        spec("[encoder.block.ffn]", 'norms = [«"prex"», "pre", «"poost"»]'),
+        [
+            (
+                "`norms` must be one of `pre`, `post`, `out`, not the string `prex`",
+                "help: did you mean `pre`?",
+            ),
+            (
+                "`norms` must be one of `pre`, `post`, `out`, not the string `poost`",
+                "help: did you mean `post`?",
+            ),
+        ],
+    ),
+    "a missing key beside a kind": (
+        spec("[encoder.block.ffn]", 'kind = «"moe"»', "top_k = 1"),
+        [
+            (
+                "the key `n_experts` is missing: `encoder.block.ffn.n_experts` needs it",
+                "help: add `n_experts = ...` in `[encoder.block.ffn]`",
+            )
+        ],
+    ),
+    "a kind that contradicts what is around it": (
+        spec("[decoder.block]", 'self_position = «"sinusoidal"»'),
+        [("`sinusoidal` positions are added to the embeddings; a layer cannot have its own",)],
+    ),
     "a table of another builder": (
         """format = 1
 name = "bad"

@@ -15,6 +15,7 @@ from mistakes import CASES, plain, rendered
 from trials import KEYS, Refused, spec
 
 import zoo
+from zoo.inside import inside, near
 from zoo.toml.usage import MAX_NOTES
 
 
@@ -69,6 +70,31 @@ def test_what_only_follows_from_a_mistake_is_not_told(refused: Refused) -> None:
     Path("spec.toml").write_text(spec('attention = "mlti_hed"', 'position = "rotary"', 'ffn = "x"'))
     told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
     assert told == ["unknown attention `mlti_hed`", "unknown ffn `x`"]
+
+
+def test_a_default_in_the_place_of_a_wrong_value_is_blamed_for_nothing(refused: Refused) -> None:
+    """Without a share of tokens `mask_id` would have no use, but one is stated."""
+    Path("spec.toml").write_text(spec("[encoder.embedding]", "token_dropout = true", "mask_id = 3"))
+    told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
+    assert told == ["`token_dropout` must be a number, not the boolean `true`"]
+
+
+def test_a_shared_key_is_missing_whatever_the_kind_should_be(refused: Refused) -> None:
+    Path("spec.toml").write_text(spec('ffn = "mpl"', without="d_ff"))
+    told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
+    assert told == [
+        "unknown ffn `mpl`",
+        "the key `d_ff` is missing: `encoder.block.ffn.d_ff` and `decoder.block.ffn.d_ff` need it",
+    ]
+
+
+def test_of_all_that_need_a_missing_key_two_are_named(refused: Refused) -> None:
+    """Two self-attentions and a cross-attention have heads."""
+    Path("spec.toml").write_text(spec(without="n_heads"))
+    assert (
+        "error: the key `n_heads` is missing: `encoder.block.self_attn.n_heads` and "
+        "`decoder.block.self_attn.n_heads` and 1 more need it\n"
+    ) in refused("validate", "spec.toml")
 
 
 def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refused) -> None:
@@ -201,10 +227,10 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
     assert refused("validate", "dangling.toml") == (
         "error: `dangling.toml` is a link that leads nowhere\n"
     )
-    for near in ("dangling", "folder"):  # what is no file is not proposed
-        assert f"did you mean `{near}" not in refused("validate", f"{near}s.toml")
-        (project / "child.toml").write_text(f'format = 1\nname = "a"\nextends = "{near}"\n')
-        assert f"did you mean `{near}" not in refused("validate", "child.toml")
+    for other in ("dangling", "folder"):  # what is no file is not proposed
+        assert f"did you mean `{other}" not in refused("validate", f"{other}s.toml")
+        (project / "child.toml").write_text(f'format = 1\nname = "a"\nextends = "{other}"\n')
+        assert f"did you mean `{other}" not in refused("validate", "child.toml")
     assert "did you mean `vaswani-base`?" in refused("validate", "vaswani_base")
     assert refused("validate", "spec.toml/x.toml") == (
         "error: `spec.toml/x.toml` cannot be read: Not a directory\n"
@@ -281,6 +307,28 @@ def test_a_saved_model_in_the_place_of_a_spec(refused: Refused, project: Path) -
     told = refused("build", "tiny/model.safetensors")
     assert told.startswith("tiny/model.safetensors: error: this is not a TOML file\n")
     assert "`zoo show tiny/model.safetensors --resolved` prints their spec" in told
+
+
+def test_shards_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
+    zoo.save(zoo.build(spec()), "around/shards", max_shard_bytes=2000)
+    assert not (project / "around" / "shards" / "model.safetensors").exists()
+    assert "help: `around/shards` holds weights; if" in refused("build", "around/shards")
+    assert "help: name what is meant: `around/shards`\n" in refused("build", "around")
+
+
+def test_a_folder_with_the_name_of_a_file_is_not_meant(tmp_path: Path) -> None:
+    for name in ("spec.toml", "weights.safetensors"):
+        (tmp_path / name).mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("")
+    held = "`a.txt`, `b.txt`, `spec.toml`, `weights.safetensors`"
+    told = f"there is no spec (.toml) and no .safetensors in it, but {held}"
+    assert inside(tmp_path) == near(tmp_path / "wights.safetensors") == told
+    assert near(tmp_path / "spec.toml") == "the folder is empty"
+
+
+def test_a_folder_that_is_gone_meanwhile(tmp_path: Path) -> None:
+    assert inside(tmp_path / "gone") == "the folder cannot be read: No such file or directory"
 
 
 def test_a_published_checkpoint_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:

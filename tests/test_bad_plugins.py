@@ -215,6 +215,42 @@ def test_a_plugin_that_is_missing(
     assert re.search(f"= help: .*{re.escape(help_)}", told)
 
 
+def test_what_a_validator_says_of_a_default_is_not_told_of_a_wrong_value(
+    refused: Refused, project: Path
+) -> None:
+    write_plugin(
+        project,
+        CHECK
+        + "        if self.a == 3:\n            raise ValueError('3 is too few')\n"
+        + "        return self\n\n    a: Size = 3\n",
+    )
+    assert "error: 3 is too few\n" in refused("validate", "spec.toml")
+    (project / "spec.toml").write_text(spec('ffn = { kind = "mine", a = "x" }', without="d_ff"))
+    told = re.findall("error: (.*)", refused("validate", "spec.toml"))
+    assert told == ["`a` must be an integer, not the string `x`"]
+
+
+def test_a_kind_that_nobody_states_is_no_place_of_a_contradiction(
+    refused: Refused, project: Path
+) -> None:
+    """It is the registry's default, and the mistake is in the spec."""
+    code = CHECK.replace("class Mine", "from zoo.component import contradiction\nclass Mine")
+    code += "        raise contradiction('no', 'inner.kind')\n\n"
+    write_plugin(project, code + "    inner: Annotated[Norm, Slot('norm', width='d_model')]\n")
+    line = (project / "spec.toml").read_text().split("\n").index('ffn = "mine"') + 1
+    assert refused("validate", "spec.toml").startswith(f"spec.toml:{line}:7: error: no\n")
+
+
+def test_a_dimension_of_a_wrong_type_is_the_parents_mistake(
+    refused: Refused, project: Path
+) -> None:
+    inner = "    inner: Annotated[Norm, Slot('norm', width='word')]\n"
+    write_plugin(project, GOOD + "    word: str = 'x'\n" + inner)
+    told = re.findall("error: (.*)", refused("validate", "spec.toml"))
+    wrong = "it must be an integer, not the string `x`"
+    assert told == [f"`layer_norm` gets the dimension `width` from its parent: {wrong}"]
+
+
 VALIDATING: dict[str, tuple[str, str]] = {
     "raises": (CHECK + "        return {}['x']\n", "KeyError: 'x'"),
     "asserts": (

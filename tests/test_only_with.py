@@ -60,6 +60,11 @@ def moe(**router: Any) -> Data:
             {"decoder": {"final_norm": True}},
             "`norm` of `decoder` goes with `final_norm = true`",
         ),
+        (
+            {"decoder": {"final_norm": False, "norm": {"eps": 0.1}, "block": {"norm": {"eps": 1}}}},
+            {"decoder": {"final_norm": True}},
+            "`norm` of `decoder` goes with `final_norm = true`",
+        ),
         (moe(n_groups=2), moe(top_groups=1), "ffn.router.n_groups: .* smaller `top_groups`"),
         (moe(n_groups=2, top_groups=2), moe(top_groups=1), "ffn.router.n_groups: "),
         (moe(group_score="max"), moe(n_groups=2, top_groups=1), "ffn.router.group_score: "),
@@ -152,6 +157,33 @@ def test_a_spec_cannot_take_values_out_of_the_one_that_it_extends(tmp_path: Path
     inner.write_text(text + 'window_sides = "past"\n')
     with pytest.raises(zoo.SpecError, match=r"inner\.toml:6:16: .*changes nothing"):
         zoo.read_spec(inner)
+
+
+PLUGIN = """
+from typing import Annotated
+from zoo.component import Slot
+from zoo.only_with import UNSTATED, OnlyWith
+from zoo.slots import FeedForward, Norm
+
+class Mine(FeedForward):
+    scaled: bool = False
+    inner: Annotated[
+        Norm | None,
+        Slot("norm", default="rms_norm", inherit=False, width="d_model"),
+        OnlyWith("scaled", True),
+    ] = UNSTATED
+"""
+
+
+def test_a_kind_that_nobody_states_may_change_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    (tmp_path / "registry.toml").write_text('format = 1\n[ffn]\nmine = "mine.py:Mine"\n')
+    registry = zoo.load_registry(tmp_path / "registry.toml")
+    sizes = {key: value for key, value in DECODER.items() if key != "d_ff"}
+    read = zoo.read_spec({**sizes, "ffn": "mine"}, registry=registry)
+    assert "inner" not in read.to_dict()["decoder"]["block"]["ffn"]
+    with pytest.raises(zoo.SpecError, match=r"`inner` of .* goes with `scaled = true`"):
+        zoo.read_spec({**sizes, "ffn": {"kind": "mine", "inner": "rms_norm"}}, registry=registry)
 
 
 def test_what_has_no_effect_does_not_change_the_digest() -> None:
