@@ -495,3 +495,17 @@ def test_arranged_weights_are_the_same_weights(
     assert zoo.save(arranged, tmp_path / "a") == zoo.save(plain, tmp_path / "b")
     found = [zoo.generate(model, [[1, 2]], max_new_tokens=9) for model in (plain, arranged)]
     assert found[0][0].ids == found[1][0].ids
+
+
+def test_a_penalty_is_not_rounded_to_the_dtype_of_the_model() -> None:
+    """In float16 both logits would become infinite, and the first of them would be chosen."""
+    head = {"kind": "linear", "logits_bias": True}
+    spec = {"builder": "decoder", "vocab": 4, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
+    model = zoo.build({"format": 1, "name": "m", **spec, "head": head}, dtype=torch.float16)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.get_buffer("head.logits_bias").copy_(torch.tensor([0.0, 100.0, 200.0, 1.0]))
+    method = zoo.Greedy(repetition_penalty=1e-3)
+    (found,) = zoo.generate(model, [1, 2], max_new_tokens=1, method=method)
+    assert found.ids == (2,)

@@ -76,10 +76,12 @@ def ones(*shape: int) -> torch.Tensor:
         ([1] * 8, {}, "`max_new_tokens` can be 2 at most"),
         ([1], {"max_new_tokens": 0}, "`max_new_tokens` is at least 1, not 0"),
         ([1], {"max_new_tokens": 2.0}, "`max_new_tokens` is at least 1, not 2.0"),
-        ([1], {"eos": 9}, "the id 9, which is outside the vocabulary"),
+        ([1], {"eos": 9}, "`eos` holds the id 9, which is outside the vocabulary"),
         ([1], {"eos": ["2"]}, "integers, not '2'"),
-        ([1], {"stop": [[1, 70]]}, "the id 70, which is outside the vocabulary"),
+        ([1], {"stop": [[1, 70]]}, "`stop` holds the id 70, which is outside the vocabulary"),
         ([1], {"stop": [[]]}, "an empty sequence"),
+        ([1], {"stop": None}, "`stop` is a list of sequences of ids, not None"),
+        ([1], {"stop": 3}, "`stop` is a list of sequences of ids, not 3"),
         ([1], {"start": 1}, "`start` is for models with an encoder"),
         ([1], {"memory": torch.ones(1, 2, 8)}, "attends to no memory"),
     ],
@@ -117,6 +119,19 @@ def test_of_the_method(decoder: Transformer) -> None:
 def test_of_a_model_without_values() -> None:
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9}, device="meta")
     assert "m is on the device `meta`" in told(model, [1])
+
+
+@pytest.mark.parametrize("model", ["out", None, 3, torch.nn.Linear(1, 1), Transformer()])
+@pytest.mark.parametrize("make", [zoo.generate, zoo.stream])
+def test_of_what_is_no_model(make: Any, model: Any) -> None:
+    with pytest.raises(InputError, match=r"is a zoo\.Transformer, not .*\n.*`zoo\.load` makes one"):
+        make(model, [1], max_new_tokens=1)
+
+
+def test_a_compiled_model_generates(decoder: Transformer) -> None:
+    compiled: Any = torch.compile(decoder)
+    options: dict[str, Any] = {"max_new_tokens": 2}
+    assert zoo.generate(compiled, [1], **options) == zoo.generate(decoder, [1], **options)
 
 
 def test_of_models_that_do_not_generate() -> None:
@@ -180,6 +195,8 @@ def test_of_weights_that_are_no_numbers(value: float, method: Any) -> None:
         {"top_p": 1.1},
         {"min_p": -0.1},
         {"repetition_penalty": 0.0},
+        {"repetition_penalty": 1e-40},  # with which logits are infinite
+        {"repetition_penalty": 1e40},
         {"seed": -1},
         {"seed": None},
     ],
@@ -192,6 +209,13 @@ def test_of_methods(options: dict[str, Any]) -> None:
         InputError, match=r"^error: `size` must be at least 1, not the integer `0`$"
     ):
         zoo.Beam(size=0)
+
+
+@pytest.mark.parametrize("alpha", [200.0, -200.0, float("nan")])
+def test_lengths_whose_powers_are_infinite(alpha: float) -> None:
+    with pytest.raises(InputError, match=r"^error: `length_penalty` must be "):
+        zoo.Beam(length_penalty=alpha)
+    assert zoo.Beam(length_penalty=16.0).judged(-1.0, 10**6) == -1e-96
 
 
 def test_all_that_is_wrong_with_a_method_is_told() -> None:

@@ -364,6 +364,7 @@ def test_meshes_that_mean_nothing(two: Ranks, tmp_path: Path) -> None:
         "error: this process is not in the mesh",
     ]
     assert "compute on cpu, not on meta" in told(FSDP, device="meta")
+    assert told(FSDP, device="gpu").startswith("ZooError: error: the device `gpu` cannot be used: ")
     assert "read as bytes" in told(FSDP, read="mmap")
     assert "no tensor has a name like" in told(FSDP, only="nothing")
     assert told({"dp": 2}) == told({"dp": 2, "tp": 1}) == "nothing"

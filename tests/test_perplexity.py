@@ -251,6 +251,10 @@ def test_texts_that_cannot_be_measured_on_are_refused(project: Path, refused: Re
 def test_a_translator_is_measured_on_pairs(project: Path, refused: Refused) -> None:
     zoo.train(write_toy(project, RECIPE.replace("steps = 12", "steps = 1")), output="out")
     assert "this is not a folder" in refused("score", "out", "--data", "toy.tsv")
+    told = refused("score", "out", "--data", "toy.tsv", "--window", "8")
+    assert (
+        told == "error: a window is of a text as a whole, and a translator is measured on pairs\n"
+    )
     assert refused("score", "out", "--data", "none") == "none: error: no such file or folder\n"
     assert "recipe.toml:5:2: error: the recipe has no test data" in refused(
         "score", "out", "--data", "."

@@ -302,6 +302,18 @@ def test_a_run_that_is_refused_leaves_nothing(
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_a_folder_that_cannot_be_written_is_told_before_the_long_work(
+    project: Path, refused: Refused, resume: tuple[str, ...]
+) -> None:
+    """Before a tokenizer is learned, of a size that the data does not yield."""
+    write_toy(project, model=MODEL.replace("= 300", "= 3000"))
+    assert "the data yields" in refused("train", "recipe.toml", "-o", "out/run", *resume)
+    (project / "out").write_text("a file")
+    told = refused("train", "recipe.toml", "-o", "out/run", *resume)
+    assert "cannot write `out/run/recipe.toml`: a file has the name of `out`" in told
+
+
 def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None:
     write_toy(project)
     (project / "out").mkdir()

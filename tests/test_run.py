@@ -80,6 +80,15 @@ def with_words(saved: Path, project: Path) -> Callable[[str], str]:
     return copy
 
 
+@pytest.fixture
+def ten_positions(project: Path) -> str:
+    """A decoder in the working directory."""
+    position = {"kind": "learned", "max_length": 10}
+    model = zoo.build({**SIZES, **MODELS["decoder"], "name": "short", "position": position})
+    zoo.save(model, project / "short")
+    return "short"
+
+
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert run(["run", *arguments]) == 0
     return capsys.readouterr().out
@@ -113,6 +122,43 @@ def test_what_is_no_text(with_words: Callable[[str], str], refused: Refused, tex
     with pytest.raises(InputError, match="is not a text that can be written in UTF-8"):
         zoo.TextModel.load(folder).run(["ich", text])
     assert "'ich \\udcff' is not a text" in refused("run", folder, "ich \udcff")
+
+
+@pytest.mark.parametrize("name", ["decoder", "classes"])
+def test_what_is_no_list_of_texts(saved: Path, name: str) -> None:
+    model = zoo.TextModel.load(saved / name)
+    for texts in ("3 4", None, 3):
+        with pytest.raises(InputError, match="texts are a list, of one text too"):
+            model.run(texts)  # type: ignore[arg-type]
+    assert model.run(text for text in ("3 4", "5")) == model.run(["3 4", "5"])
+
+
+@pytest.mark.parametrize("number", [None, "5", 0])
+def test_what_is_no_number_of_tokens(ten_positions: str, number: Any) -> None:
+    model = zoo.TextModel.load(ten_positions)
+    message = f"`max_new_tokens` is at least 1, not {number!r}"
+    with pytest.raises(InputError, match=message):
+        model.run(["3 4"], max_new_tokens=number)
+    with pytest.raises(InputError, match=message):
+        list(model.stream("3 4", max_new_tokens=number))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--sample", "--top-p", "1.5"), "`--top-p` must be at most 1, not the float `1.5`"),
+        (("--sample", "--top-k", "0"), "`--top-k` must be at least 1"),
+        (("--sample", "--min-p", "2"), "`--min-p` must be at most 1"),
+        (("--sample", "--seed", "-1"), "`--seed` must be at least 0"),
+        (("--repetition-penalty", "0"), "`--repetition-penalty` must be at least"),
+        (("-n", "8", "--eos", "99"), "`--eos` holds the id 99"),
+        (("-n", "9"), "`--max-new-tokens` can be 8 at most"),
+    ],
+)
+def test_options_are_named_as_they_are_typed(
+    ten_positions: str, refused: Refused, options: tuple[str, ...], told: str
+) -> None:
+    assert told in refused("run", ten_positions, "3 4", *options)
 
 
 @pytest.mark.parametrize("text", ["drei", None, 3, [3, 4]])
@@ -261,7 +307,7 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     assert "the text is empty" in refused("run", decoder, "")
     for option in (("--beams", "2"), ("-n", "4"), ("--sample",), ("--eos", "1")):
         assert "mlm generates no text" in refused("run", mlm, "3 4", *option)
-    assert "`start` is for models with an encoder" in refused("run", decoder, "3", "--start", "1")
+    assert "`--start` is for models with an encoder" in refused("run", decoder, "3", "--start", "1")
     assert "decoder fills no masked tokens" in refused("run", decoder, "3", "--mask-id", "1")
     assert "state the ids that each target begins with" in refused("run", pair, "3")
     assert "no masked token" in refused("run", mlm, "3 4")
@@ -270,10 +316,10 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     assert "--top-k goes with --sample" in refused("run", decoder, "3", "--top-k", "3")
     assert "--seed goes with --sample" in refused("run", decoder, "3", "--seed", "0")
     told = refused("run", decoder, "3", "--sample", "--seed", "-1")
-    assert "`seed` must be at least 0, not the integer `-1`" in told
+    assert "`--seed` must be at least 0, not the integer `-1`" in told
     assert "take one" in refused("run", decoder, "3", "--sample", "--beams", "2")
     told = refused("run", decoder, "3", "--sample", "--top-p", "2")
-    assert "`top_p` must be at most 1" in told
+    assert "`--top-p` must be at most 1" in told
     assert "registered with a spec and without weights" in refused("run", "vaswani-base", "3")
     Path("own.toml").write_text("format = 1\n")
     assert "help: `zoo build own.toml -o DIR`" in refused("run", "own.toml", "3")

@@ -61,6 +61,9 @@ def test_a_folder_that_datasets_loads(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "set" / "train.jsonl").write_text(text)
     table = Datasets(path="set", source="translation.de", target="translation.en")
     assert read_data(table, tmp_path, 0).train == EXAMPLES[:3]
+    (tmp_path / "set" / "train.jsonl").write_text('{"text": "a", "label": 0}\n')
+    table = Datasets(path="set", source="text", target="label")
+    assert read_data(table, tmp_path, 0).train == [Example("a", "0")]
     wrong = Datasets(path="set", source="translation.fr", target="translation.en")
     with pytest.raises(TrainingError, match="no field"):
         read_data(wrong, tmp_path, 0)

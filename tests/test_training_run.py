@@ -233,6 +233,18 @@ def test_a_damaged_checkpoint_is_told(toy: Toy, tmp_path: Path) -> None:
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(zoo.TrainingError, match=r"step-00000012` cannot be read"):
         toy(resume=True)
+    for state in ("[]", '{"step": 12}', "{"):
+        (file.parent / "state.json").write_text(state)
+        with pytest.raises(zoo.TrainingError, match=r"step-00000012` cannot be read"):
+            toy(resume=True)
+
+
+def test_checkpoints_are_in_the_order_of_their_steps(tmp_path: Path) -> None:
+    steps = (2, 99_999_999, 100_000_000, 1_000_000_000)
+    for step in reversed(steps):
+        (tmp_path / f"step-{step:08}").mkdir()
+    (tmp_path / "step-3").mkdir()  # not the zoo's
+    assert [int(path.name.removeprefix("step-")) for path in checkpoints(tmp_path)] == [*steps]
 
 
 def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
@@ -484,6 +496,23 @@ def test_what_of_a_recipe_comes_otherwise_is_told_once(
     )
     assert told.count("average = 9: the run has 3 checkpoints, and all count") == 1
     assert told.count("warmup = 13: the learning rate does not reach its peak in 12 steps") == 1
+
+
+def test_what_is_measured_on_and_learned_from_too_is_told(
+    toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One source with its own translation, one with another, and one that is new."""
+    (source, target), (other, _) = PAIRS[:2]
+    rows = f"{source}\t{target}\n{other}\tanother\nneu\tnew\n"
+    (tmp_path / "valid.tsv").write_text(rows, "utf-8")
+    toy(recipe=RECIPE.replace("valid = 4", 'valid = "valid.tsv"\ntest = "toy.tsv"'))
+    told = [line for line in capsys.readouterr().err.splitlines() if "learned from too" in line]
+    assert told == [
+        "valid: 2 of 3 pairs have a source that is learned from too",
+        "test: 64 of 64 pairs have a source that is learned from too",
+    ]
+    toy("held_out", recipe=RECIPE.replace("valid = 4", "valid = 4\ntest = 4"))
+    assert "learned from too" not in capsys.readouterr().err
 
 
 def test_the_dtype_of_the_result(toy: Toy, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from zoo.devices import usable_device
 from zoo.distribution import Distribution
 from zoo.errors import PluginError, Problem, ZooError
 from zoo.fill import Runs, fill
@@ -76,26 +77,6 @@ def build(
     tensors = {name: empty(tuple(t.shape), t.dtype, found) for name, t in stored(model).items()}
     fill_initial(tensors, found, seed=seed, on_bytes=on_bytes)
     return place(model, {name: t.to(device) for name, t in tensors.items()}, device=device)
-
-
-def usable_device(device: str | torch.device | None) -> torch.device:
-    """The device, or the CPU for None.
-
-    Raises:
-        ZooError: torch does not know it, or it is not there.
-    """
-    try:
-        found = torch.device("cpu" if device is None else device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).split("\n")[0]
-        raise ZooError(
-            Problem(
-                f"the device `{device}` cannot be used: {reason}",
-                help="`cpu`, `cuda`, `cuda:1`, `mps`, or `meta`, which has shapes and no values",
-            )
-        ) from None
-    return found
 
 
 def _fill_share(

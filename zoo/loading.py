@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from zoo.building import build_on_meta, place, usable_device
+from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
+from zoo.devices import usable_device
 from zoo.document import from_weights
 from zoo.errors import Place, Problem, WeightsError, quoted
 from zoo.layout import Tensor

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zoo.building import build, usable_device
+from zoo.building import build
 from zoo.cli.progress import bytes_bar
+from zoo.devices import usable_device
 from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
 from zoo.model_files import COMPANIONS, find_files
 from zoo.saving import described

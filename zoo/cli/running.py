@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,37 +105,38 @@ def run(
     from zoo.running.tasks import GENERATING, as_text
     from zoo.running.text_model import TextModel
 
-    method = _method(given if sample else None, beams, repetition_penalty)
-    if texts == ("-",):
-        texts = (_standard_input(),)
-    found = TextModel.load(model, registry=context.obj())
-    gc.enable()  # the standard input may have any number of lines
-    if found.task not in GENERATING:
-        _refuse_generating(context, found.transformer.spec.name)
-    asked: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens,
-        "method": method,
-        "eos": eos,
-        "start": start,
-    }
-    if not texts:
-        for number, (places, lines) in enumerate(_lines()):
-            # The batches of one portion are numbered too, and are no more than its lines.
-            asked["method"] = for_batch(method, number * AT_ONCE)
-            for report in found.run(lines, **asked, mask_id=mask_id, places=places):
+    with _options_named(context):
+        method = _method(given if sample else None, beams, repetition_penalty)
+        if texts == ("-",):
+            texts = (_standard_input(),)
+        found = TextModel.load(model, registry=context.obj())
+        gc.enable()  # the standard input may have any number of lines
+        if found.task not in GENERATING:
+            _refuse_generating(context, found.transformer.spec.name)
+        asked: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "method": method,
+            "eos": eos,
+            "start": start,
+        }
+        if not texts:
+            for number, (places, lines) in enumerate(_lines()):
+                # The batches of one portion are numbered too, and are no more than its lines.
+                asked["method"] = for_batch(method, number * AT_ONCE)
+                for report in found.run(lines, **asked, mask_id=mask_id, places=places):
+                    print_report(as_json, report, as_text, one_of_several=True)
+        elif len(texts) > 1:
+            for report in found.run(texts, **asked, mask_id=mask_id):
                 print_report(as_json, report, as_text, one_of_several=True)
-    elif len(texts) > 1:
-        for report in found.run(texts, **asked, mask_id=mask_id):
-            print_report(as_json, report, as_text, one_of_several=True)
-    # A beam knows no token before its end.
-    elif found.task in GENERATING and not as_json and sys.stdout.isatty() and beams is None:
-        for piece in found.stream(texts[0], **asked):
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-        sys.stdout.write("\n")
-    else:
-        (report,) = found.run(texts, **asked, mask_id=mask_id)
-        print_report(as_json, report, as_text)
+        # A beam knows no token before its end.
+        elif found.task in GENERATING and not as_json and sys.stdout.isatty() and beams is None:
+            for piece in found.stream(texts[0], **asked):
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+            sys.stdout.write("\n")
+        else:
+            (report,) = found.run(texts, **asked, mask_id=mask_id)
+            print_report(as_json, report, as_text)
 
 
 _FIRST = "utf-8-sig"
@@ -180,6 +183,29 @@ def _refuse_generating(context: click.Context, model: str) -> None:
         source = context.get_parameter_source(option.name or "")
         if option.name in GENERATING_OPTIONS and source is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{option.opts[-1]}: {model} generates no text")
+
+
+@contextmanager
+def _options_named(context: click.Context) -> Generator[None]:
+    """What an error of the block says of `top_p` it says of `--top-p`, which is what was typed."""
+    try:
+        yield
+    except InputError as error:
+        typed = {
+            f"`{option.name}`": f"`{option.opts[-1]}`"
+            for option in context.command.params
+            if isinstance(option, click.Option)
+        }
+
+        def told(text: str) -> str:
+            return re.sub("`[a-z_]+`", lambda found: typed.get(found[0], found[0]), text)
+
+        raise InputError(
+            problem._replace(
+                message=told(problem.message), help=problem.help and told(problem.help)
+            )
+            for problem in error.problems
+        ) from None
 
 
 def _method(

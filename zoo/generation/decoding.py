@@ -12,6 +12,7 @@ from zoo.errors import InputError, Problem, WeightsError
 from zoo.generation.prompts import Rows
 from zoo.purpose import Generation
 from zoo.slots import Head
+from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
 
@@ -59,8 +60,17 @@ def describe(model: Transformer) -> Generation:
     """How the model generates.
 
     Raises:
-        InputError: it does not.
+        InputError: it does not, or is no model.
     """
+    # Not its class, so that what `torch.compile` returns generates too.
+    if not isinstance(getattr(model, "spec", None), ModelSpec):
+        raise InputError(
+            Problem(
+                f"the model that generates is a zoo.Transformer, not {model!r:.80}",
+                help="`zoo.load` makes one of a folder or a name; a zoo.TextModel has one as its "
+                "`transformer`",
+            )
+        )
     found = model.spec.model.generation
     if found is None:
         head = getattr(model.spec.model, "head", None)

@@ -18,7 +18,6 @@ from pydantic import (
 from zoo.errors import InputError, Problem, did_you_mean, quoted
 from zoo.toml.value_errors import nearest_literal, value_message
 
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
@@ -31,9 +30,10 @@ class Method(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    repetition_penalty: Positive = 1.0
+    repetition_penalty: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """What the logit of a token that the sequence holds already is divided by if it is positive and
-    multiplied with if it is not (Keskar et al. 2019, arXiv:1909.05858); above 1 it repeats less."""
+    multiplied with if it is not (Keskar et al. 2019, arXiv:1909.05858); above 1 it repeats less.
+    Far from 1 the results could be infinite."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -82,9 +82,9 @@ class Beam(Method):
 
     size: Annotated[int, Field(ge=1)] = 4
     """How many sequences are extended at a time."""
-    length_penalty: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    length_penalty: Annotated[float, Field(ge=-16.0, le=16.0)] = 1.0
     """alpha: a sequence of n tokens, its end counted, is judged by log p / n**alpha. At 0 by its
-    probability alone, which favours short ones."""
+    probability alone, which favours short ones. Far from 0 the power could be infinite, or 0."""
     length_formula: Literal["power", "gnmt"] = "power"
     """What log p is divided by: n**alpha, or ((5 + n) / 6)**alpha (Wu et al. 2016,
     arXiv:1609.08144; alpha = 0.6 in Vaswani et al. 2017)."""

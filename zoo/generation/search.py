@@ -15,6 +15,12 @@ from zoo.generation.prompts import Rows
 from zoo.generation.sampling import probabilities
 
 
+def check_new_tokens(number: object) -> None:
+    """Raises InputError if so many tokens cannot be generated."""
+    if type(number) is not int or number < 1:
+        raise InputError(f"`max_new_tokens` is at least 1, not {number!r:.80}")
+
+
 @dataclass(frozen=True, slots=True)
 class Ends:
     """When a sequence ends.
@@ -38,8 +44,9 @@ class Ends:
         Raises:
             InputError: a number is none, or a stop sequence is empty.
         """
-        if type(max_new_tokens) is not int or max_new_tokens < 1:
-            raise InputError(f"`max_new_tokens` is at least 1, not {max_new_tokens!r}")
+        check_new_tokens(max_new_tokens)
+        if not isinstance(stop, Iterable):
+            raise InputError(f"`stop` is a list of sequences of ids, not {stop!r:.80}")
         ends = list(eos) if isinstance(eos, Iterable) else [eos]
         stops = [tuple(one) if isinstance(one, Sequence) else (one,) for one in stop]
         for one in [*ends, *(id_ for sequence in stops for id_ in sequence)]:
@@ -53,9 +60,10 @@ class Ends:
         """Raises InputError if it waits for an id that is outside the vocabulary."""
         for one in sorted(self.eos.union(*self.stop)):
             if not 0 <= one < vocab:
+                name = "`eos`" if one in self.eos else "`stop`"
                 raise InputError(
                     Problem(
-                        f"`eos` or `stop` holds the id {one}, which is outside the vocabulary",
+                        f"{name} holds the id {one}, which is outside the vocabulary",
                         help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
                     )
                 )
@@ -139,10 +147,10 @@ def _choose(
     random: torch.Generator | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The token of each row, and its log-probability under the model, both (rows,)."""
-    judged = scores
+    wide = judged = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if method.repetition_penalty != 1.0:
         seen = [row.seen + row.ids for row in rows]
-        judged = penalize(scores, _rectangle(seen, scores.device), method.repetition_penalty)
+        judged = penalize(wide, _rectangle(seen, wide.device), method.repetition_penalty)
     if isinstance(method, Sampling):
         found = probabilities(judged, method)
         # NaN cannot be drawn from; it is told after the choice, by the log-probability.
@@ -150,7 +158,6 @@ def _choose(
         chosen = torch.multinomial(drawable, 1, generator=random)
     else:
         chosen = judged.argmax(-1, keepdim=True)
-    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     added = wide.log_softmax(-1).gather(1, chosen)
     return chosen[:, 0], added[:, 0]
 

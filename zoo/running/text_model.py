@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
@@ -14,6 +14,7 @@ from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
 from zoo.generation.evaluating import evaluating
 from zoo.generation.methods import for_batch
 from zoo.generation.prompts import check_length, read_ids
+from zoo.generation.search import check_new_tokens
 from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
@@ -80,7 +81,7 @@ class TextModel:
 
     def run(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         max_new_tokens: int = 64,
         method: Greedy | Sampling | Beam = GREEDY,
@@ -108,8 +109,11 @@ class TextModel:
         Raises:
             InputError: the model has no task, or a text does not fit it.
         """
-        if isinstance(texts, str):
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise InputError('texts are a list, of one text too: `run(["..."])`')
+        texts = list(texts)
+        if self.task in GENERATING:
+            check_new_tokens(max_new_tokens)
         if mask_id is not None and self.task != "fill_mask":
             raise InputError(f"{self.transformer.spec.name} fills no masked tokens")
         if places is None and len(texts) > 1:
@@ -146,6 +150,7 @@ class TextModel:
         """
         if self._is_blank(text):
             return
+        check_new_tokens(max_new_tokens)
         asked = self._asked(max_new_tokens, eos, start)
         ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
         ids: list[int] = []
@@ -178,7 +183,7 @@ class TextModel:
             raise InputError(
                 Problem(
                     "the text holds no masked token",
-                    help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `--mask-id`",
+                    help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `mask_id`",
                 )
             )
         return ids

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from zoo.devices import usable_device
 from zoo.errors import Problem, ZooError, did_you_mean
 
 DATA = ("fsdp", "dp")
@@ -62,15 +63,17 @@ def device_in(mesh: DeviceMesh, device: str | torch.device | None) -> torch.devi
     """The device of this process: `device`, or that of the mesh if it is None.
 
     Raises:
-        ZooError: the mesh has devices of another type, or this process is not in it.
+        ZooError: the mesh has devices of another type, this process is not in it, or the device
+            cannot be used.
     """
     if mesh.get_coordinate() is None:
         raise ZooError("this process is not in the mesh")
     if device is not None:
-        if torch.device(device).type != mesh.device_type:
+        found = usable_device(device)
+        if found.type != mesh.device_type:
             message = f"the processes of the mesh compute on {mesh.device_type}, not on {device}"
             raise ZooError(Problem(message, help="leave out `device`"))
-        return torch.device(device)
+        return found
     if mesh.device_type == "cpu":
         return torch.device("cpu")
     return torch.device(mesh.device_type, torch.accelerator.current_device_index())

@@ -35,14 +35,16 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from zoo.errors import Problem, TrainingError, quoted
 from zoo.training.learner import Learner
 
-_NAME = re.compile(r"step-\d{8}")
+_NAME = re.compile(r"step-(\d{8,})")
 _STATE = "state.json"
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The whole checkpoints in a folder, the oldest first."""
-    return sorted(path for path in folder.glob("step-*") if _NAME.fullmatch(path.name))
+    found = {path: _NAME.fullmatch(path.name) for path in folder.glob("step-*")}
+    steps = {path: int(name[1]) for path, name in found.items() if name}
+    return sorted(steps, key=steps.__getitem__)
 
 
 def write_checkpoint(
@@ -88,7 +90,9 @@ def write_checkpoint(
 def read_state(path: Path) -> dict[str, Any]:
     """What a checkpoint says beside its tensors, and its `step`. Raises `TrainingError`."""
     with _failing(f"the checkpoint {quoted(path)} cannot be read"):
-        state: dict[str, Any] = json.loads((path / _STATE).read_text())
+        state: Any = json.loads((path / _STATE).read_text())
+        if not isinstance(state, dict) or not {"step", "run", "history"} <= state.keys():
+            raise ValueError(f"its {_STATE} does not say where the run was")
         return state
 
 

@@ -34,4 +34,4 @@ def _field(row: dict[str, Any], name: str) -> str:
     except (KeyError, TypeError):
         message = f"the data set has no field `{name}`"
         raise TrainingError(Problem(message, help=f"it has: {', '.join(row)}")) from None
-    return str(value or "").strip()
+    return "" if value is None else str(value).strip()

@@ -98,6 +98,12 @@ class Run:
     def notes(self) -> Iterator[str]:
         """What of the recipe comes otherwise than its reader may think."""
         training, warmup = self.recipe.training, self.recipe.schedule.warmup
+        learned = {example.source_or_text for example in self.splits.train}
+        for name, part in (("valid", self.splits.valid), ("test", self.splits.test)):
+            if count := sum(example.source_or_text in learned for example in part):
+                text = part[0].source is None
+                told = "lines are" if text else "pairs have a source that is"
+                yield f"{name}: {count:,} of {len(part):,} {told} learned from too"
         for name, count in self.left_out().items():
             n_all = len(getattr(self.splits, name))
             yield (

@@ -71,9 +71,13 @@ def score(
     if data is not None and not Path(data).exists():
         raise TrainingError(Problem("no such file or folder", Place(str(data))))
     if (folder / RECIPE).is_file():
+        loaded = load(model, **options)
         if window is not None or stride is not None:
-            raise InputError("a window is of a text as a whole, and this recipe's text are lines")
-        return _by_recipe(folder, load(model, **options), data, on_progress)
+            how = loaded.spec.model.generation
+            pairs = how is not None and how.has_source
+            what = "a translator is measured on pairs" if pairs else "this recipe's text are lines"
+            raise InputError(f"a window is of a text as a whole, and {what}")
+        return _by_recipe(folder, loaded, data, on_progress)
     if data is None or Path(data).is_dir():
         hint = (
             "name a folder that `zoo train` has made: its recipe tells the test data; or, for a "

@@ -15,6 +15,11 @@ class Example(NamedTuple):
     source: str | None
     target: str
 
+    @property
+    def source_or_text(self) -> str:
+        """By what examples are told apart: text counts as its own source."""
+        return self.target if self.source is None else self.source
+
 
 class Splits(NamedTuple):
     """The three parts of the data."""
@@ -40,11 +45,7 @@ def held_out(examples: Sequence[Example], counts: Sequence[int], seed: int) -> l
     Raises:
         TrainingError: nothing would be left.
     """
-
-    def source_of(example: Example) -> str:
-        return example.target if example.source is None else example.source
-
-    sources = {source_of(example) for example in examples}
+    sources = {example.source_or_text for example in examples}
     if sum(counts) >= len(sources):
         what = "lines" if examples and examples[0].source is None else "source sentences"
         raise TrainingError(
@@ -58,7 +59,7 @@ def held_out(examples: Sequence[Example], counts: Sequence[int], seed: int) -> l
         start += count
     parts: list[list[Example]] = [[] for _ in (None, *counts)]
     for example in examples:
-        parts[part_of.get(source_of(example), 0)].append(example)
+        parts[part_of.get(example.source_or_text, 0)].append(example)
     return parts
 
 

@@ -299,7 +299,7 @@ class Evaluation(Table):
 
     beam: Size = 4
     """Beams of the search for translations."""
-    length_penalty: Annotated[float, Field(ge=0.0)] = 0.6
+    length_penalty: Annotated[float, Field(ge=0.0, le=16.0)] = 0.6
     """The exponent of the length in a hypothesis' score (Wu et al. 2016, arXiv:1609.08144)."""
     batch_tokens: Size = 2048
     """Tokens of the sources that are translated at once, padding included."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from zoo.atomic import new_file
 from zoo.errors import Problem, TrainingError, ZooError, placed, quoted
+from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
 from zoo.training.checkpoints import checkpoints
 from zoo.training.encoding import encode
@@ -64,9 +67,12 @@ def train(
     begins = not (resume and checkpoints(folder / CHECKPOINTS))
     made: Tokens | None = None
     with in_first_process(accelerator) as is_first:
-        if begins and is_first:
-            _refuse_another_run(folder, resume=resume)
-            made = _make_tokens(found, start, splits)
+        if is_first:
+            if begins:
+                _refuse_another_run(folder, resume=resume)
+            _refuse_unwritable(folder)
+            if begins:
+                made = _make_tokens(found, start, splits)
     model = make_model(start.spec, start.weights, found, accelerator, registry)
     optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
     learner = Learner(start.spec, model, optimizer, accelerator)
@@ -103,6 +109,16 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
                 help=f"{resuming}`-o` names another folder",
             )
         )
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Raises `ZooError` if no file can be written in the folder. Nothing is left of trying."""
+    with suppress(_OnlyTriedError), new_file(folder / RECIPE):
+        raise _OnlyTriedError
+
+
+class _OnlyTriedError(Exception):
+    """The file could be written."""
 
 
 def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> Tokens:
