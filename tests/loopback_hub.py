@@ -28,6 +28,7 @@ class Hub:
         extra: bytes sent after the end of a file, and told of in its length.
         tell: what is told as the length, in place of the true one.
         ranges: whether a file can be had from the middle on.
+        shift: how much further on a part begins than was asked for.
         status: what every request is answered with.
         requests: what was asked for: method, path and range.
         write: answers what is sent, from method, path and content: the status and what is sent
@@ -43,6 +44,7 @@ class Hub:
     extra: bytes = b""
     tell: int | None = None
     ranges: bool = True
+    shift: int = 0
     status: int | None = None
     requests: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     authorizations: list[str | None] = field(default_factory=list[str | None])
@@ -114,7 +116,7 @@ def loopback_hub(
                 return
             content, start = hub.files[path] + hub.extra, 0
             if hub.ranges and asked:
-                start = int(asked.removeprefix("bytes=").rstrip("-"))
+                start = int(asked.removeprefix("bytes=").rstrip("-")) + hub.shift
                 self.send_response(206)
                 self.send_header(
                     "Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}"

@@ -120,6 +120,7 @@ def test_what_is_no_expression(source: str) -> None:
         "1 + word",
         "len(n)",
         "index(n, 1)",
+        "-" * 800 + "n",
         "[[[i for i in range(999)] for j in range(999)] for k in range(999)]",
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,14 @@ from transformers import (
 
 import zoo
 from zoo import export_folder, import_folder
+from zoo.errors import Place
 from zoo.families import tensor_writer
+from zoo.families.catalogue import Catalogue
+from zoo.families.checkpoint import find_tensors
+from zoo.families.config import read_json
+from zoo.families.family import Rule, with_rules
+from zoo.families.plan import active_rules, make_plan
+from zoo.families.spec import family_spec
 
 LLAMA: dict[str, Any] = {
     "vocab_size": 19,
@@ -387,11 +395,41 @@ def test_null_that_transformers_takes(source: Path) -> None:
         assert torch.allclose(ours, model.eval()(ids).logits, atol=1e-5)
 
 
-def test_an_impossible_value_leads_to_the_family_and_the_config(source: Path) -> None:
-    change_config(source, hidden_size=0)
-    message = refused(source)
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("hidden_size", 0, "`d_model` must be at least 1, not the integer `0`"),
+        ("rms_norm_eps", 0, "`eps` must be greater than 0, not the integer `0`"),
+        ("hidden_act", "siluu", "the activation 'siluu' is not known"),
+        ("num_hidden_layers", 10**9, "more than 100,000 numbers"),  # by a named value of the family
+        ("rope_parameters", {"rope_type": "x"}, "the rope_type 'x' is not known"),
+    ],
+)
+def test_an_impossible_value_is_told_where_it_stands(
+    source: Path, key: str, value: Any, told: str
+) -> None:
+    change_config(source, **{key: value})
+    lines = (source / "config.json").read_text().split("\n")
+    (line,) = [number for number, text in enumerate(lines, 1) if text.startswith(f'  "{key}":')]
+    message = refused(source, at=f"config.json:{line}:3")
+    assert told in message
+    assert re.search(r"/llama\.toml:\d+:\d+: note: read by the family\n", message)
+
+
+def test_what_is_made_of_several_values_leads_to_the_family_and_the_config(source: Path) -> None:
+    change_config(source, head_dim=None, hidden_size=1)  # which is divided by the number of heads
+    message = refused(source, at="/")
     assert "llama.toml:" in message
     assert f"{source}/config.json: note: made for this configuration" in message
+
+
+def test_what_a_rule_has_made_is_not_filled_with_zeros(source: Path) -> None:
+    catalogue, keys = Catalogue(zoo.load_registry()), find_tensors(source).keys()
+    copy = Rule(hf="old.weight", zoo="decoder.norm.weight", copies=True, missing="zeros")
+    family = with_rules(catalogue.family("llama"), {"copy": copy})
+    scope = catalogue.scope(family, read_json(source / "config.json"), frozenset(keys))
+    spec = family_spec(scope, "small", zoo.load_registry())
+    assert make_plan(spec, scope, active_rules(scope), keys, Place("")).zeros == []
 
 
 def test_a_value_that_nothing_reads(source: Path) -> None:

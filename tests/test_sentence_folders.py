@@ -170,7 +170,7 @@ def test_the_folder_comes_back_byte_for_byte(source: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "3", '{"0": "x"}', '[{"idx": 0}]', '[{"type": "Transformer"}]', '["Transformer"]']
+    "text", ["3", '{"0": "x"}', '[{"idx": 0}]', '[{"type": "Transformer"}]', '["Transformer"]']
 )
 def test_no_list_of_modules(source: Path, text: str) -> None:
     (source / "modules.json").write_text(text)
@@ -195,10 +195,19 @@ def test_modules_that_are_not_supported(source: Path, modules: list[tuple[str, s
     assert "a Transformer, a Pooling" in message
 
 
-@pytest.mark.parametrize("path", ["../elsewhere", "/etc", "a/../../b"])
+@pytest.mark.parametrize(
+    "path",
+    ["../elsewhere", "/etc", "a/../../b", "", ".", "1_Pooling/", "./1_Pooling", "\0", "\ud800"],
+)
 def test_a_module_outside_of_the_folder(source: Path, path: str) -> None:
     state_modules(source, [TRANSFORMER, (POOLING[0], path)])
-    assert f"`{path}` is outside of the folder" in refused(source, at="modules.json")
+    message = refused(source, at="modules.json")
+    assert "is not the name of a folder beside this file" in message
+
+
+def test_a_list_of_modules_that_is_nested_deeply(source: Path) -> None:
+    (source / "modules.json").write_text("[" * 100_000)
+    assert "not JSON: maximum recursion depth" in refused(source, at="modules.json")
 
 
 def test_a_transformer_that_is_elsewhere(source: Path) -> None:

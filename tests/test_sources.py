@@ -21,10 +21,11 @@ from trials import Refused, contents
 
 import zoo
 from zoo.cli import run
-from zoo.source import SourceError
+from zoo.source import Access, SourceError
 from zoo.store import fetching
 from zoo.store.files import Store
 from zoo.store.pulling import pull
+from zoo_sources.local import Local
 
 Pull = Callable[..., Any]
 
@@ -277,13 +278,19 @@ def test_a_broken_download_goes_on_behind_a_redirect(fetch: Pull, hub: Hub) -> N
     assert ("GET", "/elsewhere", "bytes=5000-") in hub.requests
 
 
+def left_in(store: Store) -> Path:
+    """What a broken-off pull has left of the weights; the README.md before them is whole."""
+    _, part = sorted((store.root / "partial").iterdir(), key=lambda path: path.stat().st_size)
+    return part
+
+
 def test_the_longest_part_that_nobody_writes_to_is_taken_up(
     fetch: Pull, hub: Hub, store: Store
 ) -> None:
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
         fetch()
-    (left,) = (store.root / "partial").iterdir()
+    left = left_in(store)
     content = hub.files["/m/model.safetensors"]
     left.write_bytes(content[:2000])
     killed, under_way = left.with_suffix(".killed"), left.with_suffix(".under_way")
@@ -302,7 +309,7 @@ def test_a_part_that_is_whole_is_not_fetched_again(fetch: Pull, hub: Hub, store:
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
         fetch()
-    (part,) = (store.root / "partial").iterdir()
+    part = left_in(store)
     part.write_bytes(hub.files["/m/model.safetensors"])
     hub.truncate = None
     hub.requests.clear()
@@ -314,7 +321,7 @@ def test_a_damaged_part_is_fetched_again(fetch: Pull, hub: Hub, store: Store) ->
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
         fetch()
-    (part,) = (store.root / "partial").iterdir()
+    part = left_in(store)
     part.write_bytes(b"?" * 5000)
     hub.truncate, hub.ranges = None, True
     assert fetch().files.keys() == bundle().keys()
@@ -342,6 +349,67 @@ def test_a_part_is_of_one_source(project: Path, store: Store, hub: Hub, fetch: P
     register(project, "small.v1", untold(f"{hub.url}/other"))
     found = fetch(trust_first_use=True).files["model.safetensors"]
     assert found.sha256 == sha256(other["model.safetensors"])
+
+
+def test_a_part_is_of_one_file(tmp_path: Path, store: Store) -> None:
+    """Of two files of one size, also where the second breaks off at once."""
+    (tmp_path / "a").write_bytes(b"aa")
+    (tmp_path / "b").write_bytes(b"")
+
+    class Fixed(Local):
+        @property
+        def is_fixed(self) -> bool:
+            return True
+
+    source = Fixed(kind="local", path=str(tmp_path))
+    access = Access(tmp_path, tmp_path)
+    with pytest.raises(SourceError, match="ends after"):
+        fetching.fetch(source, "a", tmp_path / "made", 4, store, access)
+    with pytest.raises(SourceError, match="ends after 0 of 4 bytes"):
+        fetching.fetch(source, "b", tmp_path / "made", 4, store, access)
+
+
+def test_a_part_of_what_may_have_changed_is_not_taken_up(
+    project: Path, hub: Hub, fetch: Pull, store: Store
+) -> None:
+    """On first use of an address whose files may be others by now: nothing would tell a file that
+    is made of two."""
+    register(project, "small.v1", untold(f"{hub.url}/m"))
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch(trust_first_use=True)
+    assert not list((store.root / "partial").iterdir())
+    repoint(hub)
+    hub.truncate, hub.ranges = None, True
+    found = fetch(trust_first_use=True).files["model.safetensors"]
+    assert found.sha256 == sha256(hub.files["/m/model.safetensors"])
+
+
+def test_what_is_whole_stays_when_another_file_breaks_off(
+    fetch: Pull, hub: Hub, store: Store
+) -> None:
+    whole = hub.files.pop("/m/model.safetensors")
+    with pytest.raises(SourceError, match="404"):
+        fetch()
+    hub.files["/m/model.safetensors"] = whole
+    hub.requests.clear()
+    fetch()
+    assert {path for _, path, _ in hub.requests} == {"/m/model.safetensors"}
+    assert not list((store.root / "partial").iterdir())
+
+
+def test_a_server_that_sends_another_part_than_was_asked_for(fetch: Pull, hub: Hub) -> None:
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch()
+    hub.truncate, hub.ranges, hub.shift = None, True, 10
+    with pytest.raises(SourceError, match="comes from byte 5,010 on"):
+        fetch()
+    hub.shift = -10
+    hub.requests.clear()
+    fetch()
+    asked = [wanted for _, path, wanted in hub.requests if path == "/m/model.safetensors"]
+    assert asked == ["bytes=5000-"]
 
 
 def untold(url: str) -> str:

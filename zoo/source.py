@@ -70,6 +70,12 @@ class Source(BaseModel):
 
     kind: str
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether its files never change, as those of a commit. What is left of a file of any other
+        is taken up only where its digest is known."""
+        return False
+
     def pinned(self, access: Access) -> Self:
         """This source at the revision that it is at now. One that has no revisions is held to what
         it was by the digests of its files."""

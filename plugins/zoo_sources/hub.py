@@ -33,8 +33,12 @@ class HuggingFace(Source):
     repo: str = Field(pattern=_REPO)
     revision: str | None = Field(default=None, pattern=_COMMIT)
 
+    @property
+    def is_fixed(self) -> bool:
+        return self.revision is not None
+
     def pinned(self, access: Access) -> Self:
-        if self.revision is not None:
+        if self.is_fixed:
             return self
         return self.model_copy(update={"revision": self._info(access).sha})
 

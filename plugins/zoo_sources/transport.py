@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
 import time
 import urllib.error
@@ -18,6 +19,7 @@ from zoo.source import SourceError, Stream
 _PIECE = 1 << 16
 _SLOWEST = 1000  # bytes a second, over the time-out; less counts as a stall
 _RANGE_NOT_SATISFIABLE = 416
+_RANGE = re.compile(r"bytes (\d{1,18})-", re.ASCII)
 _AGAIN = {408, 425, 429}  # with those from 500 on, what may be different the next time
 
 
@@ -124,7 +126,7 @@ def download(
     """A file, from `start` if the server can do that. Raises as `request`."""
     try:
         with request(url, timeout, start=start, headers=headers) as answer:
-            yield Stream(_pieces(answer, timeout), _start_of(answer, start))
+            yield Stream(_pieces(answer, timeout), _start_of(answer))
     except urllib.error.HTTPError as error:
         if error.code != _RANGE_NOT_SATISFIABLE:
             raise
@@ -132,9 +134,12 @@ def download(
             yield Stream(_pieces(answer, timeout))
 
 
-def _start_of(answer: http.client.HTTPResponse, asked: int) -> int:
-    sent = answer.headers.get("Content-Range", "")
-    return asked if answer.status == 206 and sent.startswith(f"bytes {asked}-") else 0
+def _start_of(answer: http.client.HTTPResponse) -> int:
+    """The first byte that is sent, which need not be the one that was asked for."""
+    sent = _RANGE.match(answer.headers.get("Content-Range", ""))
+    if answer.status == 206 and sent is None:
+        raise ConnectionError("the server sends a part and does not say which")
+    return int(sent[1]) if sent and answer.status == 206 else 0
 
 
 def _pieces(answer: http.client.HTTPResponse, timeout: float) -> Iterator[bytes]:

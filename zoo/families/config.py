@@ -54,6 +54,11 @@ def read_json(path: Path) -> JsonFile:
     Raises:
         WeightsError: it is missing, too large, no JSON, or no object.
     """
+    return parse_json(path, read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a JSON file. Raises `WeightsError` if it is missing or too large."""
     place = Place(str(path))
     try:
         with path.open("rb") as file:
@@ -63,7 +68,7 @@ def read_json(path: Path) -> JsonFile:
         raise WeightsError(Problem(f"cannot be read: {error.strerror}", place, hint)) from None
     if len(raw) > MAX_BYTES:
         raise WeightsError(Problem(f"larger than {MAX_BYTES:,} bytes", place))
-    return parse_json(path, raw)
+    return raw
 
 
 def parse_json(path: Path, raw: bytes) -> JsonFile:
@@ -112,8 +117,8 @@ def _no_constant(name: str) -> Any:
 class Config(Mapping[str, Any]):
     """What a configuration says: the file's values, over a family's and a model type's defaults.
 
-    It is read by key, under any spelling, and remembers what was read, so that a value that nobody
-    looked at can be told.
+    It is read by key, under any spelling, and remembers in `read` what was read, so that a value
+    that nobody looked at can be told, and one that is wrong where it stands.
     """
 
     def __init__(
@@ -126,13 +131,13 @@ class Config(Mapping[str, Any]):
         for one, other in defaults.spellings.items():
             self._spellings.setdefault(one, []).append(other)
             self._spellings.setdefault(other, []).append(one)
-        self._read: set[str] = set()
+        self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
         for values in (self.file.data, self._values):
             for name in (key, *self._spellings.get(key, ())):
                 if name in values:
-                    self._read.add(name)
+                    self.read.add(name)
                     return values[name]
         raise KeyError(key)
 
@@ -184,7 +189,7 @@ class Config(Mapping[str, Any]):
                 help="a family file that reads it, or lists it under `ignores`, would be needed",
             )
             for key, value in self.file.data.items()
-            if key in known and value != known[key] and key not in self._read | inert
+            if key in known and value != known[key] and key not in self.read | inert
         ]
 
 

@@ -96,7 +96,10 @@ class Expression:
         Raises:
             ExpressionError: it has no value; the message names the part at fault.
         """
-        return _Evaluation(self.source, names, functions).of(self.tree)
+        try:
+            return _Evaluation(self.source, names, functions).of(self.tree)
+        except RecursionError:
+            raise ExpressionError(f"`{self.source}` is nested too deeply") from None
 
 
 def parse(source: str, functions: Functions) -> Expression:

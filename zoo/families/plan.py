@@ -273,14 +273,14 @@ class _Planner:
     def absent(self, active: ActiveRule) -> None:
         if active.rule.missing == "zeros":
             self.plan.zeros += [
-                name
-                for name in self.spec.tensors
-                if active.zoo[0].match(name) is not None or active.zoo[0].text == name
+                name for name in self.spec.tensors if active.zoo[0].match(name) is not None
             ]
 
     def check_whole(self) -> None:
         for key in sorted(self.keys - self.used.keys()):
             self.report(f"the family `{self.family.name}` has no rule for the tensor `{key}`")
+        # What another rule has made is not missing.
+        self.plan.zeros = [name for name in self.plan.zeros if name not in self.made_by]
         made = {*self.made_by, *self.plan.zeros}
         for name in sorted(self.spec.tensors.keys() - made):
             self.report(f"the checkpoint has no tensor that becomes `{name}`")

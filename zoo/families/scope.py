@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from zoo.document import Document
-from zoo.errors import Problem, SpecError, did_you_mean
+from zoo.errors import Place, Problem, SpecError, did_you_mean
 from zoo.families.config import Config
 from zoo.families.expression import ExpressionError, UnknownNameError, parse
 from zoo.families.family import Family
@@ -38,10 +39,12 @@ class Scope(Mapping[str, Any]):
         architecture = classes[0] if isinstance(classes, list) and classes else ""
         self._known: dict[str, Any] = {"config": config, "architecture": architecture}
         self._open: list[str] = []
+        self._read_by: dict[str, frozenset[str]] = {}
         self.functions = self._functions(vocabulary)
 
     def __getitem__(self, name: str) -> Any:
         if name in self._known:
+            self.config.read.update(self._read_by.get(name, ()))
             return self._known[name]
         if name not in self.family.let:
             return self.config[name]
@@ -49,7 +52,9 @@ class Scope(Mapping[str, Any]):
             raise ExpressionError(f"`{name}` is made of itself: {' -> '.join(self._open)}")
         self._open.append(name)
         value, document = self.family.let[name]
-        self._known[name] = self.value(value, document, ("let", name))
+        with self.reading() as keys:
+            self._known[name] = self.value(value, document, ("let", name))
+        self._read_by[name] = frozenset(keys)
         self._open.pop()
         return self._known[name]
 
@@ -59,11 +64,28 @@ class Scope(Mapping[str, Any]):
     def __len__(self) -> int:
         return len({**self.config, **self.family.let, **self._known})
 
+    @contextmanager
+    def reading(self) -> Generator[set[str]]:
+        """The keys of the configuration that the block reads, also by named values."""
+        outer, self.config.read = self.config.read, set()
+        try:
+            yield self.config.read
+        finally:
+            outer |= self.config.read
+            self.config.read = outer
+
+    def stated(self, keys: Collection[str]) -> Place | None:
+        """Where what is made of these keys of the configuration stands in its file; none where that
+        is not one place."""
+        places = [self.config.file.place(key) for key in keys if key in self.config.file.data]
+        return places[0] if len(places) == 1 and places[0].line is not None else None
+
     def value(self, value: Any, document: Document, path: tuple[str | int, ...]) -> Any:
         """A value of a family file, with what its expressions say.
 
         Raises:
-            SpecError: an expression has no value; its place is told.
+            SpecError: an expression has no value; its place is told, and where it has read one
+                key of the configuration, that of the key.
         """
         if isinstance(value, dict):
             return {key: self.value(inner, document, (*path, key)) for key, inner in value.items()}
@@ -75,8 +97,10 @@ class Scope(Mapping[str, Any]):
 
     def evaluate(self, source: str, document: Document, path: tuple[str | int, ...]) -> Any:
         """The value of an expression that stands at `path`. Raises as `value`."""
+        keys: Collection[str] = ()
         try:
-            return parse(source, self.functions).value(self, self.functions)
+            with self.reading() as keys:
+                return parse(source, self.functions).value(self, self.functions)
         except UnknownNameError as error:
             place = document.place(path, value=True)
             raise SpecError(
@@ -88,7 +112,9 @@ class Scope(Mapping[str, Any]):
                 )
             ) from None
         except ExpressionError as error:
-            raise SpecError(Problem(str(error), document.place(path, value=True))) from None
+            by, stated = document.place(path, value=True), self.stated(keys)
+            related = (("read by the family", by),) if stated else ()
+            raise SpecError(Problem(str(error), stated or by, related=related)) from None
 
     def _functions(self, vocabulary: Vocabulary) -> dict[str, Callable[..., Any]]:
         return {

@@ -6,7 +6,7 @@ head; which component that is, and what it calls things, stands in the vocabular
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +15,14 @@ from typing import Any, cast
 from zoo.errors import Place, Problem, WeightsError, quoted
 from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
-from zoo.families.config import JsonFile, read_json
+from zoo.families.config import JsonFile, json_value, read_bytes, read_json
 from zoo.families.family import Rule
 from zoo.families.vocabulary import SentenceWords
 
 FILE_NAME = "modules.json"
 _PREFIX = "sentence_transformers."
 _MODE = "pooling_mode_"
+_FOLDER = re.compile(r"\w[\w-]*")  # as `zoo.families.origin` keeps it
 
 
 @dataclass(frozen=True)
@@ -75,19 +76,20 @@ def _modules(path: Path) -> list[tuple[str, str]]:
     """The kind and the folder of each module."""
     place = Place(str(path))
     try:
-        listed: Any = json.loads(path.read_text(encoding="utf-8"))
+        listed = json_value(path, read_bytes(path))
         modules = [(str(m["type"]), str(m["path"])) for m in cast("list[dict[str, Any]]", listed)]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (TypeError, KeyError) as error:
         raise WeightsError(Problem(f"no list of modules: {error}", place)) from None
     kinds = [kind.removeprefix(_PREFIX).rpartition(".")[2] for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling", *rest] for rest in _ENDS):
         order = ", ".join(quoted(kind) for kind in kinds)
         hint = "a Transformer, a Pooling, and perhaps a Dense and a Normalize, in this order"
         raise WeightsError(Problem(f"these modules are not supported: {order}", place, hint))
-    if outside := [p for _, p in modules if Path(p).is_absolute() or ".." in Path(p).parts]:
-        raise WeightsError(Problem(f"{quoted(outside[0])} is outside of the folder", place))
     if modules[0][1]:
         message = f"the Transformer is in {quoted(modules[0][1])}, not beside this file"
+        raise WeightsError(Problem(message, place))
+    if wrong := [where for _, where in modules[1:] if not _FOLDER.fullmatch(where)]:
+        message = f"{quoted(wrong[0])} is not the name of a folder beside this file"
         raise WeightsError(Problem(message, place))
     return [(kind, where) for kind, (_, where) in zip(kinds, modules, strict=True)]
 

@@ -29,19 +29,27 @@ def family_spec(
 
     Raises:
         SpecError: an expression has no value, or the spec is wrong; the place in the family file
-            is told, and the configuration.
+            is told, and the configuration: of a value that one of its keys states, that key.
     """
     table = scope.family.spec
-    data = cast("dict[str, Any]", _evaluated(table, scope))
+    stated: dict[Place, Place] = {}
+    data = cast("dict[str, Any]", _evaluated(table, scope, stated))
     try:
         _state_rules(data, table)
         data = {"format": FORMAT, "name": name, **data, **(changes or {})}
         return spec_of(_Made(str(scope.family.path), data, table), registry)
     except ZooError as error:
-        read = ("made for this configuration", Place(str(scope.config.file.path)))
-        raise type(error)(
-            Problem(p.message, p.place, p.help, (*p.related, read)) for p in error.problems
-        ) from None
+        file = Place(str(scope.config.file.path))
+        raise type(error)(_traced(p, stated, file) for p in error.problems) from None
+
+
+def _traced(problem: Problem, stated: Mapping[Place, Place], file: Place) -> Problem:
+    """A problem of a family's spec, told where the configuration states what is wrong."""
+    place = problem.place
+    if place is not None and place in stated:
+        related = (*problem.related, ("read by the family", place))
+        return problem._replace(place=stated[place], related=related)
+    return problem._replace(related=(*problem.related, ("made for this configuration", file)))
 
 
 class _Made(Document):
@@ -60,11 +68,16 @@ class _Made(Document):
         return found.place(value=value)
 
 
-def _evaluated(value: Table | Leaf, scope: Scope) -> Any:
-    """The data of a table, with the values of its expressions; what is none is left out."""
+def _evaluated(value: Table | Leaf, scope: Scope, stated: dict[Place, Place]) -> Any:
+    """The data of a table, with the values of its expressions; what is none is left out. `stated`
+    is told where in the configuration values stand that are made of one key of it."""
     if isinstance(value, Leaf):
-        return _without_none(scope.value(value.value, value.document, value.path))
-    entries = {key: _evaluated(entry, scope) for key, entry in value.entries.items()}
+        with scope.reading() as keys:
+            made = scope.value(value.value, value.document, value.path)
+        if place := scope.stated(keys):
+            stated[value.place(value=True)] = place
+        return _without_none(made)
+    entries = {key: _evaluated(entry, scope, stated) for key, entry in value.entries.items()}
     return {key: entry for key, entry in entries.items() if entry is not None}
 
 

@@ -20,7 +20,6 @@ ATTEMPTS = 4
 """How often in a row a source may break off without having sent much."""
 _MUCH = 1 << 20
 _ABANDONED = 60.0  # seconds without a write after which another's partial file is taken over
-_LEFT = "left"
 
 
 class _BrokenOffError(SourceError):
@@ -38,7 +37,7 @@ def fetch(
     """Write a file of a source to `target`.
 
     What a broken-off pull has left of it is taken up, and what this one leaves is kept for the
-    next.
+    next, unless nothing could tell a file that is made of two.
 
     Args:
         source: where it comes from.
@@ -56,10 +55,11 @@ def fetch(
         OSError: it cannot be written.
     """
     size = expected if isinstance(expected, int) else expected.size
-    key = hashlib.sha256(f"{source!r}\n{path}\n{expected!r}".encode()).hexdigest()
-    partial = store.root / "partial" / f"{key}.{secrets.token_hex(8)}"
+    left = left_of(source, path, expected, store)
+    partial = left.with_suffix(f".{secrets.token_hex(8)}")
     partial.parent.mkdir(parents=True, exist_ok=True)
-    resumed = _take_over(partial, key)
+    keeps = source.is_fixed or isinstance(expected, File)
+    resumed = keeps and _take_over(partial, left)
     try:
         while True:
             _receive(source, path, partial, size, access)
@@ -75,18 +75,27 @@ def fetch(
             resumed = False  # the part that was there may have been wrong: once more, all of it
     except BaseException:
         with contextlib.suppress(OSError):
-            partial.rename(partial.with_suffix(f".{_LEFT}"))
+            if keeps:
+                partial.rename(left)
+            else:
+                partial.unlink()
         raise
     partial.rename(target)
     return found
 
 
-def _take_over(partial: Path, key: str) -> bool:
+def left_of(source: Source, path: str, expected: File | int, store: Store) -> Path:
+    """Where what a broken-off pull leaves of a file is kept; arguments as for `fetch`."""
+    key = hashlib.sha256(f"{source!r}\n{path}\n{expected!r}".encode()).hexdigest()
+    return store.root / "partial" / f"{key}.left"
+
+
+def _take_over(partial: Path, left: Path) -> bool:
     """Make the longest part that nobody writes to any more this pull's own."""
-    for path in sorted(partial.parent.glob(f"{key}.*"), key=_size, reverse=True):
+    for path in sorted(left.parent.glob(f"{left.stem}.*"), key=_size, reverse=True):
         with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
             idle = time.time() - path.stat().st_mtime
-            if path.suffix == f".{_LEFT}" or idle > _ABANDONED:
+            if path == left or idle > _ABANDONED:
                 path.rename(partial)
                 return True
     return False
@@ -119,7 +128,10 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
     with partial.open("ab") as file, contextlib.ExitStack() as stack:
         with _told(what):
             stream = stack.enter_context(source.read(path, file.tell(), access))
-        if stream.start != file.tell():
+        if stream.start > file.tell():
+            message = f"{quoted(path, 500)} comes from byte {stream.start:,} on, too late"
+            raise _BrokenOffError(message)
+        if stream.start < file.tell():
             access.on_bytes(stream.start - file.tell())
             file.truncate(stream.start)
             file.seek(stream.start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from zoo.model_files import CARDS, SELECTED, safe_path, selected
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
-from zoo.store.fetching import fetch
+from zoo.store.fetching import fetch, left_of
 from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import published
@@ -131,19 +132,28 @@ def _fetch_all(
             raise SourceError(Problem(message, Place(model.document.name), _listed(there)))
     on_total(sum(one if isinstance(one, int) else one.size for one in expected.values()))
     files: dict[str, File] = {}
-    for path, one in sorted(expected.items()):
-        target = folder / safe_path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(one, File) and store.take(one, target):
-            access.on_bytes(one.size)
-            files[path] = one
-        else:
+    with contextlib.ExitStack() as undo:
+        for path, one in sorted(expected.items()):
+            target = folder / safe_path(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(one, File) and store.take(one, target):
+                access.on_bytes(one.size)
+                files[path] = one
+                continue
             try:
                 files[path] = fetch(source, path, target, one, store, access)
             except SourceError as error:
                 raise placed(error, Place(model.document.name)) from None
+            if isinstance(one, File) or source.is_fixed:  # the next pull need not fetch it again
+                undo.callback(_put_back, target, left_of(source, path, one, store))
+        undo.pop_all()
     shutil.rmtree(access.scratch)
     return model.with_files(source, files), folder
+
+
+def _put_back(target: Path, left: Path) -> None:
+    with contextlib.suppress(OSError):
+        target.rename(left)
 
 
 def _listed(there: Mapping[str, int]) -> str:
