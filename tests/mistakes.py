@@ -327,7 +327,11 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     ),
     "a name with a slash": (
         spec(name='«"a/b"»'),
-        [("`name` is made of letters, digits, `-`, `_` and `.`",)],
+        [("`name` is made of up to 128 letters, digits, `-`, `_` and `.`",)],
+    ),
+    "a name that is too long": (
+        spec(name=f'«"{"a" * 129}"»'),
+        [("`name` is made of up to 128 letters, digits, `-`, `_` and `.`",)],
     ),
     "a format of the future": (
         spec(format="«2»"),
