@@ -384,7 +384,7 @@ n_layers = 2
     ),
     "a name with a slash": (
         spec(name='«"a/b"»'),
-        [("`name` is made of letters, digits, `-`, `_` and `.`",)],
+        [("`name` is made of up to 128 letters, digits, `-`, `_` and `.`",)],
     ),
     "a format of the future": (
         spec(format="«2»"),

@@ -29,6 +29,13 @@ def test_each_mistake_is_told_at_its_place(
     assert refused("show", "spec.toml") == wanted
 
 
+def test_a_name_that_is_too_long(refused: Refused) -> None:
+    Path("spec.toml").write_text(spec(name=f'"{"a" * 128}"'))
+    assert zoo.read_spec("spec.toml").name == "a" * 128
+    Path("spec.toml").write_text(spec(name=f'"{"a" * 129}"'))
+    assert "`name` is made of up to 128 letters, digits" in refused("validate", "spec.toml")
+
+
 def test_all_that_one_key_breaks_is_told_once(refused: Refused) -> None:
     """`dropout` is read by every attention, network, block and embedding."""
     Path("spec.toml").write_text(spec('dropout = "none"'))

@@ -2,7 +2,8 @@
 
 A page is run from top to bottom in an empty folder: TOML and Python blocks are saved under the name
 in the text before them, shell blocks run line by line, other Python blocks run as scripts. A block
-marked `sh fails` must end with status 2, the zoo's status for a user's mistake.
+marked `sh fails` must end with status 2, the zoo's status for a user's mistake. A text block is
+what the command before it has printed, or how that begins, if the block ends with `...`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from zoo.families.catalogue import Catalogue
+from zoo.registry import load_registry
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -40,7 +44,7 @@ def run_page(page: str, folder: Path) -> int:
     """Run a page's blocks; returns how many commands and scripts ran."""
     text = (ROOT / page).read_text()
     ran = 0
-    preceding = ""
+    preceding = printed = ""
     for part in re.split(r"(```.*?```)", text, flags=re.DOTALL):
         if not part.startswith("```"):
             preceding = part
@@ -51,17 +55,21 @@ def run_page(page: str, folder: Path) -> int:
             (folder / name[-1]).write_text(body)
         elif kind.startswith("sh") and not body.startswith("make "):
             for line in filter(None, body.splitlines()):
-                check(f"{line} 2>&1", folder, expected=2 if kind == "sh fails" else 0)
+                printed = check(f"{line} 2>&1", folder, expected=2 if kind == "sh fails" else 0)
                 ran += 1
         elif kind == "python":
             script = folder / "script.py"
             script.write_text(body)
-            check(f"{sys.executable} script.py 2>&1", folder, expected=0)
+            printed = check(f"{sys.executable} script.py 2>&1", folder, expected=0)
             ran += 1
+        elif kind == "text":
+            shown = body.removesuffix("...\n")
+            assert (printed[: len(shown)] if body.endswith("...\n") else printed) == shown
     return ran
 
 
-def check(command: str, folder: Path, *, expected: int) -> None:
+def check(command: str, folder: Path, *, expected: int) -> str:
+    """What the command prints."""
     word = re.match(r"(?:zoo|torchrun)\b", command)
     if word is not None:
         installed = shutil.which(word[0], path=str(Path(sys.executable).parent))
@@ -79,6 +87,7 @@ def check(command: str, folder: Path, *, expected: int) -> None:
     )
     assert done.returncode == expected, f"{command}\n{done.stdout}"
     assert "Traceback" not in done.stdout
+    return done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -127,7 +136,27 @@ def test_the_page_of_recipes_is_current(monkeypatch: pytest.MonkeyPatch) -> None
     assert (ROOT / "docs/recipe.md").read_text() == made
 
 
+def anchors(page: Path) -> set[str]:
+    """What links to a page's headings end with, as GitHub makes it of them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = [re.sub(r"[^\w\- ]", "", h.lower()) for h in re.findall(r"^#+ (.+)$", text, re.M)]
+    return {heading.replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page}: {target}"
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("pretrained/*/README.md")]
+    for page in pages:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+            found = page.parent / target if target else page
+            assert found.exists(), f"{page}: {target}"
+            assert not anchor or anchor in anchors(found), f"{page}: {target}#{anchor}"
+
+
+def test_the_readme_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\((docs/[\w-]+\.md)\)", (ROOT / "README.md").read_text()))
+    assert listed == {str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md")}
+
+
+def test_the_readme_counts_the_model_types_that_are_read() -> None:
+    (told,) = re.findall(r"(\d+) model types", (ROOT / "README.md").read_text())
+    assert int(told) == len(Catalogue(load_registry()).by_model_type)

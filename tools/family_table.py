@@ -26,33 +26,34 @@ DOCS = Path(__file__).parents[1] / "docs"
 HEAD = """\
 # Families
 
-Made by `python tools/family_table.py`. A family is one TOML file, which tells how the checkpoints
-of some `model_type`s are read; [how to write one](write-a-family.md).
+Made by `python tools/family_table.py`. A family is a TOML file that says how the checkpoints of
+some `model_type`s are read; [how to write one](write-a-family.md).
 
-Each is held against `transformers` on tiny checkpoints with random weights: equal outputs in
-float32 (the table has the largest difference of any; up to 1e-5 is allowed, absolute and relative),
-without padding and with it; an export equal byte for byte; and `transformers` makes the same of
-the export. Lines are those that are not blank.
+Each family is tested against `transformers` on tiny checkpoints with random weights. The outputs
+in float32 must be equal, with and without padding, up to 1e-5, absolute and relative; the table has
+the largest difference. An export must be equal to the checkpoint byte for byte, and `transformers`
+must compute the same from it. "Lines" counts the lines of the file that are not blank, "models" the
+tested checkpoints.
 
 """
 
 UNSEEN = """\
-## Families nobody had tried
+## What another family costs
 
-Four families are not of the survey that the others come from. They were written last, from
-`transformers`' source alone, to see what a further family costs. The minutes are those of the
-clock, from opening the source to the last case that holds, by an author who had just read
+Four families were written last, from the source of `transformers` alone, to measure how long this
+takes: from opening the source to the last test that passes, by an author who had just read
 [how to write one](write-a-family.md).
 
-| family | what is its own | minutes |
+| family | what is special | minutes |
 |---|---|---:|
 | `exaone4` | windows and layers without positions in turn, norms of each head | 3 |
 | `rembert` | narrow token vectors, a wide head, three further heads | 2 |
 | `plbart` | nothing | 1 |
 | `seed_oss` | which projections have a bias, dropout of the branches | 1 |
 
-No Python was written for any of them. `exaone4` led to a fix for all: a key of config.json that a
-family ignores may now be of another type than its default, as published configurations have it.
+No Python was written for any of them. `exaone4` led to a fix for all families: a key of
+config.json that a family ignores may be of another type than its default, as in published
+configurations.
 
 """
 

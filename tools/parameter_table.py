@@ -18,11 +18,11 @@ HEAD = """\
 # Models and their published sizes
 
 Made by `python tools/parameter_table.py` from `docs/published.toml` and the registered specs.
-Shared parameters count once. A count agrees when it is the published one, rounded to the digits
-in print.
+Shared parameters count once. Where the computed count, rounded to the digits in print, is not the
+published one, the last column has the number of the reason.
 
-| model | published | computed | why they differ | source |
-|---|---:|---:|---|---|
+| model | published | computed | source | differs |
+|---|---:|---:|---|---:|
 """
 
 
@@ -33,23 +33,32 @@ def agrees(published: str, computed: int) -> bool:
     return round(computed / unit, decimals) == float(digits)
 
 
-def rows(families: dict[str, Any], registry: zoo.Registry) -> list[str]:
-    """The table's rows. Raises `SystemExit` when a difference is not explained."""
+def rows(families: dict[str, Any], registry: zoo.Registry, reasons: list[str]) -> list[str]:
+    """The table's rows; the reasons that they refer to are added to `reasons`. Raises `SystemExit`
+    when a difference is not explained."""
     lines: list[str] = []
     for family in families.values():
         for name, published in family["counts"].items():
             computed = zoo.read_spec(name, registry=registry).n_parameters
-            why = "" if agrees(published, computed) else family.get("why")
-            if why is None:
-                raise SystemExit(f"{name}: published {published}, computed {computed:,}: why?")
-            lines.append(f"| `{name}` | {published} | {computed:,} | {why} | {family['source']} |")
+            number = ""
+            if not agrees(published, computed):
+                if "why" not in family:
+                    raise SystemExit(f"{name}: published {published}, computed {computed:,}: why?")
+                if family["why"] not in reasons:
+                    reasons.append(family["why"])
+                number = str(reasons.index(family["why"]) + 1)
+            source = family["source"]
+            lines.append(f"| `{name}` | {published} | {computed:,} | {source} | {number} |")
     return lines
 
 
 def page() -> str:
     """The whole page."""
     families = tomllib.loads((DOCS / "published.toml").read_text())
-    return HEAD + "\n".join(rows(families, zoo.load_registry())) + "\n"
+    reasons: list[str] = []
+    table = rows(families, zoo.load_registry(), reasons)
+    numbered = [f"{number}. {why}" for number, why in enumerate(reasons, 1)]
+    return HEAD + "\n".join([*table, "", "## Why they differ", "", *numbered]) + "\n"
 
 
 if __name__ == "__main__":

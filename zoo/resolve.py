@@ -70,7 +70,7 @@ class _Resolver:
     def resolve(self) -> Resolved:
         name = self.top_level("name", str, "a string")
         if name is not None and not NAME_PATTERN.fullmatch(name.value):
-            message = "`name` is made of letters, digits, `-`, `_` and `.`"
+            message = "`name` is made of up to 128 letters, digits, `-`, `_` and `.`"
             self.findings.add(Problem(message, name.place()))
         version = self.top_level("format", int, "an integer")
         if version is not None and version.value != FORMAT:

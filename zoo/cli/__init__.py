@@ -92,7 +92,7 @@ class Commands(click.Group):
 @click.option(
     "--registry",
     type=path_type,
-    help="A further registry.toml, over those of the user and the working directory.",
+    help="A further registry.toml, before those of the user and the working directory.",
 )
 @click.option(
     "--budget",

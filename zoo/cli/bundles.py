@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", metavar="PATH|NAME", type=model_type)
-@click.option("--report", is_flag=True, help="Tell of each tensor what was done.")
+@click.argument("model", type=model_type)
+@click.option("--report", is_flag=True, help="Say for each tensor what was done.")
 @click.option(
     "--only",
     metavar="PATTERN",
@@ -38,15 +38,17 @@ if TYPE_CHECKING:
 @click.option(
     "--dtype",
     type=dtype_choice,
-    help="Cast floating-point tensors; they are kept as stored unless given.",
+    help="Cast floating-point tensors.  [default: as stored]",
 )
-@click.option("--no-verify", is_flag=True, help="Leave out the digests of the tensors.")
+@click.option("--no-verify", is_flag=True, help="Do not check the digests of the tensors.")
 @click.option(
     "--read",
     type=click.Choice(["bytes", "mmap"]),
     help="Copy the tensors into memory, or map the files.  [default: map read-only files]",
 )
-@click.option("--locked", is_flag=True, help="Refuse what differs from the bundle's zoo.lock.")
+@click.option(
+    "--locked", is_flag=True, help="Refuse versions other than those of the bundle's zoo.lock."
+)
 @json_option
 @click.pass_obj
 def load(
@@ -60,9 +62,10 @@ def load(
     locked: bool,
     as_json: bool,
 ) -> None:
-    """Load a model, as `zoo.load` does, and tell how.
+    """Load a model, as `zoo.load` does, and report how.
 
-    Every tensor is accounted for, and every plugin that is another than when the weights were made.
+    MODEL is a weights file or its folder, a bundle, or a model's name. Plugins that have changed
+    since the weights were made are named.
     """
     registry = layers()
     import torch
@@ -110,9 +113,9 @@ def _replaced_text(replaced: Iterable[Replaced]) -> Iterator[str]:
 )
 @click.pass_obj
 def lock(layers: Layers, spec: str, output: Path | None) -> None:
-    """Write down in a zoo.lock what a spec is built with.
+    """Record in a zoo.lock what a spec is built with.
 
-    `zoo build --locked` refuses what differs from it. SPEC is a file.
+    `zoo build --locked` then refuses anything else. SPEC is a file.
     """
     from zoo.atomic import write_text
     from zoo.provenance.lock import LOCK_NAME, lock_of
@@ -128,30 +131,31 @@ def lock(layers: Layers, spec: str, output: Path | None) -> None:
 def bundle() -> None:
     """Make, sign and check bundles.
 
-    A bundle is a folder with a model and all that belongs to it.
+    A bundle is a folder with a model and everything that belongs to it.
     """
 
 
 @bundle.command()
 @click.argument("model", type=path_type, metavar="WEIGHTS")
 @click.argument("folder", type=path_type, metavar="DIR")
-@click.option("--license", help="Of the weights, as in `apache-2.0`.")
-@click.option("--tag", "tags", multiple=True, help="A word to find the model by.")
+@click.option("--license", help="The licence of the weights, such as `apache-2.0`.")
+@click.option("--tag", "tags", multiple=True, help="A tag for the model card.")
 @click.option(
     "--card",
     type=path_type,
-    help="A model card to take as it is.  [default: a README.md beside WEIGHTS, if neither "
-    "--license nor --tag is given; else one is written]",
+    help="A model card to use as it is.  [default: the README.md beside WEIGHTS, unless --license "
+    "or --tag is given; otherwise a new one]",
 )
 @click.option(
     "--tokenizer",
+    metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="The folder of the tokenizer's files.  [default: that of WEIGHTS]",
 )
 @click.option(
     "--source",
     metavar="NAME@REVISION",
-    help="Where the weights were first published; it is written down and never followed.",
+    help="Where the weights were first published; recorded, and not used.",
 )
 @max_shard_bytes_option
 @json_option
@@ -168,9 +172,9 @@ def make(
     max_shard_bytes: int | None,
     as_json: bool,
 ) -> None:
-    """Make the bundle DIR of saved WEIGHTS.
+    """Make the bundle DIR from saved WEIGHTS.
 
-    It gets their spec, a model card, the tokenizer that is beside them, and a zoo.lock.
+    It gets the spec, a model card, the tokenizer beside the weights, and a zoo.lock.
     """
     from zoo.bundle import write_bundle
     from zoo.provenance.card import CARD_NAME, CardFields
@@ -198,14 +202,13 @@ def make(
     "--key",
     type=path_type,
     metavar="PEM",
-    help="The public key with which its signature is checked.",
+    help="Check the signature with this public key.",
 )
 @json_option
 def verify(folder: Path, key: Path | None, as_json: bool) -> None:
     """Check the bundle DIR, and with --key its signature.
 
-    It must have the files of its zoo.lock and no others, and the bytes of each must be right.
-    Nothing of it is built.
+    It must have exactly the files of its zoo.lock, with the right bytes. The model is not built.
     """
     if key is None:
         from zoo.bundle import read_bundle
@@ -229,7 +232,7 @@ def verify(folder: Path, key: Path | None, as_json: bool) -> None:
 def sign(folder: Path, key: Path) -> None:
     """Sign the bundle DIR, offline, with a key of your own.
 
-    Needs the extra `sign`.
+    This needs the extra `sign`.
     """
     from zoo.bundle import SIGNATURE_NAME
     from zoo.provenance.signing import sign_bundle

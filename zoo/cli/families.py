@@ -23,7 +23,7 @@ from zoo.errors import counted
     type=path_type,
     help="The new folder.  [default: the model's name]",
 )
-@click.option("--name", help="Of the model.  [default: that of the folder SRC]")
+@click.option("--name", help="The model's name.  [default: that of the folder SRC]")
 @json_option
 @click.pass_obj
 def import_(
@@ -31,8 +31,8 @@ def import_(
 ) -> None:
     """Turn a published checkpoint into a model of the zoo.
 
-    SRC is a folder with a config.json and safetensors as Hugging Face publishes them. `zoo
-    families` lists the kinds of model that are known.
+    SRC is a Hugging Face folder with a config.json and safetensors. `zoo families` lists the types
+    of models that can be imported.
     """
     registry = layers()
     from zoo.cli.making import import_and_save
@@ -61,8 +61,13 @@ def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:
 
 
 @click.command()
-@click.argument("model", metavar="NAME", type=model_type)
-@click.option("--to", type=click.Choice(["hf"]), required=True, help="What is written.")
+@click.argument("model", type=model_type)
+@click.option(
+    "--to",
+    type=click.Choice(["hf"]),
+    required=True,
+    help="The form of the checkpoint: a Hugging Face folder.",
+)
 @click.option(
     "-o",
     "--output",
@@ -73,9 +78,9 @@ def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:
 )
 @click.pass_obj
 def export(layers: Layers, model: str, to: str, output: Path) -> None:
-    """Write an imported model as a published checkpoint.
+    """Turn an imported model back into a published checkpoint.
 
-    It is the kind of folder that NAME was imported from.
+    MODEL is its folder, or its name.
     """
     registry = layers()
     from zoo.families.exporting import export_folder
@@ -111,8 +116,8 @@ def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
 def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: bool) -> None:
     """Check the rules of families.
 
-    For each FAMILY, a name or a family file: each tensor of its models is made by exactly one rule,
-    and each rule can be undone.
+    FAMILY is a name or a family file. Exactly one rule must make each tensor of its models, and
+    each rule must work in both directions.
     """
     registry = layers()
     from dataclasses import asdict

@@ -37,10 +37,10 @@ def plugin() -> None:
 @click.argument("name")
 @click.pass_context
 def new(context: click.Context, slot: str, name: str) -> None:
-    """Write and register a component that waits to be changed.
+    """Write and register a new component, for you to change.
 
-    It is plugins/NAME.py, a component for SLOT that works, with its test; it is registered in the
-    nearest registry.toml, or that of --registry.
+    This writes plugins/NAME.py, a working component for SLOT, and its test, and registers it in
+    the nearest registry.toml, or that of --registry.
     """
     from zoo.plugin_kit.project import nearest_registry, new_plugin
 
@@ -58,7 +58,7 @@ def new(context: click.Context, slot: str, name: str) -> None:
 def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
     """Check plugins: the NAMES, as in `ffn.mlp`, or all.
 
-    Each is built on its own into a small model, which must keep what docs/plugins.md lists.
+    Each is built into a small model, which must pass the checks that docs/plugins.md lists.
     """
     registry = layers()
     from zoo.plugin_kit.check import check_plugins, every_plugin

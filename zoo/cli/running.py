@@ -42,25 +42,35 @@ GENERATING_OPTIONS = {
     type=click.IntRange(1),
     default=64,
     show_default=True,
-    help="Where generated text ends at last.",
+    help="Generate at most so many tokens.",
 )
-@click.option("--beams", type=click.IntRange(1), help="Search with so many sequences at a time.")
-@click.option("--sample", is_flag=True, help="Draw tokens instead of taking the likeliest.")
-@click.option("--temperature", type=float, help="Of drawing: below 1, likely tokens are likelier.")
-@click.option("--top-k", type=int, help="Draw from so many tokens only.")
-@click.option("--top-p", type=float, help="Draw from the likeliest, with this share in sum.")
-@click.option("--min-p", type=float, help="Draw from those with this share of the likeliest.")
-@click.option("--seed", type=int, help="Of drawing.  [default: 0]")
+@click.option("--beams", type=click.IntRange(1), help="Use beam search with so many beams.")
+@click.option(
+    "--sample", is_flag=True, help="Draw tokens at random instead of taking the likeliest."
+)
+@click.option("--temperature", type=float, help="With --sample: below 1 favours likely tokens.")
+@click.option("--top-k", type=int, help="With --sample: only so many of the likeliest tokens.")
+@click.option(
+    "--top-p", type=float, help="With --sample: only the likeliest, up to this probability in sum."
+)
+@click.option(
+    "--min-p",
+    type=float,
+    help="With --sample: only tokens with at least this share of the highest probability.",
+)
+@click.option("--seed", type=int, help="With --sample: the seed.  [default: 0]")
 @click.option(
     "--repetition-penalty",
     type=float,
     default=1.0,
     show_default=True,
-    help="Above 1, tokens that are there already become less likely.",
+    help="Above 1, tokens that have occurred become less likely.",
 )
-@click.option("--eos", type=int, help="The id that ends text, over what the folder says.")
-@click.option("--start", type=int, help="The id that a target begins with, likewise.")
-@click.option("--mask-id", type=int, help="The id of a masked token, where text is ids.")
+@click.option("--eos", type=int, help="The id that ends text.  [default: that of the folder]")
+@click.option(
+    "--start", type=int, help="The id that begins a target.  [default: that of the folder]"
+)
+@click.option("--mask-id", type=int, help="The id of a masked token, if texts are ids.")
 @json_option
 @click.pass_context
 def run(
@@ -83,11 +93,11 @@ def run(
 ) -> None:
     """Translate, continue, embed, fill in or classify texts.
 
-    MODEL, a folder or a model's name, does with each TEXT what it is for. Without a TEXT, every
-    line of the standard input is one; if it is `-`, all of the standard input is. Without a
-    tokenizer in the folder, text is ids: `5 9 33`.
+    MODEL, a folder or a model's name, does with each TEXT what it was made for.
+    Without a TEXT, each line of the standard input is one; if TEXT is `-`, the whole standard input
+    is one. If the folder has no tokenizer, texts are ids: `5 9 33`.
 
-    With --json, a single TEXT gives a document, and several give a line each.
+    With --json, a single TEXT gives one indented document, and several give a line of JSON each.
     """
     drawing = {
         "temperature": temperature,

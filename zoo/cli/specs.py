@@ -43,23 +43,25 @@ spec_argument = click.argument("spec", type=model_type)
     type=click.IntRange(0, 2**64 - 1),
     default=0,
     show_default=True,
-    help="Of the initial weights: the same spec and seed give the same bytes everywhere.",
+    help="Seed of the initial weights: the same spec and seed give the same bytes everywhere.",
 )
 @click.option(
     "--dtype",
     type=dtype_choice,
     default="float32",
     show_default=True,
-    help="Of the weights; they are made in float32 and cast last.",
+    help="Dtype of the weights, which are computed in float32 and then cast.",
 )
 @click.option(
     "--device",
     default="cpu",
     show_default=True,
-    help="Where it is built; `meta` checks the build and writes nothing.",
+    help="Device to build on; `meta` checks the build and writes nothing.",
 )
 @max_shard_bytes_option
-@click.option("--locked", is_flag=True, help="Refuse what differs from the zoo.lock beside SPEC.")
+@click.option(
+    "--locked", is_flag=True, help="Refuse anything else than the zoo.lock beside SPEC says."
+)
 @json_option
 @click.pass_obj
 def build(
@@ -73,7 +75,7 @@ def build(
     locked: bool,
     as_json: bool,
 ) -> None:
-    """Build a model and write weights that rebuild themselves.
+    """Build a model and save its initial weights, with the spec.
 
     SPEC is a file or a model's name.
     """
@@ -113,8 +115,8 @@ def _build_text(report: dict[str, Any]) -> str:
 def validate(layers: Layers, files: tuple[str, ...], data: Path | None, as_json: bool) -> None:
     """Check specs and recipes, and report every problem.
 
-    Each FILE is the spec of a model, or a recipe for training; a registered model's name does, too.
-    A recipe is checked with its model, its data and its tokenizer, as `zoo train` does first.
+    Each FILE is a spec, a recipe for training, or the name of a registered model. A recipe is
+    checked with its model, its data and its tokenizer, as at the start of `zoo train`.
     """
     registry = layers()
     report: list[dict[str, Any]] = []
@@ -181,14 +183,14 @@ def _told_of(problems: Sequence[Problem]) -> list[dict[str, Any]]:
 
 @click.command()
 @spec_argument
-@click.option("--resolved", is_flag=True, help="The full form, each value with its origin.")
+@click.option("--resolved", is_flag=True, help="The full spec, each value with its origin.")
 @click.option("--tensors", is_flag=True, help="The name and shape of every stored tensor.")
-@click.option("--backends", is_flag=True, help="What computes each attention, and why.")
+@click.option("--backends", is_flag=True, help="Which backend computes each attention, and why.")
 @click.option(
     "--flops",
     metavar="TOKENS",
     type=click.IntRange(min=1),
-    help="What a forward pass of so many tokens costs; imports torch.",
+    help="The operations of a forward pass of so many tokens; imports torch.",
 )
 @click.option("--svg", type=PathType(".svg"), help="Draw the architecture into this SVG file.")
 @json_option
@@ -205,7 +207,7 @@ def show(
 ) -> None:
     """Show the parts, parameters and sizes of a model.
 
-    SPEC is a file, a model's name or a weights file.
+    SPEC is a spec file, a model's name, or a weights file or its folder.
     """
     flags = {
         "--resolved": resolved,
@@ -249,8 +251,8 @@ def show(
 def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
     """Compare two models: their specs, then their tensors.
 
-    A and B are each a spec file, a model's name or a weights file. Tensors are compared by digest
-    when both are weights. The exit status is 1 when the models differ.
+    A and B are each a spec file, a model's name, or a weights file or its folder. Tensors are
+    compared by digest if both are weights. The exit status is 1 if the models differ.
     """
     from zoo.showing.diff import Side, diff_data, diff_text
 
@@ -262,12 +264,14 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
 
 @click.command()
 @click.argument("what", type=click.Choice(["spec", "recipe"]), default="spec")
-@click.option("-o", "--output", type=PathType(".json"), help="File for the schema.")
+@click.option(
+    "-o", "--output", type=PathType(".json"), help="File for the schema.  [default: stdout]"
+)
 @click.pass_obj
 def schema(layers: Layers, what: str, output: Path | None) -> None:
     """Print the JSON Schema of specs, for editors.
 
-    It knows the installed plugins. With `recipe` it is that of recipes for training.
+    It has all registered components. With `recipe`, it is the schema of recipes for training.
     """
     from zoo.atomic import write_text
     from zoo.schema.specs import schema_text, spec_schema
@@ -296,7 +300,7 @@ def schema(layers: Layers, what: str, output: Path | None) -> None:
 def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) -> None:
     """List the registered models and components.
 
-    With a PATTERN (`rot*`), those whose name matches it; components also by their slot (`norm`).
+    With a PATTERN (`rot*`), only those whose name matches, or the components of a slot (`norm`).
     """
     from zoo.showing.listing import listing_data, listing_text
 

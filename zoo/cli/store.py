@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 @click.option(
     "--trust-first-use",
     is_flag=True,
-    help="Take a model whose digests are not known as it is found, and hold it to that later.",
+    help="Accept a model without published digests, and refuse it if it changes later.",
 )
 @click.pass_obj
 def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
-    """Bring published models into the store.
+    """Download published models into the store.
 
-    The files of NAMES are checked by their digests.
+    Their files are checked by size and digest.
     """
     from zoo.store.files import Store
     from zoo.store.pulling import pull
@@ -60,13 +60,13 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 @click.argument("address")
 @click.option(
     "--license",
-    help="Of the weights, as SPDX names it: Apache-2.0.  [default: that of the model card]",
+    help="The SPDX licence of the weights: Apache-2.0.  [default: that of the model card]",
 )
 @click.option(
     "-o",
     "--output",
     type=path_type,
-    help="Write the model's file here, to be put where a registry's `catalog` is.",
+    help="Path for the model's file, in the folder of a registry's `catalog`.  [default: stdout]",
 )
 @click.pass_obj
 def push(
@@ -74,9 +74,9 @@ def push(
 ) -> None:
     """Publish a model, so that others can pull it.
 
-    MODEL is a folder or a model in the store. ADDRESS is a folder, `hf://owner/name`, or what
-    fsspec knows, such as `s3://bucket/folder`. Prints the file by which others pull it. What else
-    the folder holds is left out, and told.
+    MODEL is a folder or a model in the store. ADDRESS is a folder, `hf://owner/name`, or an address
+    of fsspec, such as `s3://bucket/folder`. The command writes the model's file, with which others
+    can pull it. Files that do not belong to a model are left out, and named.
     """
     from zoo.atomic import write_text
     from zoo.errors import Problem, quoted, typed
@@ -137,12 +137,12 @@ def _written(address: str, n_bytes: int) -> Generator[Callable[[int], None]]:
 
 @click.command()
 @click.argument("names", nargs=-1, type=model_type)
-@click.option("--fingerprint", is_flag=True, help="Run each model, and compare a few outputs.")
+@click.option("--fingerprint", is_flag=True, help="Also run each model, and compare its outputs.")
 @click.pass_obj
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
-    """Hold models in the store against their digests.
+    """Check models in the store by their digests.
 
-    Those are NAMES, or all.
+    Without NAMES, all are checked.
     """
     from zoo.store.checking import verify
     from zoo.store.files import Store, StoreError
@@ -188,7 +188,7 @@ def _verdict_text(verdict: Verdict, fingerprint: bool) -> str:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, type=model_type)
-@click.option("--forget", is_flag=True, help="Also forget what was seen of it on first use.")
+@click.option("--forget", is_flag=True, help="Also forget the digests of its first use.")
 @click.pass_obj
 def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
     """Remove models from the store.
@@ -222,12 +222,12 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
     "--all",
     "everything",
     is_flag=True,
-    help="Also what was written a moment ago, which somebody may still be at.",
+    help="Also files written a moment ago, which another process may still need.",
 )
 def gc(folders: tuple[Path, ...], everything: bool) -> None:
-    """Free the space that no model in the store uses any more.
+    """Delete files in the store that no model uses any more.
 
-    What killed commands have left in FOLDERS is removed, too.
+    In FOLDERS, the temporary files of killed commands are deleted too.
     """
     from zoo.store.collecting import GRACE, collect, sweep
     from zoo.store.files import Store

@@ -21,7 +21,7 @@ from zoo.errors import counted
     "--output",
     metavar="DIR",
     type=path_type,
-    help="Folder for the model and all that belongs to it.  [default: the recipe's name]",
+    help="Folder for the model.  [default: the recipe's name]",
 )
 @click.option(
     "-d",
@@ -31,7 +31,9 @@ from zoo.errors import counted
     help="Folder of the data files.  [default: the recipe's]",
 )
 @click.option(
-    "--resume", is_flag=True, help="Go on from the last checkpoint in the folder, if there is one."
+    "--resume",
+    is_flag=True,
+    help="Continue from the last checkpoint in the folder, if there is one.",
 )
 @json_option
 @click.pass_obj
@@ -45,7 +47,7 @@ def train(
 ) -> None:
     """Train a model by a recipe.
 
-    RECIPE is a TOML file. What is made are the model's tokenizer, its weights and its scores.
+    RECIPE is a TOML file. The folder gets the weights, the tokenizer and the scores.
     """
     from zoo.training.recipe import read_recipe
 
@@ -75,7 +77,7 @@ def train(
     "--window",
     metavar="TOKENS",
     type=click.IntRange(min=1),
-    help="Of a text as a whole: how much is read at once.  [default: 1024, or all positions]",
+    help="Of one long text: how much is read at once.  [default: 1024, or all positions]",
 )
 @click.option(
     "--stride",
@@ -95,8 +97,8 @@ def score(
 ) -> None:
     """Measure a model: BLEU of translations, perplexity of text.
 
-    MODEL is a folder that `zoo train` has made, which is measured on the test data of its recipe;
-    or, with a file of text, any decoder with a tokenizer.
+    MODEL is a folder made by `zoo train`, which is measured on the test data of its recipe; or,
+    with a file of text, any decoder with a tokenizer.
     """
     from zoo.training.scores import score as measure
 

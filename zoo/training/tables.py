@@ -36,9 +36,9 @@ class Head(Table):
     """What is trained: a spec file in the recipe's folder, a named model, or a saved model, whose
     weights then are the start."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Of the initial weights, the order of the data, the held-out parts and dropout."""
+    """Decides the initial weights, the order of the data, the held-out parts and dropout."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Of the weights that are saved at the end. They are trained in float32."""
+    """The dtype of the saved weights, which are trained in float32."""
 
 
 class Parts(Table):
@@ -65,8 +65,8 @@ class Tsv(Parts):
     header: bool = False
     """Whether the first line names the columns."""
     valid: HeldOut = 0
-    """What the loss is measured on while training: so many source sentences of the training data,
-    which then are not learned from, or a file of its own."""
+    """What the loss is measured on while training: a number of source sentences, which are taken
+    out of the training data, or a file."""
     test: HeldOut = 0
     """What the result is measured on, likewise."""
 
@@ -92,8 +92,8 @@ class Parallel(Parts):
     train: Files
     """The two files with the training data."""
     valid: Count | Files = 0
-    """What the loss is measured on while training: so many source sentences of the training data,
-    which then are not learned from, or two files of its own."""
+    """What the loss is measured on while training: a number of source sentences, which are taken
+    out of the training data, or two files."""
     test: Count | Files = 0
     """What the result is measured on, likewise."""
 
@@ -104,8 +104,8 @@ class Text(Parts):
     train: str
     """The file with the training data."""
     valid: HeldOut = 0
-    """What the loss is measured on while training: so many lines of the training data, which then
-    are not learned from, or a file of its own."""
+    """What the loss is measured on while training: a number of lines, which are taken out of the
+    training data, or a file."""
     test: HeldOut = 0
     """What the result is measured on, likewise."""
 
@@ -124,8 +124,8 @@ class Datasets(Parts):
     target: str
     """The field of the target, or of the text."""
     valid: HeldOut = 0
-    """What the loss is measured on while training: so many source sentences of the training data,
-    which then are not learned from, or a split."""
+    """What the loss is measured on while training: a number of source sentences, which are taken
+    out of the training data, or a split."""
     test: HeldOut = 0
     """What the result is measured on, likewise."""
 
@@ -261,7 +261,7 @@ SCHEDULES: Mapping[str, type[Table]] = {
 
 
 class Training(Table):
-    """How long, in which portions, and what is kept."""
+    """How long, in which batches, and what is kept."""
 
     steps: Size
     """Updates of the weights."""
@@ -279,7 +279,7 @@ class Training(Table):
     clip_norm: PositiveFloat | None = None
     """The most that the norm of all gradients together may be."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the arithmetic, by autocast; weights and optimiser stay in float32."""
+    """The dtype of the arithmetic, by autocast; weights and optimiser stay in float32."""
     shard: bool = False
     """Whether several processes share the weights among them (FSDP2) and not each has them all."""
     log_every: Size = 50
