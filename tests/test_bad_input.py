@@ -15,6 +15,7 @@ from mistakes import CASES, plain, rendered
 from trials import KEYS, Refused, spec
 
 import zoo
+from zoo.cli import run
 from zoo.inside import inside, near
 from zoo.toml.usage import MAX_NOTES
 
@@ -314,6 +315,21 @@ def test_shards_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
     assert not (project / "around" / "shards" / "model.safetensors").exists()
     assert "help: `around/shards` holds weights; if" in refused("build", "around/shards")
     assert "help: name what is meant: `around/shards`\n" in refused("build", "around")
+
+
+def test_a_text_that_ends_too_early(refused: Refused, project: Path) -> None:
+    """What follows the end is not quoted."""
+    (project / "spec.toml").write_text("format = 1\na = [1,\n\n")
+    told = refused("validate", "spec.toml")
+    assert told.startswith("spec.toml:2:8: error: not TOML: ")
+    assert told.splitlines()[1:3] == ["    2 | a = [1,", "      |        ^"]
+
+
+def test_a_file_may_be_as_large_as_the_budget_says(refused: Refused, project: Path) -> None:
+    (project / "spec.toml").write_text(text := spec())
+    assert run(["--budget", f"file_size={len(text)}", "validate", "spec.toml"]) == 0
+    told = refused("--budget", f"file_size={len(text) - 1}", "validate", "spec.toml")
+    assert told.startswith(f"spec.toml: error: larger than {len(text) - 1} bytes\n")
 
 
 def test_a_folder_with_the_name_of_a_file_is_not_meant(tmp_path: Path) -> None:
