@@ -15,6 +15,8 @@ from mistakes import CASES, plain, rendered
 from trials import KEYS, Refused, spec
 
 import zoo
+from zoo.budget import Budget
+from zoo.cli import run
 from zoo.inside import inside, near
 from zoo.toml.usage import MAX_NOTES
 
@@ -188,6 +190,8 @@ def test_no_character_of_a_file_commands_the_terminal(refused: Refused, project:
 
 
 def test_not_utf_8(refused: Refused, project: Path) -> None:
+    (project / "spec.toml").write_bytes(spec().encode() + b"# \xc3\xa9 \xe9\n")
+    assert refused("validate", "spec.toml").startswith("spec.toml:10:5: error: not UTF-8: ")
     (project / "spec.toml").write_bytes(spec().encode() + b"# caf\xe9\n")
     assert refused("validate", "spec.toml") == (
         "spec.toml:10:6: error: not UTF-8: the byte 0xe9\n"
@@ -321,6 +325,45 @@ def test_shards_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
     assert not (project / "around" / "shards" / "model.safetensors").exists()
     assert "help: `around/shards` holds weights; if" in refused("build", "around/shards")
     assert "help: name what is meant: `around/shards`\n" in refused("build", "around")
+
+
+def test_a_text_that_ends_too_early(refused: Refused, project: Path) -> None:
+    """What follows the end is not quoted."""
+    (project / "spec.toml").write_text("format = 1\na = [1,\n\n")
+    told = refused("validate", "spec.toml")
+    assert told.startswith("spec.toml:2:8: error: not TOML: ")
+    assert told.splitlines()[1:3] == ["    2 | a = [1,", "      |        ^"]
+
+
+def test_a_file_may_be_as_large_as_the_budget_says(refused: Refused, project: Path) -> None:
+    (project / "spec.toml").write_text(text := spec())
+    assert run(["--budget", f"file_size={len(text)}", "validate", "spec.toml"]) == 0
+    told = refused("--budget", f"file_size={len(text) - 1}", "validate", "spec.toml")
+    assert told.startswith(f"spec.toml: error: larger than {len(text) - 1} bytes\n")
+
+
+def test_a_last_line_without_an_end_is_quoted(refused: Refused, project: Path) -> None:
+    (project / "spec.toml").write_text(spec("zzz = 1").rstrip("\n"))
+    assert "   10 | zzz = 1\n      | ^^^\n" in refused("validate", "spec.toml")
+
+
+def test_a_folder_that_is_named_as_weights(refused: Refused, project: Path) -> None:
+    (project / "out.safetensors").mkdir()
+    assert refused("validate", "out.safetensors") == (
+        "error: `out.safetensors` is a directory\n      = help: the folder is empty\n"
+    )
+
+
+def test_the_budget_says_how_deep_keys_nest(refused: Refused, project: Path) -> None:
+    """Of a file, and of data."""
+    (project / "spec.toml").write_text(spec("a.b.c = 1"))
+    told = refused("--budget", "key_depth=2", "validate", "spec.toml")
+    assert told.startswith("spec.toml:10:4: error: keys are nested more than 2 deep\n")
+    assert told.count("error:") == 1
+    assert "unknown key `a`" in refused("--budget", "key_depth=3", "validate", "spec.toml")
+    shallow = zoo.load_registry(budget=Budget(key_depth=2))
+    with pytest.raises(zoo.SpecError, match="keys are nested more than 2 deep"):
+        zoo.read_spec({"a": {"b": {"c": 1}}}, registry=shallow)
 
 
 def test_a_folder_with_the_name_of_a_file_is_not_meant(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ VALIDATING: dict[str, tuple[str, str]] = {
         GOOD.replace("(FeedForward)", "(FeedForward)")
         + "    inner: Annotated[Norm, Slot('norm', width='d_model')]\n"
         + "    other: Annotated[Norm, Slot('norm', width='inner.nope')]\n",
-        "AttributeError: 'LayerNorm' object has no attribute 'nope'",
+        "reading `inner.nope` failed: AttributeError: 'LayerNorm' object has no attribute 'nope'",
     ),
 }
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 import zoo
+from zoo_components.ffn import Mlp
 
 Data = dict[str, Any]
 SIZES: Data = {"format": 1, "name": "m", "n_layers": 4, "d_model": 8, "n_heads": 2, "d_ff": 12}
@@ -184,6 +186,13 @@ def test_a_kind_that_nobody_states_may_change_nothing(tmp_path: Path) -> None:
     assert "inner" not in read.to_dict()["decoder"]["block"]["ffn"]
     with pytest.raises(zoo.SpecError, match=r"`inner` of .* goes with `scaled = true`"):
         zoo.read_spec({**sizes, "ffn": {"kind": "mine", "inner": "rms_norm"}}, registry=registry)
+
+
+def test_in_python_a_part_is_a_component_or_none() -> None:
+    sizes: Data = {"kind": "mlp", "d_model": 8, "d_ff": 12}
+    assert Mlp(**sizes, norms=(), norm=None).norm is None
+    with pytest.raises(ValidationError, match="a component, not a table, is expected here"):
+        Mlp(**sizes, norm=RMS)
 
 
 def test_what_has_no_effect_does_not_change_the_digest() -> None:

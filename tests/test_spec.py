@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from pydantic import TypeAdapter, ValidationError
 from random_specs import REGISTRY, specs
 
 import zoo
 from zoo.cli import run
+from zoo.component import PositiveFloat, Probability, Size
 from zoo.layer_rules import RuleError, selected
 from zoo.layout import Layout, vector
 from zoo.showing.full_form import to_toml
@@ -446,3 +448,19 @@ def test_what_is_tied_through_others_is_one_tensor() -> None:
     assert spec.ties == {"b": "a", "c": "a", "d": "a"}
     assert list(spec.tensors) == ["a"]
     assert spec.n_parameters == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "too_small"),
+    [(Size, 1, 0), (Probability, 0.0, -0.1), (PositiveFloat, 0.1, 0.0)],
+)
+def test_the_ends_of_what_a_number_may_be(kind: Any, least: float, too_small: float) -> None:
+    number = TypeAdapter(kind)
+    assert number.validate_python(least) == least
+    with pytest.raises(ValidationError):
+        number.validate_python(too_small)
+
+
+def test_dropout_leaves_something() -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Probability).validate_python(1.0)
