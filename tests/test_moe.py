@@ -558,6 +558,16 @@ def test_low_precision_routes_in_float32() -> None:
     torch.testing.assert_close(y.double(), wide(x.double()), rtol=0.03, atol=0.15)
 
 
+def test_autocast_leaves_the_routing_in_float32() -> None:
+    """In bfloat16 neighbouring scores tie, and another expert would be chosen."""
+    router = randomised(described({"bias": True}, top_k=2)).float().router
+    x = tokens(400).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = router(x)
+    for one, other in zip(found, router(x), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_autocast_computes_the_experts_in_low_precision() -> None:
     module = randomised(described(auxiliary_loss=0.1)).float()
     x = tokens(30).float().requires_grad_()

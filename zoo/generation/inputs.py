@@ -69,7 +69,7 @@ class Inputs:
         source = None
         if how.has_source:
             source = _source(how, ids, mask).to(device)
-            begin = _begin(how, start, model.spec.name)
+            begin = _begin(start, model.spec.name)
             prompt = read_ids(
                 [begin] * source.values.shape[0],
                 None,
@@ -107,7 +107,7 @@ def _source(how: Generation, ids: Ids, mask: torch.Tensor | None) -> Rows:
     return source
 
 
-def _begin(how: Generation, start: Any, name: str) -> list[int]:
+def _begin(start: Any, name: str) -> list[int]:
     if start is None:
         raise InputError(
             Problem(

@@ -34,7 +34,8 @@ class PerHeadNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., heads, length, width) to the same."""
-        tensors: dict[str, torch.Tensor] = {name: self.get_parameter(name) for name in self.names}
+        # Not `get_parameter`, which refuses the plain tensors of `torch.func.functional_call`.
+        tensors = {name: getattr(self, name) for name in self.names}
         return vmap(self._one_head, in_dims=(0, -3), out_dims=-3)(tensors, x)
 
     def _one_head(self, tensors: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:

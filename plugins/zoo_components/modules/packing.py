@@ -25,7 +25,11 @@ def places_of_tokens(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
         return None
     if x.device.type != "cpu" or mask.shape != (x.shape[0], 1, 1, x.shape[1]):
         return None
-    if not bool(mask.any(-1).all()):
+    try:
+        every_row_has_some = bool(mask.any(-1).all())
+    except RuntimeError:  # inside `torch.vmap`, where no value can be looked at
+        return None
+    if not every_row_has_some:
         return None
     places = mask.flatten().nonzero()[:, 0]
     return places if places.shape[0] <= PAYS * mask.numel() else None

@@ -56,11 +56,13 @@ class SinusoidalPositions(PositionScheme):
         self.table = table
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        """As for every module; a cast computes the table anew. It is in no file, so a model that
-        was cast and saved would else not be the one that is loaded."""
-        before = self.table.dtype
+        """As for every module; a cast computes the table anew, and `to_empty` of a model without
+        values computes it. It is in no file, so a model that was cast and saved would else not be
+        the one that is loaded, and no `load_state_dict` would give it values."""
+        before = self.table
         super()._apply(fn, recurse)
-        if self.table.dtype != before and not self.table.is_meta:
+        changed = self.table.dtype != before.dtype or before.is_meta
+        if changed and not self.table.is_meta:
             self.reset_buffers(device=self.table.device)
         return self
 

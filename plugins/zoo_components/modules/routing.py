@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -57,7 +59,8 @@ class Router(nn.Module):
             the scores of all experts (tokens, n_experts).
         """
         bias = None if self.bias is None else widen(self.bias)
-        logits = F.linear(widen(x), widen(self.weight), bias)
+        with _without_autocast(x.device.type):
+            logits = F.linear(widen(x), widen(self.weight), bias)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         scores = logits.sigmoid() if "sigmoid" in self.score else logits.softmax(-1)
@@ -98,3 +101,10 @@ class Router(nn.Module):
             weights.append(near.softmax(-1).gather(-1, expert))
             left = left.scatter(-1, expert, -torch.inf)
         return torch.cat(weights, -1)
+
+
+def _without_autocast(device: str) -> AbstractContextManager[object]:
+    """Products are not rounded to the dtype of an autocast, in which neighbouring scores tie."""
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
