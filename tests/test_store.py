@@ -795,6 +795,15 @@ def test_the_file_of_a_model_is_neither_a_spec_nor_weights(
         assert "a published model goes by its name: `small.v1`" in told
 
 
+def test_what_a_collector_was_about_to_remove_is_shown(published: Path, store: Store) -> None:
+    zoo.load("small.v1")
+    (snapshot,) = store.snapshots()
+    (store.root / "trash").mkdir()
+    snapshot.rename(store.root / "trash" / snapshot.name)
+    assert run(["show", "small.v1"]) == 0
+    assert snapshot.is_dir()
+
+
 def test_the_list_of_the_store(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["store"]) == 0
     assert "\n0 models, 0 B\n" in capsys.readouterr().out

@@ -107,13 +107,12 @@ def _stored(name: str, registry: Registry) -> Path | None:
     """
     if registry.catalog.file(name.partition("@")[0]) is None:
         return None
-    from zoo.store.files import Store, StoreError, exists
-    from zoo.store.lookup import find_ref
-    from zoo.weights.file import weights_path
+    from zoo.store.files import Store, StoreError
+    from zoo.store.resolving import find_stored
 
     store = Store.default()
-    ref = find_ref(name, registry, store)
-    if ref is None or not exists(weights_path(store.snapshot(ref.files))):
+    ref = find_stored(name, registry, store)
+    if ref is None:
         hint = f"`zoo pull {name}` brings it there"
         raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
     return store.snapshot(ref.files)

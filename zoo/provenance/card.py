@@ -102,10 +102,10 @@ def stated_license(path: Path) -> str | None:
     """The licence that the metadata block of a card states in one word; None if there is no such
     card, or it states none."""
     try:
-        block = _METADATA.match(read_card(path))
+        block, _, _ = read_card(path).partition("\n---\n")
     except ZooError:
         return None
-    stated = _STATED.search(block[0]) if block else None
+    stated = _STATED.search(block)
     return stated[1] if stated and stated[1] != _UNKNOWN else None
 
 

@@ -27,9 +27,15 @@ def resolve(name: str, registry: Registry) -> tuple[Path, Ref]:
         SourceError: it is not in the store and cannot be had.
     """
     store = Store.default()
-    ref = find_ref(name, registry, store)
-    if ref is None or not exists(weights_path(restored(store, ref))):
+    ref = find_stored(name, registry, store)
+    if ref is None:
         from zoo.store.pulling import pull  # which imports what fetches and writes
 
         ref = pull(name, registry, store)
     return store.snapshot(ref.files), ref
+
+
+def find_stored(name: str, registry: Registry, store: Store) -> Ref | None:
+    """The ref that a name means, if its weights are in the store. Raises as `find_ref`."""
+    ref = find_ref(name, registry, store)
+    return ref if ref is not None and exists(weights_path(restored(store, ref))) else None
