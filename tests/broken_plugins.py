@@ -394,6 +394,18 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "`embed` is not finite for the position -1",
     ),
+    "position_without_end": Broken(
+        "position",
+        {"return self.max_length": "return None"},
+        ("interface",),
+        "a call with position 99999 failed: IndexError",
+    ),
+    "position_past_the_end": Broken(
+        "position",
+        {"return self.max_length": "return self.max_length + 1"},
+        ("interface",),
+        "a call with position 16 failed: IndexError",
+    ),
     "ties_nothing": Broken(
         "head",
         {"    def layout(self)": TIES.replace("out.", "in.") + "    def layout(self)"},
@@ -501,6 +513,20 @@ BROKEN: Mapping[str, Broken] = {
     # modes
     "louder_in_training": Broken(
         "ffn", before("x = 2 * x if self.training else x"), ("modes",), "in training mode"
+    ),
+    "learns_what_is_not_stored": Broken(
+        "ffn",
+        {
+            MADE: MADE
+            + '\n            self.register_buffer("mean", torch.empty(()), persistent=False)'
+            "\n\n        def reset_buffers(self, *, device):"
+            "\n            self.mean = torch.zeros((), dtype=self.mean.dtype, device=device)",
+            **before("if self.training:", "    self.mean = self.mean + x.detach().mean()"),
+            **WITH_TORCH,
+            "residual=True),\n            }": "residual=True),\n            }, computed=1",
+        },
+        ("modes",),
+        "a call in training changes `part.mean`, which is not stored",
     ),
     "quieter_without_grad": Broken(
         "ffn",

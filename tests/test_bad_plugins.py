@@ -411,6 +411,10 @@ DESCRIBING: dict[str, tuple[str, str]] = {
         '        return Layout({"up_proj": Tensor((8, 8))})\n',
         "TypeError: a weight states `fan_in` and `fan_out`, which inits go by",
     ),
+    "returns more idle elements than there are": (
+        '        return Layout({"up_proj": Tensor((8,), "bias", idle=9)})\n',
+        "TypeError: `idle` of 8 elements cannot be 9",
+    ),
     "returns a table": (
         '        return Layout({"up_proj": {"weight": linear(8, 8), "bias": linear(8, 8)}})\n',
         "TypeError: the part `up_proj` is a dict, not a Tensor or a Layout",

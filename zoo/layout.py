@@ -49,6 +49,8 @@ class Tensor:
             raise TypeError(f"a role is one of {', '.join(_ROLES)}, not {self.role!r}")
         if not self.fan_in * self.fan_out and self.role in _OF_MAPS and self.size:
             raise TypeError(f"a {self.role} states `fan_in` and `fan_out`, which inits go by")
+        if not 0 <= self.idle <= self.size:
+            raise TypeError(f"`idle` of {self.size} elements cannot be {self.idle!r}")
 
     @property
     def size(self) -> int:

@@ -34,6 +34,7 @@ from zoo.plugin_kit.driver import (
 from zoo.plugin_kit.hosts import EMBEDDED_WIDTH, HOSTS, Host, ReadingHost
 from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme
+from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
 from zoo.slots import Head, Position
 from zoo.spec import ModelSpec
@@ -94,6 +95,7 @@ class PositionDriver(Driver):
             expect("what `bias` returns", added, SIZES["n_heads"], LENGTH, LENGTH)
         self._check_rows(*inputs)
         self._check_last(*inputs)
+        self._check_longest(*inputs)
 
     def _check_description(self) -> None:
         """Raises PromiseError unless the description says what the module does."""
@@ -121,6 +123,23 @@ class PositionDriver(Driver):
         found = {"embed": scheme.embed(x, queries)}
         found["rotation"] = heads if rotation is None else rotation(heads)
         return found if bias is None else {**found, "bias": bias}
+
+    def _check_longest(self, x: torch.Tensor, heads: torch.Tensor) -> None:
+        """Raises PromiseError unless the scheme knows all positions that the description says."""
+        host: Any = self.spec.model
+        longest = (host.scheme if isinstance(host, ReadingHost) else host.part).longest
+        end = FAR if longest is None else longest
+        if end < LENGTH:
+            return
+        positions = torch.arange(end - LENGTH, end)
+        try:
+            self._results(x, heads, positions, positions)
+        except Exception as error:
+            told = describe_failure(f"a call with position {end - 1}", error).message
+            says = "there is no end" if longest is None else f"there are {longest}"
+            raise PromiseError(
+                f"{told}\nhelp: by the description's `longest` {says}; define it as a property"
+            ) from None
 
     def _check_rows(self, x: torch.Tensor, heads: torch.Tensor) -> None:
         """Raises PromiseError unless each row of a batch may have positions of its own, and padding
@@ -157,6 +176,8 @@ class PositionDriver(Driver):
                 )
 
 
+FAR = 100_000
+"""A position that every scheme without an end knows."""
 _METHODS = ("embed", "rotation", "bias")
 
 

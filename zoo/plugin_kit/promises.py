@@ -170,6 +170,14 @@ def modes(spec: ModelSpec, registry: Registry) -> None:
     before = {name: tensor.clone() for name, tensor in driver.model.named_buffers()}
     driver.model.train()
     trained = driver(*inputs)
+    stored = driver.model.state_dict().keys()
+    for name, tensor in driver.model.named_buffers():
+        if name not in stored and not torch.equal(tensor, before[name]):
+            raise PromiseError(
+                f"a call in training changes `{name}`, which is not stored: a model that is loaded "
+                "would compute something else\n"
+                "help: register it as a stored buffer, and state it in the layout by `buffer=True`"
+            )
     if all(torch.equal(tensor, before[name]) for name, tensor in driver.model.named_buffers()):
         expect_close("in training mode, without dropout,", evaluated, trained)
 
