@@ -248,6 +248,23 @@ def test_texts_that_cannot_be_measured_on_are_refused(project: Path, refused: Re
     assert "no weights file and no model `nowhere`" in refused("score", "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"window": "8"}, "`window` is a number of tokens, not '8'"),
+        ({"window": 8.0}, "`window` is a number of tokens, not 8.0"),
+        ({"window": 8, "stride": 0.5}, "`stride` is a number of tokens, not 0.5"),
+        ({"data": ["a text"]}, "`data` is the name of a file, not .'a text'."),
+    ],
+)
+def test_what_is_no_window_and_no_file(project: Path, options: dict[str, Any], told: str) -> None:
+    zoo.save(zoo.build(f'{HEAD}builder = "decoder"\n'), project / "m")
+    tokenizer().save(str(project / "m" / "tokenizer.json"))
+    (project / "a.txt").write_text(TEXT, "utf-8")
+    with pytest.raises(InputError, match=told):
+        zoo.score("m", **{"data": "a.txt"} | options)
+
+
 def test_a_translator_is_measured_on_pairs(project: Path, refused: Refused) -> None:
     zoo.train(write_toy(project, RECIPE.replace("steps = 12", "steps = 1")), output="out")
     assert "this is not a folder" in refused("score", "out", "--data", "toy.tsv")

@@ -132,6 +132,9 @@ def predicting(spec: ModelSpec) -> Generation:
 def _sizes(
     spec: ModelSpec, how: Generation, window: int | None, stride: int | None
 ) -> tuple[int, int]:
+    for name, stated in (("window", window), ("stride", stride)):
+        if stated is not None and type(stated) is not int:
+            raise InputError(f"`{name}` is a number of tokens, not {stated!r:.80}")
     longest = how.longest
     if window is None:
         window = WINDOW if longest is None else min(WINDOW, longest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,9 @@ def score(
     if not folder.is_dir():
         folder = find_weights(model, registry).path.parent
     options: dict[str, Any] = {"device": device, "dtype": torch.float32, "registry": registry}
+    if data is not None and not isinstance(data, str | PathLike):
+        hint = "write texts into a file, each on a line"
+        raise InputError(Problem(f"`data` is the name of a file, not {data!r:.80}", help=hint))
     if data is not None and not Path(data).exists():
         raise TrainingError(Problem("no such file or folder", Place(str(data))))
     if (folder / RECIPE).is_file():
