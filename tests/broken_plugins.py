@@ -151,6 +151,13 @@ BROKEN: Mapping[str, Broken] = {
         "the description HasInit has an `__init__`",
     ),
     # schema
+    "no_type": Broken(
+        "ffn",
+        {FIELD: FIELD + "    ratio: Shared\n"},
+        ("schema",),
+        "`ratio` has no type\nhelp: such as `Shared[Size]`",
+        "from zoo.component import Shared",
+    ),
     "own_d_model": Broken(
         "ffn",
         {FIELD: FIELD + "    d_model: Size = 8\n"},
@@ -267,6 +274,12 @@ BROKEN: Mapping[str, Broken] = {
         "not stored (part.t) have 3 elements, and `computed` of the layout says 0",
     ),
     # interface
+    "own_call": Broken(
+        "norm",
+        {"    return Module\n": "    Module.__call__ = Module.forward\n    return Module\n"},
+        ("interface",),
+        "the module has a `__call__` of its own",
+    ),
     "other_width": Broken(
         "ffn", {RETURN: RETURN + "[..., :3]"}, ("interface",), "(2, 6, 16), not (2, 6, 3)"
     ),
@@ -625,6 +638,12 @@ BROKEN: Mapping[str, Broken] = {
     "norm_of_tokens": Broken(
         "norm", {"mean(-1, ": "mean((-2, -1), "}, ("tokens",), "along the last dimension alone"
     ),
+    "norm_of_nothing": Broken(
+        "norm",
+        {" + self.eps)": ")"},
+        ("interface",),
+        "a token of zeros gives NaN or infinity",
+    ),
     "norm_of_all": Broken(  # whatever the dimensions are, it is the same
         "norm",
         {"mean(-1, keepdim=True)": "mean()"},
@@ -793,6 +812,21 @@ BROKEN: Mapping[str, Broken] = {
         "a norm, a softmax or a number of all units has no place there",
     ),
     # masks
+    "mask_of_one_head": Broken(
+        "attention",
+        {HIDE: "weights = weights * mask.reshape(-1, 1, *mask.shape[-2:])"},
+        ("masks",),
+        "masks failed: RuntimeError: The size of tensor a (2) must match",
+    ),
+    "mask_of_the_first_head": Broken(
+        "attention",
+        {
+            MASKED: "if mask is not None and mask.dim() == 4 and mask.shape[1] > 1:\n"
+            f"                mask = ~mask\n            {MASKED}"
+        },
+        ("masks",),
+        "a mask (batch, heads, query, key), the same for each head, is another",
+    ),
     "mask_ignored": Broken(
         "attention", {MASKED: "if causal:  #", HIDE: "pass"}, ("masks",), "hides changes the output"
     ),

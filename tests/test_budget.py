@@ -12,7 +12,9 @@ import pytest
 import zoo
 from zoo.budget import Budget
 from zoo.cli import run
-from zoo.errors import SpecError, ZooError
+from zoo.document import from_data
+from zoo.errors import Findings, SpecError, ZooError
+from zoo.toml.tables import REFUSED, Leaf, as_table
 
 SPEC = """\
 format = 1
@@ -121,3 +123,13 @@ def test_405_billion_parameters_are_shown_fast_and_small() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "405,853,388,800" in done.stdout
+
+
+def test_what_has_no_place_is_told_a_thousand_times_and_is_no_value() -> None:
+    findings = Findings()
+    data = {"bad": None, "worse": [None] * 5000}
+    table = as_table(data, from_data(data, "<data>"), (), findings)
+    assert len(findings) == 1000
+    refused = table.entries["bad"]
+    assert isinstance(refused, Leaf)
+    assert refused.value is REFUSED

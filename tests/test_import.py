@@ -423,6 +423,17 @@ def test_what_is_made_of_several_values_leads_to_the_family_and_the_config(sourc
     assert f"{source}/config.json: note: made for this configuration" in message
 
 
+def test_a_named_value_that_is_known_already_is_made_of_the_same_keys(source: Path) -> None:
+    catalogue = Catalogue(zoo.load_registry())
+    family = catalogue.family("llama")
+    scope = catalogue.scope(family, read_json(source / "config.json"), frozenset())
+    for _ in range(2):
+        with scope.reading() as keys:
+            assert scope["n_heads"] == 2
+        assert keys == {"num_attention_heads"}
+    assert "num_attention_heads" in scope.config.read
+
+
 def test_what_a_rule_has_made_is_not_filled_with_zeros(source: Path) -> None:
     catalogue, keys = Catalogue(zoo.load_registry()), find_tensors(source).keys()
     copy = Rule(hf="old.weight", zoo="decoder.norm.weight", copies=True, missing="zeros")

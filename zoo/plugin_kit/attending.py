@@ -290,6 +290,12 @@ class AttendingDriver(Driver):
             return  # as what has no weight for each pair, such as a recurrence
         if depends(slice(2, 3), mask=mask):
             yield "a key that a mask (batch, 1, query, key) hides from a query changes its output"
+        n_heads = getattr(self.described, "n_heads", None)
+        if n_heads is not None:
+            one, _ = self.attend(inputs, mask=mask)
+            by_head, _ = self.attend(inputs, mask=mask.expand(-1, n_heads, -1, -1))
+            if not close(by_head, one, 1e-9):
+                yield "a mask (batch, heads, query, key), the same for each head, is another"
         mask[:, :, 2] = False
         outputs = [
             self.attend(inputs, mask=mask, return_weights=asked)[0] for asked in (False, True)

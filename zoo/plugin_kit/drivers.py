@@ -45,6 +45,11 @@ class NormDriver(Driver):
     def check(self, inputs: Tensors) -> None:
         expect_call(self.model.part.forward, *inputs)
         super().check(inputs)
+        if not bool(self(torch.zeros_like(inputs[0]))[0].isfinite().all()):
+            raise PromiseError(
+                "a token of zeros gives NaN or infinity\n"
+                "help: what is divided by, or the root is taken of, is kept above 0 by an `eps`"
+            )
 
     def tokens(self) -> None:
         help = "normalise along the last dimension alone"

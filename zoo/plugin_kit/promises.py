@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
+from torch import nn
 
 from zoo.building import build, build_on_meta
 from zoo.component import GIVEN, Part, fields_of
@@ -46,6 +47,8 @@ def schema(cls: type[Plugin]) -> None:
             continue
         field = cls.model_fields[name]
         described: Any = field.annotation
+        if isinstance(described, TypeVar):  # of a bare `Shared`
+            raise PromiseError(f"`{name}` has no type\nhelp: such as `{mark}[Size]`")
         for metadata in field.metadata:
             described = Annotated[described, metadata]
         try:
@@ -109,7 +112,18 @@ def layout(spec: ModelSpec, registry: Registry) -> None:
 def interface(spec: ModelSpec, registry: Registry) -> None:
     """The module is called, and returns, as its slot says."""
     driver = hosted(spec, registry, torch.float32)
-    driver.check(driver.inputs(torch.float32))
+    inputs = driver.inputs(torch.float32)
+    driver.check(inputs)
+    module: nn.Module = getattr(driver.model, "part", driver.model)
+    if type(module).__call__ is not nn.Module.__call__:
+        called: list[nn.Module] = []
+        module.register_forward_hook(lambda module, *_: called.append(module))
+        driver(*inputs)
+        if not called:
+            raise PromiseError(
+                "the module has a `__call__` of its own, which runs no hooks of torch\n"
+                "help: what it computes stands in `forward`"
+            )
 
 
 def determinism(spec: ModelSpec, registry: Registry) -> None:
