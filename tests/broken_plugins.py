@@ -81,6 +81,16 @@ SCORES = """\
 
 """
 
+GENERATES = {
+    "    def ties(self)": """\
+    @property
+    def generation(self):
+        return Generation(self.vocab)
+
+    def ties(self)"""
+}
+"""A builder that says that its model generates."""
+
 SEQUENTIAL = """\
 from torch import nn
 
@@ -690,6 +700,30 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "cache_of_first_query": Broken(
         "attention", {".tril(n_before)": ".tril()"}, ("cache",), "let the last query see all keys"
+    ),
+    "builder_without_decode": Broken(
+        "builder",
+        GENERATES,
+        ("cache",),
+        "zoo.generate failed: AttributeError: 'Module' object has no attribute 'decode'",
+        "from zoo.purpose import Generation",
+    ),
+    "builder_forgets": Broken(  # its `decode` sees the next token alone
+        "builder",
+        {
+            **GENERATES,
+            "        def forward(": "        def decode(self, target, memory, *, target_mask, "
+            "memory_mask, cache):\n"
+            "            at = torch.arange(target.shape[1])\n"
+            "            context = LayerContext(positions=at, causal=True)\n"
+            "            x = self.embed(target, at, token_types=None, mask=None)\n"
+            "            for layer in self.layers:\n"
+            "                x, _ = layer(x, context)\n"
+            "            return x\n\n        def forward(",
+        },
+        ("cache",),
+        "what `zoo.generate` scores is another than what a call with all tokens gives",
+        "from zoo.purpose import Generation",
     ),
     "cache_uncounted": Broken(
         "attention",

@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent.parent
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
 OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "compiles"}
 OF_SLOTS = {
-    "builder": {"masks"},
+    "builder": {"masks", "cache"},
     "block": {"masks", "positions", "cache", "branches"},
     "attention": {"masks", "positions", "cache"},
     "ffn": {"tokens"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from zoo.building import build
 from zoo.component import fields_of
+from zoo.generation import RecomputeWarning, generate
 from zoo.plugin_kit.attending import AttentionDriver, BlockDriver
 from zoo.plugin_kit.driver import (
     BATCH,
@@ -316,6 +318,34 @@ class BuilderDriver(Driver):
         again, _ = self.model(*inputs, return_attention=True)
         if not close(output, again, 1e-5):
             raise PromiseError("the output is another when `return_attention` is set")
+
+    def continues(self) -> None:
+        how = self.spec.model.generation
+        if how is None or how.needs_memory or (how.has_source and how.source_vocab is None):
+            return
+        prompts = ids(0).tolist()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RecomputeWarning)
+                found = generate(
+                    self.model, prompts, max_new_tokens=3, start=1 if how.has_source else None
+                )
+        except Exception as error:
+            told = describe_failure("zoo.generate", error).message
+            raise PromiseError(
+                f"{told}\nhelp: a model whose builder states `generation` has the methods of "
+                "zoo.generation.decoding.Generating"
+            ) from None
+        for prompt, row in zip(prompts, found, strict=True):
+            before = [torch.tensor([prompt])] if how.has_source else []
+            start = [1] if how.has_source else prompt
+            target = torch.tensor([[*start, *row.ids]])
+            scores = self.model(*before, target)[0, len(start) - 1 : -1].log_softmax(-1)
+            chosen = scores.gather(-1, target[0, len(start) :, None]).sum()
+            if not close(torch.tensor(row.score, dtype=chosen.dtype), chosen, 1e-9):
+                raise PromiseError(
+                    "what `zoo.generate` scores is another than what a call with all tokens gives"
+                )
 
     def leaks(self) -> Iterator[str]:
         inputs = self.inputs(torch.float64)
