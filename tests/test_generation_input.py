@@ -265,3 +265,10 @@ def test_more_tokens_than_there_is_memory_for(ids: list[list[int]], method: Any)
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "position": "rotary"})
     with pytest.raises(InputError, match=r"does not fit into memory\n.*a smaller `max_new_tokens`"):
         zoo.generate(model, ids, max_new_tokens=10**15, method=method)
+
+
+@pytest.mark.parametrize("size", [10**10, 10**20])
+def test_more_beams_than_there_is_memory_for(size: int) -> None:
+    model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "position": "rotary"})
+    with pytest.raises(InputError, match=r"beams do not fit into memory.*\n.*fewer beams"):
+        zoo.generate(model, [[1]], max_new_tokens=2, method=zoo.Beam(size=size))

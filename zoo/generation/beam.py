@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from zoo.errors import InputError, Problem
 from zoo.generation.decoding import Decoding, penalize
 from zoo.generation.methods import Beam, Generated
 from zoo.generation.prompts import Rows
 from zoo.generation.search import Ends
+from zoo.memory import memory_limit
 
 
 @dataclass(slots=True)
@@ -81,11 +83,15 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
     In each step every running sequence is extended by every token. Of the best `size` of all these,
     those that end are kept aside; the best `size` that do not end run on. A row is done when as
     many have ended, and the best that runs is judged no better than the worst of them.
+
+    Raises:
+        InputError: there is too little memory for so many sequences.
     """
     size, batch, device = method.size, prompt.values.shape[0], prompt.values.device
+    scores = decoding.scores(prompt.values, prompt.mask)
+    _check_memory(size, scores)
     rows = [Hypotheses(number, [()] * size) for number in range(batch)]
     best: dict[int, Generated] = {}
-    scores = decoding.scores(prompt.values, prompt.mask)
     copies = torch.arange(batch, device=device).repeat_interleave(size)
     decoding.select(copies)
     scores, seen = scores[copies], _seen(prompt)[copies]
@@ -120,6 +126,20 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
         seen = torch.cat([seen[parents], next_tokens], 1)
         scores = decoding.scores(next_tokens)
     return [best[number] for number in range(batch)]
+
+
+def _check_memory(size: int, scores: torch.Tensor) -> None:
+    """Raises InputError where the scores of `size` beams for each row of these, (batch, vocab), are
+    more than the machine's memory."""
+    limit, n_bytes = memory_limit(), size * scores.nbytes
+    if limit is not None and n_bytes > limit:
+        raise InputError(
+            Problem(
+                f"{size:,} beams do not fit into memory: the scores of their next tokens are "
+                f"{n_bytes:,} bytes, and this machine has {limit:,}",
+                help="fewer beams take less",
+            )
+        )
 
 
 def _candidates(
