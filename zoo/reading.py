@@ -108,7 +108,7 @@ def _stored(name: str, registry: Registry) -> Path | None:
     if registry.catalog.file(name.partition("@")[0]) is None:
         return None
     from zoo.store.files import Store, StoreError
-    from zoo.store.resolving import find_stored
+    from zoo.store.lookup import find_stored
 
     store = Store.default()
     ref = find_stored(name, registry, store)

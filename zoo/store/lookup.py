@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from zoo.errors import Problem, allowed, did_you_mean, quoted
 from zoo.registry import Registry
-from zoo.store.files import Store, StoreError
+from zoo.store.collecting import restored
+from zoo.store.files import Store, StoreError, exists
 from zoo.store.first_use import with_trusted
 from zoo.store.pretrained import Pretrained, find_pretrained
 from zoo.store.refs import Ref, read_ref, refs
+from zoo.weights.file import weights_path
 
 
 def published(name: str, registry: Registry) -> Pretrained:
@@ -41,6 +43,12 @@ def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
         hint = allowed(known) if known else f"`zoo pull {name}` brings the one that is published"
         raise StoreError(Problem(message, help=hint))
     return found[0]
+
+
+def find_stored(name: str, registry: Registry, store: Store) -> Ref | None:
+    """The ref that a name means, if its weights are in the store. Raises as `find_ref`."""
+    ref = find_ref(name, registry, store)
+    return ref if ref is not None and exists(weights_path(restored(store, ref))) else None
 
 
 def is_pulled(ref: Ref, registry: Registry, store: Store) -> bool:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from zoo.registry import Registry
-from zoo.store.collecting import restored
-from zoo.store.files import Store, exists
-from zoo.store.lookup import find_ref
+from zoo.store.files import Store
+from zoo.store.lookup import find_stored
 from zoo.store.refs import Ref
-from zoo.weights.file import weights_path
 
 
 def resolve(name: str, registry: Registry) -> tuple[Path, Ref]:
@@ -33,9 +31,3 @@ def resolve(name: str, registry: Registry) -> tuple[Path, Ref]:
 
         ref = pull(name, registry, store)
     return store.snapshot(ref.files), ref
-
-
-def find_stored(name: str, registry: Registry, store: Store) -> Ref | None:
-    """The ref that a name means, if its weights are in the store. Raises as `find_ref`."""
-    ref = find_ref(name, registry, store)
-    return ref if ref is not None and exists(weights_path(restored(store, ref))) else None
