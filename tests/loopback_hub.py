@@ -29,6 +29,7 @@ class Hub:
         tell: what is told as the length, in place of the true one.
         ranges: whether a file can be had from the middle on.
         shift: how much further on a part begins than was asked for.
+        unit: in which it says where a part begins.
         status: what every request is answered with.
         requests: what was asked for: method, path and range.
         write: answers what is sent, from method, path and content: the status and what is sent
@@ -45,6 +46,7 @@ class Hub:
     tell: int | None = None
     ranges: bool = True
     shift: int = 0
+    unit: str = "bytes"
     status: int | None = None
     requests: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     authorizations: list[str | None] = field(default_factory=list[str | None])
@@ -119,7 +121,7 @@ def loopback_hub(
                 start = int(asked.removeprefix("bytes=").rstrip("-")) + hub.shift
                 self.send_response(206)
                 self.send_header(
-                    "Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}"
+                    "Content-Range", f"{hub.unit} {start}-{len(content) - 1}/{len(content)}"
                 )
             else:
                 self.send_response(200)

@@ -25,6 +25,7 @@ from zoo.source import Access, SourceError
 from zoo.store import fetching
 from zoo.store.files import Store
 from zoo.store.pulling import pull
+from zoo_sources.hub import HuggingFace
 from zoo_sources.local import Local
 
 Pull = Callable[..., Any]
@@ -410,6 +411,20 @@ def test_a_server_that_sends_another_part_than_was_asked_for(fetch: Pull, hub: H
     fetch()
     asked = [wanted for _, path, wanted in hub.requests if path == "/m/model.safetensors"]
     assert asked == ["bytes=5000-"]
+
+
+def test_a_server_that_does_not_say_which_part_it_sends(fetch: Pull, hub: Hub) -> None:
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch()
+    hub.truncate, hub.ranges, hub.unit = None, True, "pages"
+    with pytest.raises(SourceError, match="sends a part and does not say which"):
+        fetch()
+
+
+def test_what_a_commit_holds_never_changes() -> None:
+    assert HuggingFace(kind="hf", repo="a/b", revision="0" * 40).is_fixed
+    assert not HuggingFace(kind="hf", repo="a/b").is_fixed
 
 
 def untold(url: str) -> str:

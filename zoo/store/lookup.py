@@ -45,6 +45,12 @@ def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
     return found[0]
 
 
+def find_stored(name: str, registry: Registry, store: Store) -> Ref | None:
+    """The ref that a name means, if its weights are in the store. Raises as `find_ref`."""
+    ref = find_ref(name, registry, store)
+    return ref if ref is not None and exists(weights_path(restored(store, ref))) else None
+
+
 def is_pulled(ref: Ref, registry: Registry, store: Store) -> bool:
     """Whether `zoo pull` brings this version of its model, and not another or none."""
     model = find_pretrained(ref.name, registry)
