@@ -63,9 +63,3 @@ def stored(name: str, registry: Registry, store: Store) -> list[Ref]:
     name, _, version = name.partition("@")
     full = registry.catalog.full_name(name)
     return [ref for ref in refs(store, full) if ref.version.startswith(version)]
-
-
-def find_stored(name: str, registry: Registry, store: Store) -> Ref | None:
-    """The ref that a name means, if its weights are in the store. Raises as `find_ref`."""
-    ref = find_ref(name, registry, store)
-    return ref if ref is not None and exists(weights_path(restored(store, ref))) else None
