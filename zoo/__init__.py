@@ -128,5 +128,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, also those that are not imported yet: what `help` and notebooks offer."""
+    """List the public names for `help` and notebooks, including those not imported yet."""
     return [*__all__, "__version__"]

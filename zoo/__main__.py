@@ -14,19 +14,19 @@ from typing import TextIO
 def main() -> None:
     """Run the command line and end the process.
 
-    Start-up counts: `zoo list` should feel like `ls`. Imports make no garbage worth collecting, so
-    the collector waits; pydantic's plugins are code that takes part merely by being installed,
-    which the zoo's trust model excludes, and looking for them reads every package's metadata; and
-    at the end there is nothing to tear down that the kernel does not do faster.
+    Start-up time matters: `zoo list` should feel like `ls`. The garbage collector is off, since
+    imports create little garbage. Pydantic's plugins are off: they run merely because they are
+    installed, which the zoo's trust model excludes, and finding them reads the metadata of every
+    package. The process ends without teardown, which the kernel does faster.
     """
     gc.disable()
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     _make_writable()
     warnings.showwarning = _show_warning
-    if "LOCAL_RANK" not in os.environ:  # not where processes wait for each other, deaf to handlers
+    if "LOCAL_RANK" not in os.environ:  # not under torchrun: blocked processes run no handlers
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:  # not ignored, as under nohup
-                # As Ctrl-C: what is half written goes, and half of a download is kept for the next.
+                # As Ctrl-C: removes half-written files, keeps partial downloads to be resumed.
                 signal.signal(number, signal.default_int_handler)
     try:
         from zoo.cli import run
@@ -38,7 +38,7 @@ def main() -> None:
     except BrokenPipeError:
         status = 1
     except OSError as error:
-        if error.filename is not None:  # not of a stream, so no mistake that is foreseen
+        if error.filename is not None:  # not an error of a stream, so unexpected
             raise
         sys.stderr.write(f"error: cannot write the output: {error.strerror}\n")
         status = 1
@@ -54,12 +54,12 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning in the words of the zoo's errors, without the line of code that gives it."""
+    """Print a warning in the style of the zoo's errors, without the line of code that issued it."""
     sys.stderr.write(f"warning: {message}\n")
 
 
 def _make_writable() -> None:
-    """A closed stream swallows what is written, and no character is too much for a terminal."""
+    """Make output to closed streams vanish, and replace characters that stdout cannot encode."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, io.StringIO())

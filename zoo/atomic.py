@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Write files and folders atomically: each is complete, or does not exist."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import BinaryIO
 from zoo.errors import Problem, ZooError, quoted
 
 _NO_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
-"""What file systems say that cannot sync folders."""
+"""The errors of file systems that cannot sync folders."""
 TEMPORARY = ".zoo-*.tmp"
-"""The pattern of the names that files and folders have until they are complete."""
+"""The pattern of the names of files and folders that are not complete yet."""
 
 
 def temporary_name(target: Path) -> Path:
-    """A name of `TEMPORARY` beside a file, which nobody else chooses."""
+    """Return a unique name of the pattern `TEMPORARY` in the folder of a file."""
     return target.with_name(TEMPORARY.replace("*", secrets.token_hex(8)))
 
 
 @contextmanager
 def new_file(path: Path) -> Generator[BinaryIO]:
-    """A file to write to, which takes the name `path` when the block ends without an error.
+    """Yield a file to write to, which is renamed to `path` if the block ends without an error.
 
-    Until then what was at `path` stays whole, and after an error nothing is left of the new file.
-    It is on disk before it has its name, so that after a crash there is one of the two, whole.
-    Folders that are missing are made; the mode is what the umask leaves of 0666; a symbolic link
-    stays one.
+    Until then the old file at `path` stays intact; after an error the new one is removed. It is
+    synced to disk before the renaming, so that after a crash either the old or the new file is
+    there, complete. Missing folders are made; the mode is 0666 minus the umask; a symbolic link at
+    `path` is followed, not replaced.
 
     Raises:
         ZooError: the file cannot be written. Every `OSError` of the block becomes one.
@@ -64,14 +64,14 @@ def remove_file(path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Generator[Path]:
-    """A folder to fill, which takes the name `path` when the block ends without an error.
+    """Yield a folder to fill, which is renamed to `path` if the block ends without an error.
 
-    Until then nothing is at `path`, and after an error nothing is left. All of it is on disk before
-    it has its name.
+    Until then nothing is at `path`; after an error the new folder is removed. Its files are synced
+    to disk before the renaming.
 
     Raises:
-        ZooError: there is something at `path` already, or it cannot be written. Every `OSError` of
-            the block becomes one.
+        ZooError: `path` exists and is not an empty folder, or it cannot be written. Every `OSError`
+            of the block becomes one.
     """
     target = path.absolute()
     temporary = temporary_name(target)
@@ -91,8 +91,8 @@ def new_folder(path: Path) -> Generator[Path]:
 
 @contextmanager
 def told_as(folder: Path, name: Path) -> Generator[None]:
-    """What an error of the block tells of `folder`, a temporary one that is gone when it is read,
-    it tells of `name`."""
+    """In errors of the block, replace the path of the temporary `folder`, which no longer exists
+    when the error is read, by `name`."""
     try:
         yield
     except ZooError as error:
@@ -109,8 +109,8 @@ def told_as(folder: Path, name: Path) -> Generator[None]:
 
 @contextmanager
 def _inside_new_folders(path: Path, target: Path) -> Generator[None]:
-    """Make the folders around `target` that are missing, and remove them if the block, which makes
-    the target, ends with an error. An `OSError` becomes the `ZooError` of what is called `path`."""
+    """Make the missing parent folders of `target`; remove them if the block, which makes the
+    target, ends with an error. An `OSError` becomes a `ZooError`, whose message names `path`."""
     made: list[Path] = []
     try:
         for folder in reversed(target.parents):
@@ -119,7 +119,7 @@ def _inside_new_folders(path: Path, target: Path) -> Generator[None]:
                     errno.ENOTDIR, f"a file has the name of {quoted(folder.name)}"
                 )
             if not folder.is_dir():
-                with contextlib.suppress(FileExistsError):  # somebody else makes it meanwhile
+                with contextlib.suppress(FileExistsError):  # another process made it meanwhile
                     folder.mkdir()
                     made.append(folder)
         yield
@@ -148,13 +148,13 @@ def _not_settled(path: Path, error: OSError) -> ZooError:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8, whole or not at all. Raises `ZooError` as `new_file`."""
+    """Write a text in UTF-8, atomically. Raises `ZooError` as `new_file`."""
     with new_file(path) as file:
         file.write(text.encode())
 
 
 def _refuse_what_is_no_file(path: Path) -> None:
-    """A rename would put a file in the place of a device, such as /dev/null."""
+    """Raise `OSError` if `path` exists and is not a file: renaming would replace even /dev/null."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.exists() and not path.is_file():
@@ -162,7 +162,7 @@ def _refuse_what_is_no_file(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those around it, each on disk before anything is in it."""
+    """Make a folder and its parents, each synced to disk before anything is put into it."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -186,11 +186,10 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk, where the file system can do
-    that."""
+    """Wait until a file, or the names in a folder, are on disk, if the file system supports it."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a folder that one may write to and not list
+    except PermissionError:  # a folder that may be written to but not listed
         return
     try:
         os.fsync(descriptor)

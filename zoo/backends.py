@@ -1,11 +1,12 @@
-"""What computes attention: chosen openly, and told.
+"""Choose the attention backend, and see which one was used and why.
 
     with zoo.attention_backend("flash") as taken:
         model(ids)
     print(taken)       # Counter({Taken(backend='flash', why='chosen', mask='causal flag'): 12})
 
-`auto`, which holds without a choice, takes `fused` unless something speaks against it, and says
-what. Any other choice is kept or is an error. It holds in the process, as torch's own switches do.
+The default, `auto`, takes `fused` unless it cannot compute the attention, and records the reason
+if so. Any other choice is used or is an error. A choice applies to the whole process, as torch's
+own switches do.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ written out."""
 
 
 class Taken(NamedTuple):
-    """A decision.
+    """The choice of a backend for one attention.
 
     Args:
-        backend: what computes attention.
-        why: what it was taken for.
-        mask: what tells it which keys are seen: `none`, `causal flag`, or a mask's shape.
+        backend: the backend that computes it.
+        why: the reason for the choice.
+        mask: how the visible keys are specified: `none`, `causal flag`, or the shape of a mask.
     """
 
     backend: str
@@ -39,8 +40,8 @@ class Taken(NamedTuple):
 
 
 class _Choice:
-    """The backend in force, who is told of decisions, and the thread that chose. It belongs to no
-    thread: `torch.compile` sees a change of it here, and none of a context variable."""
+    """The current backend, the counter of decisions, and the thread that chose. Global, since
+    `torch.compile` notices a change of a class attribute, but not of a context variable."""
 
     backend: Backend = "auto"
     taken: Counter[Taken] | None = None
@@ -52,15 +53,15 @@ _changing = Lock()
 
 @contextmanager
 def attention_backend(name: Backend) -> Iterator[Counter[Taken]]:
-    """Let attention be computed by a backend in this block, in all threads. A choice inside another
-    goes over it.
+    """Compute attention with this backend inside the block, in all threads. Blocks may be nested;
+    the innermost counts.
 
     Yields:
-        How often which decision was taken, counted while the block runs.
+        A counter of the decisions, updated while the block runs.
 
     Raises:
-        InputError: there is no such backend, or another thread is in such a block. Inside the
-            block, an attention that the backend cannot compute raises it too, and says why.
+        InputError: there is no such backend, or another thread is in such a block. Also raised
+            inside the block, with the reason, for an attention that the backend cannot compute.
     """
     if name not in get_args(Backend):
         raise InputError(
@@ -83,14 +84,14 @@ def attention_backend(name: Backend) -> Iterator[Counter[Taken]]:
 
 
 def choose(against: str | None, mask: Callable[[], str]) -> Backend:
-    """The backend for one attention, never `auto`; called by the modules of attention plugins.
+    """Return the backend for one attention, never `auto`; called by modules of attention plugins.
 
     Args:
         against: why a fused kernel cannot compute it, or None.
-        mask: tells what is in `Taken.mask`; called if somebody is told.
+        mask: returns `Taken.mask`; called only if decisions are counted.
 
     Raises:
-        InputError: a fused kernel was chosen and cannot.
+        InputError: a fused kernel was chosen and cannot compute it.
     """
     chosen = _Choice.backend
     if chosen == "auto":
@@ -105,12 +106,12 @@ def choose(against: str | None, mask: Callable[[], str]) -> Backend:
 
 
 def automatic(against: str | None) -> tuple[Backend, str]:
-    """What `auto` takes for an attention, and why; `against` is as for `choose`."""
+    """Return the backend that `auto` takes, and why; `against` is as for `choose`."""
     return ("fused", "nothing speaks against it") if against is None else ("math", against)
 
 
 def cannot(backend: str, why: str) -> InputError:
-    """The error of a chosen backend that cannot compute an attention."""
+    """Return the error for a chosen backend that cannot compute an attention."""
     return InputError(
         Problem(
             f"the attention backend `{backend}` was chosen, and cannot compute this: {why}",

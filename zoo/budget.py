@@ -1,5 +1,5 @@
-"""How large a spec may be. Checked by arithmetic before anything is built; raised only by the one
-who runs the command (`zoo --budget parameters=2e12 ...`) or calls the library, never by a spec."""
+"""Limits on the size of a spec, checked by arithmetic before anything is built. Only whoever runs
+the command (`zoo --budget parameters=2e12 ...`) or calls the library can raise them, not a spec."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _OF_BYTES = ("bytes", "file_size")
 
 
 class Budget(NamedTuple):
-    """The limits. `bytes` counts all tensors in float32, computed tables included; `file_size` is
-    that of a spec or registry in bytes; `key_depth` how deep its keys may nest."""
+    """The limits. `bytes` counts all tensors in float32, including computed tables; `file_size` is
+    the size of a spec or registry file in bytes; `key_depth` is the nesting depth of its keys."""
 
     parameters: int = 999_999_999_999
     layers: int = 10_000
@@ -28,11 +28,11 @@ class Budget(NamedTuple):
 
     @classmethod
     def from_options(cls, options: Iterable[str]) -> Budget:
-        """The budget with some limits replaced, each written `name=number`.
+        """Return the default budget with some limits replaced, each written `name=number`.
 
         Raises:
-            ZooError: there is no such limit, or the number is not a positive integer (`2e12` is,
-                and of bytes `2TB`).
+            ZooError: there is no such limit, or the number is not a positive integer (`2e12` is
+                one, and so is `2TB` for bytes).
         """
         limits: dict[str, int] = {}
         for option in options:
@@ -77,7 +77,7 @@ def check_budget(spec: ModelSpec, budget: Budget, place: Place) -> None:
 
 
 def raising(name: str) -> str:
-    """The help for what is beyond the limit `name`."""
+    """Return the help text for exceeding the limit `name`."""
     return f"if it is meant, `zoo --budget {name}=NUMBER` raises the limit"
 
 

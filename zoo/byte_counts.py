@@ -9,23 +9,23 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def human_bytes(count: int) -> str:
-    """A number of bytes with a decimal unit: 252.2 MB."""
+    """Format a number of bytes with a decimal unit: 252.2 MB."""
     if count < 1000:
         return f"{count} B"
     size = float(count)
     for unit in ("kB", "MB", "GB"):
         size /= 1000
-        if size < 999.95:  # what is more would be shown as 1000.0
+        if size < 999.95:  # larger sizes would be rounded to 1000.0
             return f"{size:.1f} {unit}"
     return f"{size / 1000:,.1f} TB"
 
 
 def parse_bytes(text: str) -> int:
-    """A number of bytes: plain (`5000000`, `5e6`), or with a decimal (`5MB`) or a binary unit
+    """Parse a number of bytes: plain (`5000000`, `5e6`), or with a decimal (`5MB`) or a binary unit
     (`2GiB`).
 
     Raises:
-        ValueError: it is none, or not a whole number of at least 1.
+        ValueError: the text is not a number of bytes, or not a whole number of at least 1.
     """
     found = _NUMBER.fullmatch(text.strip())
     if found is not None:

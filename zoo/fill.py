@@ -49,10 +49,10 @@ from numpy.typing import NDArray
 
 from zoo.distribution import Constant, Distribution, Normal, TruncatedNormal, Uniform
 
-# Elements per step: as measured, enough that neither the overhead of a call nor the wait for the
-# interpreter lock after it shows, and few enough that the buffers do not leave the caches.
+# Elements per step: by measurement, enough to hide the overhead of a call and the wait for the
+# interpreter lock after it, and few enough that the buffers stay in the caches.
 _STEP = 1 << 16
-# Elements per task: some milliseconds, so that threads finish together. A multiple of _STEP.
+# Elements per task: a few milliseconds, so that threads finish together. A multiple of _STEP.
 _TASK = 1 << 20
 # torch runs an operation of this size on the calling thread; on more elements, each of our
 # threads would start a thread pool of its own.
@@ -61,7 +61,7 @@ _WORDS_PER_BLOCK = 8
 
 _Random = Uniform | Normal | TruncatedNormal
 Runs = Sequence[tuple[int, int]]
-"""Where in a stream elements are that are filled one after the other: starts and lengths."""
+"""The ranges of a stream that fill a tensor one after the other: (start, length) pairs."""
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
@@ -80,17 +80,17 @@ def fill(
     else: not on the other tensors, their order, or the number of threads.
 
     Args:
-        tensors: by name, contiguous CPU tensors of any shape that share no memory, and what to
-            draw each from. float32, float64, float16, bfloat16, or an integer dtype with a
-            `Constant` that it can hold.
+        tensors: by name, a contiguous CPU tensor of any shape and the distribution to draw it from.
+            The tensors share no memory. Their dtype is float32, float64, float16, bfloat16, or an
+            integer dtype with a `Constant` that it can hold.
         seed: from 0 to 2**64 - 1.
         on_bytes: called in the calling thread with the number of bytes just filled, in the order
             of `tensors`. The numbers sum to the size of all tensors.
-        runs: for tensors that are parts of others, by name, which of the elements of the whole
-            they have, in C order. The name is that of the whole.
+        runs: for a tensor that is a part of a larger one, by the name of the larger one: which of
+            its elements, in C order, the part holds.
 
     Raises:
-        ValueError: the seed or a tensor is none of the above. No tensor has been written to.
+        ValueError: the seed or a tensor is not as described. No tensor has been written to.
         RuntimeError: the machine is big-endian.
     """
     if sys.byteorder != "little":
@@ -110,7 +110,7 @@ def fill(
     scratch = _Scratch()
 
     def run(batch: list[_Task]) -> int:
-        # Else a parameter, or a tensor that was made in inference mode, refuses to be written to.
+        # Otherwise parameters, and tensors made in inference mode, refuse to be written to.
         with torch.inference_mode():
             return sum(task.run(scratch) for task in batch)
 
@@ -171,7 +171,7 @@ def _slopes() -> NDArray[np.float32]:
 
 @cache
 def _cells() -> NDArray[np.int64]:
-    """Returns the table as one lookup wants it, shape (65536,).
+    """Returns the table packed for a single lookup, shape (65536,).
 
     Each entry packs t[i] in its high and the slope in its low 32 bits, since one gather of 8 bytes
     costs no more than one of 4. They are in order of the word's high half read as u16.
@@ -209,7 +209,7 @@ class _Scratch(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Elements of a flat tensor that are those of a stream from `start` on."""
+    """Fills a piece of a flat tensor with the elements of a stream from `start` on."""
 
     part: torch.Tensor
     distribution: Distribution
@@ -260,7 +260,7 @@ def _tasks(
 
 
 def _batches(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
-    """Yields the tasks in order, by batches of at least `_TASK` elements but for the last.
+    """Yields the tasks in order, in batches of at least `_TASK` elements, except the last batch.
 
     A thread takes a batch at a time: many small tensors would otherwise cost more to hand out
     than to fill.
@@ -284,7 +284,7 @@ def _draw(
     *,
     out: NDArray[np.float32],
 ) -> None:
-    """Writes the elements made of `words` to `out`; both have the shape (n,). Spoils `words`."""
+    """Writes the elements made of `words` to `out`, both of shape (n,). Overwrites `words`."""
     if isinstance(distribution, Uniform):
         np.right_shift(words, 8, out=words)
         np.copyto(out, words, casting="unsafe")  # 24 bits: exact
@@ -307,5 +307,5 @@ def _draw(
 
 
 def _tensor(array: NDArray[np.generic]) -> torch.Tensor:
-    """Returns a tensor that is the array's memory."""
+    """Returns a tensor that shares the memory of the array."""
     return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
