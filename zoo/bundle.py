@@ -1,13 +1,13 @@
-"""Bundles: a folder with a model and all that belongs to it, closed by its `zoo.lock`.
+"""Bundles: a folder with a model and all that belongs to it, described by its `zoo.lock`.
 
     spec.toml            the resolved spec, as in the weights
     model.safetensors    the weights, or shards with their index
     README.md            the model card
-    tokenizer.json ...   what else belongs to it (`zoo.model_files.BESIDES`)
-    zoo.lock             what each file is, and what the model was made with
+    tokenizer.json ...   the other files of the model (`zoo.model_files.BESIDES`)
+    zoo.lock             the digest of each file, and the versions that made the model
     model.sig            a signature, if it was signed
 
-Nothing else may be in it. No file of a bundle is code, and none is run. Needs no torch.
+It must hold no other files. No file of a bundle is code, and none is run. Needs no torch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SHARD = re.compile(r"model-[0-9a-f]{12}-\d{5}-of-\d{5}\.safetensors")
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose files are what its lock says."""
+    """A bundle whose files agree with its lock."""
 
     path: Path
     lock: Lock
@@ -50,15 +50,15 @@ class Bundle:
 
     @property
     def is_signed(self) -> bool:
-        """Whether it has a signature; `zoo.provenance.signing` checks it."""
+        """Whether the bundle has a signature, which `zoo.provenance.signing` checks."""
         return (self.path / SIGNATURE_NAME).exists()
 
 
 def lock_of_bundle(path: Path) -> Lock | None:
-    """The lock in a folder, if it is that of a bundle: that of a spec tells of no files.
+    """Return the lock in a folder if it is that of a bundle; the lock of a spec lists no files.
 
     Raises:
-        WeightsError: there is a lock, and it is damaged.
+        WeightsError: the lock is damaged.
     """
     if not os.path.lexists(path / LOCK_NAME):
         return None
@@ -67,11 +67,11 @@ def lock_of_bundle(path: Path) -> Lock | None:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle and check all of it: that it has the files of its lock and no others, the bytes
-    of each, and that spec, weights and lock are of one model.
+    """Read a bundle and check all of it: that its files are exactly those of its lock, that their
+    bytes are unchanged, and that spec, weights and lock belong to the same model.
 
     Raises:
-        WeightsError: it is not so; everything that is wrong is told.
+        WeightsError: a check failed; all problems are reported.
     """
     lock = read_lock(path)
     check_files(path, lock, lock.files)
@@ -81,11 +81,11 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def check_files(path: Path, lock: Lock, hashed: Iterable[str]) -> None:
-    """Hold the files of a bundle against its lock: their names, kinds and sizes, and the SHA-256 of
-    those in `hashed`, on all cores.
+    """Check the files of a bundle against its lock: their names, types and sizes, and the SHA-256
+    of those in `hashed`, on all cores.
 
     Raises:
-        WeightsError: with everything that is wrong.
+        WeightsError: a check failed; all problems are reported.
     """
     if problems := list(_file_problems(path, lock)):
         raise WeightsError(problems)
@@ -130,8 +130,8 @@ def _file_problems(path: Path, lock: Lock) -> Iterator[Problem]:
 
 
 def _entries(path: Path, folders: set[str]) -> dict[str, os.stat_result]:
-    """What is in a folder, by paths with `/`; in place of those of its `folders` that are folders,
-    what is in these."""
+    """Return the entries of a folder, by paths with `/`. Each of its subfolders named in `folders`
+    is replaced by its own entries."""
     found: dict[str, os.stat_result] = {}
     for folder in sorted(folders | {""}):
         if folder and not (folder in found and stat.S_ISDIR(found[folder].st_mode)):
@@ -151,15 +151,15 @@ def _belongs(name: str) -> bool:
 
 
 def is_weights(name: str) -> bool:
-    """Whether a file of a bundle holds weights."""
+    """Return whether a file of a bundle holds weights."""
     return name in (FILE_NAME, INDEX_NAME) or _SHARD.fullmatch(name) is not None
 
 
 def check_weights(path: Path, lock: Lock, weights: Weights) -> None:
-    """Hold the weights of a bundle, and the `spec.toml` beside them, against its lock.
+    """Check the weights of a bundle, and the `spec.toml` beside them, against its lock.
 
     Raises:
-        WeightsError: they are not of one model.
+        WeightsError: they do not belong to the same model.
     """
     header = weights.header
     place = Place(str(path / LOCK_NAME))
@@ -212,18 +212,18 @@ def write_bundle(
 
     Args:
         saved: a weights file, an index, or the folder of one.
-        folder: the bundle; nothing may be there yet.
-        registry: where the plugins of the spec are looked up.
-        card: what the model card says, or a file that is the card.
-        companions: a folder whose tokenizer and other `BESIDES` are copied; unless given, that of
-            the weights.
+        folder: the path of the bundle, which must not exist or be an empty folder.
+        registry: looks up the plugins of the spec.
+        card: the contents of the model card, or the path of a finished card.
+        companions: a folder whose tokenizer and other `BESIDES` are copied; by default that of the
+            weights.
         source: where the weights were first published.
-        max_shard_bytes: as for `zoo.save`.
+        max_shard_bytes: as in `zoo.save`.
 
     Raises:
-        WeightsError: the weights are damaged, `folder` is named as a file, or `companions` holds
-            nothing of a model.
-        SpecError, PluginError: their spec cannot be built with the plugins at hand.
+        WeightsError: the weights are damaged, `folder` is named like a file, or `companions` holds
+            no file of a model.
+        SpecError, PluginError: their spec cannot be built with the registered plugins.
         ZooError: the bundle cannot be written, or the card has no metadata block.
     """
     from zoo.showing.full_form import data_to_toml
@@ -263,7 +263,7 @@ def write_bundle(
 
 
 def _checked(weights: Weights, name: str) -> Iterator[memoryview]:
-    """The bytes of a tensor; at their end, an error if they are not those of its record."""
+    """Yield the bytes of a tensor, and raise `WeightsError` at the end if their digest is wrong."""
     sha256 = hashlib.sha256()
     for part in weights.steps(name):
         sha256.update(part)
@@ -273,7 +273,7 @@ def _checked(weights: Weights, name: str) -> Iterator[memoryview]:
 
 
 def _record(path: Path) -> FileRecord:
-    """The SHA-256 and size of a file. Raises `WeightsError` if it cannot be read."""
+    """Return the SHA-256 and size of a file. Raises `WeightsError` if it cannot be read."""
     try:
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""What a stack tells each of its layers in one forward pass."""
+"""The inputs that a stack passes to each of its layers in one forward pass."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from zoo.position import PositionScheme, Rotation
 
 
 class LayerContext(NamedTuple):
-    """The same for every layer with the same position scheme.
+    """The inputs of one forward pass, the same for all layers with the same position scheme.
 
     Args:
         mask: for self-attention: boolean, True = attend, broadcasts to (batch, heads, query, key).
-        tokens: which tokens are no padding, boolean, (batch, length); None for all.
-        places: where the tokens that are no padding are in the flat list of all; None where maps
-            of single tokens are computed for all.
-        causal: self-attention sees no later position; joined with `mask`.
-        positions: of each token, (length,) or (batch, length).
-        key_positions: of each key of self-attention: with a cache, of all tokens so far.
+        tokens: False for padding, boolean, (batch, length); None if there is no padding.
+        places: the indices of the tokens that are not padding in the flattened batch; None if
+            token-wise maps are computed for all tokens.
+        causal: whether self-attention sees no later positions, in addition to `mask`.
+        positions: the position of each token, (length,) or (batch, length).
+        key_positions: the position of each key of self-attention; with a cache, of all tokens so
+            far.
         scheme: the position scheme inside attention, for attention that reads its tables.
-        rotation: what that scheme turns queries and keys with.
-        bias: what it adds to the scores, (heads, query, key) or with a batch before.
-        memory: what cross-attention attends to, (batch, key, memory_width).
-        memory_mask: for cross-attention, as `mask`.
-        global_tokens: tokens that see all and are seen by all, (batch, length), for self-attention
-            that takes them.
-        cache: what the layer keeps of the tokens before; None where all tokens are here.
+        rotation: the rotation that the scheme applies to queries and keys.
+        bias: the bias that the scheme adds to the scores, (heads, query, key), optionally with a
+            leading batch dimension.
+        memory: the states that cross-attention attends to, (batch, key, memory_width).
+        memory_mask: the mask for cross-attention, as `mask`.
+        global_tokens: tokens that see all tokens and are seen by all, (batch, length), for
+            self-attention that supports them.
+        cache: the layer's cache of earlier tokens; None if all tokens are in the input.
         return_weights: whether attention weights are returned.
     """
 

@@ -1,4 +1,4 @@
-"""Where a model is placed."""
+"""The device of a model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from zoo.errors import Problem, ZooError
 
 
 def usable_device(device: str | torch.device | None) -> torch.device:
-    """The device, or the CPU for None.
+    """Return the device, or the CPU for None.
 
     Raises:
-        ZooError: torch does not know it, or it is not there.
+        ZooError: torch does not know the device, or this machine does not have it.
     """
     try:
         found = torch.device("cpu" if device is None else device)

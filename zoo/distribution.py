@@ -1,4 +1,4 @@
-"""What an initial weight is drawn from: a description only, drawn by `zoo.fill`.
+"""Distributions of initial weights: descriptions only, from which `zoo.fill` draws.
 
 A distribution is plain data, so that a component can state how its weights start without importing
 torch. Every number is rounded once to float32 when it is used, so it must be a finite float32.
@@ -64,12 +64,12 @@ class Normal:
 class TruncatedNormal:
     """`Normal(std)` conditioned on lying within `cut` standard deviations of 0.
 
-    `std` is that of the normal before it is cut, as in `torch.nn.init.trunc_normal_`: with the
-    usual cut of 2 the values' own standard deviation is 0.8796 times `std`.
+    `std` is the standard deviation before truncation, as in `torch.nn.init.trunc_normal_`: with
+    the usual cut of 2, that of the drawn values is 0.8796 times `std`.
 
     Raises:
         ValueError: `std` is negative or not a finite float32, or `cut` is not above 0 (infinity,
-            which cuts nothing, is allowed).
+            which truncates nothing, is allowed).
     """
 
     std: float

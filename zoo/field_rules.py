@@ -1,5 +1,5 @@
-"""What the fields of a description may be: a mistake is told at its `class` line, when the file is
-imported, and not by what it leads to later."""
+"""Checks of the fields of a description. They run when its class is defined, so that a mistake is
+reported there and not by its later consequences."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LISTS = (list, set, frozenset)
 
 
 def check_names(cls: type[Component]) -> None:
-    """No field hides what a class above states otherwise: a constant, a property or a method.
+    """Check that no field hides a constant, a property or a method of a base class.
 
     Raises:
-        TypeError: one does.
+        TypeError: a field does.
     """
     for name, annotation in vars(cls).get("__annotations__", {}).items():
         owner = next((base for base in cls.__mro__[1:] if name in vars(base)), None)
@@ -38,15 +38,16 @@ def check_names(cls: type[Component]) -> None:
 def check_types(
     cls: type[Component], marks: Mapping[str, Part | None], component: type[Component]
 ) -> None:
-    """Each field that a class itself states can hold what a spec says, and each component in one is
-    given what it needs.
+    """Check that each field declared by the class itself has a type that a spec can state, and that
+    dimensions of components are bound to fields declared before.
 
     Args:
-        marks: for each field in order, its mark if that is of a component.
-        component: the class of all descriptions.
+        marks: each field in order, with its mark if it holds a component.
+        component: the base class of all descriptions.
 
     Raises:
-        TypeError: one cannot, or a dimension is bound to what is no field before it.
+        TypeError: a type is not allowed, or a dimension is bound to something other than an earlier
+            field.
     """
     own, names = vars(cls).get("__annotations__", {}), list(marks)
     for name in filter(own.__contains__, names):
@@ -68,7 +69,7 @@ def check_types(
 
 
 def _types(annotation: Any) -> Iterator[Any]:
-    """The classes that an annotation is made of."""
+    """Yield the classes that an annotation is made of."""
     yield get_origin(annotation) or annotation
     for part in get_args(annotation):
         yield from _types(part)

@@ -1,4 +1,4 @@
-"""What in a folder could be meant, where a command takes a file: the help of an error."""
+"""Help texts for errors: suggest files if a command was given a folder or a wrong path."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from zoo.training.files import CHECKPOINTS
 from zoo.weights.file import FILE_NAME, INDEX_NAME
 
 _MOST = 4
-"""Names that are listed."""
+"""The most names that are listed."""
 _CHECKPOINT = "config.json"
 _REGISTRY = "registry.toml"
 
 
 def inside(folder: Path) -> str:
-    """A help text: the specs, recipes and weights in a folder and in those below it, or else what
-    is there instead."""
+    """Return a help text that lists the specs, recipes and weights in a folder, including folders
+    with weights; if there are none, its contents."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -40,13 +40,13 @@ def inside(folder: Path) -> str:
 
 
 def of_saved(path: Path) -> str:
-    """A help text: where the spec of a saved model is, for what does not take weights."""
+    """Return a help text on how to get the spec of weights, for commands that take no weights."""
     shown = f"`zoo show {typed(path)} --resolved` prints their spec"
     return f"{quoted(path, 200)} holds weights; if the zoo has saved them, {shown}"
 
 
 def neighbours(path: Path) -> list[str]:
-    """What could be meant by a path that is not there: the specs, recipes and models beside it."""
+    """Return the candidates for a missing path: the specs, recipes and models beside it."""
     try:
         return [str(other) for other in path.parent.iterdir() if _is_meant(other)]
     except (OSError, ValueError):
@@ -54,8 +54,8 @@ def neighbours(path: Path) -> list[str]:
 
 
 def near(path: Path) -> str:
-    """A help text for weights that are not there: the nearest name beside them, or what is in their
-    folder."""
+    """Return a help text for a missing weights file: the most similar name beside it, or the
+    contents of its folder."""
     if os.path.isdir(path):
         return inside(path)
     if not os.path.isdir(path.parent):

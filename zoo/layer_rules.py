@@ -1,4 +1,4 @@
-"""Which layers a rule of a stack's `layers` speaks of: `every = 6`, `first = 3`, `at = [0, 5]`."""
+"""Select the layers of a rule in a stack's `layers`: `every = 6`, `first = 3`, `at = [0, 5]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zoo.errors import counted
 SELECTORS = ("every", "first", "last", "at")
 START = "start"
 MOST_RULES = 64
-"""Of a layer. Of more, each value would be looked for in all of them, for every set of layers."""
+"""Limit for one layer: each value is looked up in all its rules, for every set of layers."""
 
 
 class RuleError(ValueError):
@@ -22,14 +22,14 @@ class RuleError(ValueError):
 
 
 def selected(rule: dict[str, Any], n_layers: int) -> list[int]:
-    """The layers, counted from 0, that a rule's selectors name.
+    """Return the layers, counted from 0, that the selector of a rule names.
 
     - `every = n`: the n-th, 2n-th, ... layer; with `start = k`, layers k, k + n, ...
-    - `first = n`, `last = n`: that many at an end.
-    - `at = [i, j]`: those.
+    - `first = n`, `last = n`: the first or the last n layers.
+    - `at = [i, j]`: the layers with these numbers.
 
     Raises:
-        RuleError: there is not exactly one selector, or it is not of its form, or out of range.
+        RuleError: there is not exactly one selector, or its value is malformed or out of range.
     """
     stated = [key for key in SELECTORS if key in rule]
     if len(stated) != 1:
@@ -73,7 +73,7 @@ def _is_count(value: object) -> bool:
 
 
 def groups(selections: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
-    """The layers that the same rules speak of: the rules' numbers, and the layers."""
+    """Group the layers to which the same rules apply: the layers, by the numbers of the rules."""
     rules_of: dict[int, list[int]] = {}
     for number, layers in enumerate(selections):
         for layer in layers:

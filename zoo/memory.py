@@ -1,4 +1,4 @@
-"""How much memory there is, for what would otherwise be killed by the kernel once it has it all."""
+"""The memory limit of the process, to refuse work for which the kernel would kill it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """The bytes that this process can have at most: the memory and the swap of the machine, or less
-    where a cgroup of its own or around it says so. What others use of it is not taken off, since
-    they may end, and be swapped out: more than this never works, and less may not work either.
+    """Return the most bytes that this process can have: the memory plus the swap of the machine, or
+    less if its cgroup, or one around it, has a lower limit. Memory used by other processes is not
+    subtracted, since they may end or be swapped out. More than this never works; less may fail too.
 
     Args:
-        root: of the file system with `proc` and `sys`.
+        root: the root of the file system with `proc` and `sys`.
 
     Returns:
-        None where that is not known: on systems other than Linux, whose swap grows as it is needed.
+        The limit; None if it is unknown: on systems other than Linux, whose swap grows as needed.
     """
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
@@ -27,7 +27,7 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 def _of_cgroups(root: Path, swap: int) -> Iterator[int]:
-    """What each cgroup around this process allows, of both versions."""
+    """Yield the limit of each cgroup around this process, of cgroups v1 and v2."""
     for line in (root / "proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -44,14 +44,14 @@ def _of_cgroups(root: Path, swap: int) -> Iterator[int]:
 
 
 def _around(mount: Path, path: str) -> Iterator[Path]:
-    """The folder of a cgroup and of those around it. In a container the path may be that of the
-    host, which is not there, and the mount the container's own group."""
+    """Yield the folder of a cgroup and those of its parents. In a container the path may be one of
+    the host, which does not exist there, and the mount is the container's own group."""
     folder = mount / path.lstrip("/")
     yield from (one for one in (folder, *folder.parents) if one.is_relative_to(mount))
 
 
 def _number(path: Path) -> int | None:
-    """The limit in a file; None for `max`, and where there is no such file."""
+    """Return the limit in a file; None for `max`, or if there is no such file."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
