@@ -1,7 +1,7 @@
-"""The files of a model's folder, by their names: what belongs to a model, and nothing else does.
+"""The names of the files that belong to a model; no other files do.
 
-Bundles, `zoo push`, `zoo pull` and `zoo import` go by these lists. A pattern counts from the
-model's folder, and its `*` stays within one part of a path.
+Bundles, `zoo push`, `zoo pull` and `zoo import` use these lists. A pattern is relative to the
+folder of the model, and its `*` matches within one part of a path.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zoo.errors import quoted
 TOKENIZER = "tokenizer.json"
 """The tokenizer of the model's input."""
 TARGET_TOKENIZER = "tokenizer_target.json"
-"""That of its output, where it is another one."""
+"""The tokenizer of the model's output, if it is a different one."""
 SPECIAL_IDS = "generation_config.json"
 """The ids of special tokens, under the names that `transformers` gives them."""
 RECIPE = "recipe.toml"
@@ -46,9 +46,9 @@ COMPANIONS = (
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
 )
-"""The files that come along when a checkpoint is imported: its tokenizer, and how it is used."""
+"""The files copied when a checkpoint is imported: its tokenizer, and how it is used."""
 MODULES = ("modules.json", "[0-9]*_*/config.json")
-"""The modules of sentence-transformers: their list, and what each of them is."""
+"""The modules of sentence-transformers: their list, and the configuration of each."""
 TERMS = (
     "LICENSE",
     "LICENSE.txt",
@@ -60,9 +60,9 @@ TERMS = (
 )
 """The terms of use."""
 BESIDES = (*TERMS, *COMPANIONS, *MODULES, RECIPE)
-"""All that may lie beside the weights, the spec, the card and the lock."""
+"""All files allowed beside the weights, the spec, the card and the lock."""
 CARDS = ("README.md", *TERMS)
-"""The files for people, which are kept as they were published."""
+"""The files for human readers, which are kept as they were published."""
 SELECTED = (
     "README.md",
     "spec.toml",
@@ -75,14 +75,14 @@ SELECTED = (
     "[0-9]*_Dense/model.safetensors",
     *BESIDES,
 )
-"""The files that are published, and taken on first use: weights as safetensors, and what belongs
-to them. No pickles, and no second copies in other formats."""
+"""The files that are published, and downloaded on first use: weights as safetensors and the files
+that belong to them. No pickles, and no second copies in other formats."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
 
 def safe_path(path: str) -> str:
-    """A path with `/` that stays in its folder and hides nothing; `ValueError` otherwise."""
+    """Return a path with `/` that stays in its folder and is not hidden, or raise `ValueError`."""
     parts = path.split("/")
     if len(parts) > 8 or not all(_PART.fullmatch(part) for part in parts):
         raise ValueError(f"{quoted(path)} is not a valid path for a model's file")
@@ -90,14 +90,14 @@ def safe_path(path: str) -> str:
 
 
 def published_path(path: str) -> str:
-    """The path of a file that a published model may have; `ValueError` otherwise."""
+    """Return the path if a published model may have such a file, or raise `ValueError`."""
     if not selected(safe_path(path), SELECTED):
         raise ValueError(f"{quoted(path)} is not a file of a model")
     return path
 
 
 def selected(path: str, patterns: Iterable[str]) -> bool:
-    """Whether a path is safe, and like one of the patterns."""
+    """Return whether a path is safe and matches one of the patterns."""
     try:
         safe_path(path)
     except ValueError:
@@ -107,7 +107,7 @@ def selected(path: str, patterns: Iterable[str]) -> bool:
 
 
 def find_files(folder: Path, patterns: Collection[str]) -> list[str]:
-    """The files of a folder that are like one of the patterns: their paths, with `/`."""
+    """Return the paths, with `/`, of the files in a folder that match one of the patterns."""
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     paths = (path.relative_to(folder).as_posix() for path in found)
     return sorted(path for path in paths if selected(path, patterns))

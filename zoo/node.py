@@ -1,5 +1,5 @@
-"""A spec as `zoo.resolve` leaves it and `zoo.validate` takes it: a tree of components whose classes
-are found and whose values are collected, each with the place where it was written."""
+"""The resolved spec that `zoo.resolve` returns and `zoo.validate` takes: a tree of components with
+their classes and values, each value with the place where it was written."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from zoo.toml.tables import Leaf, Table
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A component with its class found and its values collected; children are nodes.
+    """A component with its class and its values; its children are nodes.
 
-    `path` is the component's place in the resolved spec, which may differ from where its values
-    are written. A child whose plugin could not be found is None.
+    `path` is the key path of the component in the resolved spec, which may differ from where its
+    values are written. A child whose plugin could not be found is None.
     """
 
     cls: type[Component]
@@ -30,7 +30,7 @@ class Node:
     )
 
     def walk(self) -> Iterator[Node]:
-        """This node and all below, parents first."""
+        """Yield this node and all nodes below it, parents first."""
         yield self
         for value in self.values.values():
             for child in value if isinstance(value, list) else [value]:
@@ -39,7 +39,7 @@ class Node:
 
 
 class Resolved(NamedTuple):
-    """A spec's name and its tree, ready to be validated, and the problems found so far."""
+    """The name of a spec and its tree, ready to be validated, and the problems found so far."""
 
     name: str
     root: Node

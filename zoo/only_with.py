@@ -1,8 +1,9 @@
-"""Fields that mean something only beside certain values of another field.
+"""Fields that have an effect only with certain values of another field.
 
-Where such a field changes nothing it is absent, so that no spec holds a value without effect, and
-two specs of one model have one digest. A spec may state it there only if it counts elsewhere: a
-rule that switches a feature off in some layers need not repeal what the stack says of that feature.
+Where such a field has no effect, its value is None and it is left out of the resolved spec, so that
+two specs of the same model have the same digest. A spec may state it there only if it has an effect
+elsewhere: a rule that switches a feature off in some layers need not remove the settings that the
+stack states for that feature.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from zoo.component import ChildValidator
 T = TypeVar("T")
 
 UNSTATED: Any = Field(default=None, validate_default=True)
-"""What an optional field with one of the marks below is declared as: `= UNSTATED`."""
+"""The default of every optional field with one of the marks below: `= UNSTATED`."""
 
 
 class OnlyWith:
-    """Marks an optional field that counts only while the field `key`, declared before it, has one
-    of `values`: there it is `default` unless stated, and elsewhere None. A component is compared by
-    its kind. `because` says why, where the values do not."""
+    """Mark an optional field that has an effect only if the field `key`, declared before it, has
+    one of `values`. Then it is `default` unless stated; otherwise it is None. If `key` holds a
+    component, its kind is compared. `because` replaces the reason made from the values."""
 
     def __init__(
         self, key: str, *values: object, default: object = None, because: str = ""
@@ -39,16 +40,16 @@ class OnlyWith:
         return core_schema.with_info_after_validator_function(self._check, handler(source))
 
     def counts(self, other: object) -> bool:
-        """Whether the field counts beside this value of the other."""
+        """Return whether the field has an effect with this value of the other field."""
         return other in self.values
 
     def reason(self, other: object) -> str:
-        """Why it does not count beside this value."""
+        """Return why it has no effect with this value, for a message."""
         wanted = " or ".join(f"`{self.key} = {_toml(allowed)}`" for allowed in self.values)
         return f"goes with {wanted}, not `{self.key} = {_toml(other)}`"
 
     def _check(self, value: Any, info: ValidationInfo) -> Any:
-        if self.key not in info.data:  # it has a problem of its own
+        if self.key not in info.data:  # that field is wrong, which is reported on its own
             return value
         other = info.data[self.key]
         other = getattr(other, "kind", other)
@@ -64,7 +65,7 @@ class OnlyWith:
 
 
 class NotWith(OnlyWith):
-    """The opposite: marks a field that counts unless the field `key` has one of `values`."""
+    """Mark an optional field that has an effect unless the field `key` has one of `values`."""
 
     def counts(self, other: object) -> bool:
         return other not in self.values
@@ -74,7 +75,7 @@ class NotWith(OnlyWith):
 
 
 def stated(value: T | None) -> T:
-    """The value of a field with one of the marks, in a place where it counts."""
+    """Return the value of a marked field, where it has an effect and so is not None."""
     assert value is not None
     return value
 

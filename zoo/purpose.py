@@ -1,4 +1,4 @@
-"""What a model is for: what its builder tells those who run, train and drive it."""
+"""What a model is for: the facts that its builder states for running, training and generation."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 Task = Literal["translate", "generate", "embed", "fill_mask", "classify"]
-"""What `zoo run` does with a model."""
+"""The task that `zoo run` performs with a model."""
 
 
 class Generation(NamedTuple):
-    """What `zoo.generate` has to know of a model that generates.
+    """What `zoo.generate` needs to know about a model that generates.
 
     Args:
-        target_vocab: the ids that are generated are below this.
-        source_vocab: those of the source are below this; None for a source of vectors.
+        target_vocab: generated ids are below this.
+        source_vocab: source ids are below this; None for a source of vectors.
         has_source: whether there is an encoder.
-        needs_memory: whether the caller gives what cross-attention attends to.
-        pad_id: padding of the target, which the model hides from itself.
-        source_pad_id: the same of the source.
-        longest: the most target tokens that the positions allow; None for no end.
-        longest_source: the same of the source.
-        not_incremental: the parts for whose sake each token is computed from all before it.
-        looks_ahead: the parts by which a target's position sees later ones.
+        needs_memory: whether the caller passes the memory for cross-attention.
+        pad_id: the padding id of the target, which the model masks itself.
+        source_pad_id: the same for the source.
+        longest: the most target tokens that the positions allow; None for no limit.
+        longest_source: the same for the source.
+        not_incremental: the parts that require recomputing all earlier tokens for each new one.
+        looks_ahead: the parts through which a target position sees later ones.
         changes: `changes(before, after)` is `Position.changes` of the target's positions.
     """
 
@@ -40,11 +40,11 @@ class Generation(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What is read by a model that is called with ids alone.
+    """The input of a model that is called with ids alone.
 
     Args:
         vocab: ids are below this.
-        longest: the most tokens that the positions allow; None for no end.
+        longest: the most tokens that the positions allow; None for no limit.
     """
 
     vocab: int

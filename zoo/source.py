@@ -1,7 +1,7 @@
 """Where the files of a published model come from: the interface of the plugins in `[source]`.
 
-A source only moves bytes. What it gives is held against the sizes and digests that the registry
-states, or that were seen on first use, by `zoo.store.fetching`, whatever the source is.
+A source only transfers bytes. For every source, `zoo.store.fetching` checks them against the sizes
+and digests that the registry states, or that were recorded on first use.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pydantic import BaseModel, ConfigDict
 from zoo.errors import ZooError
 
 OFFLINE = ("ZOO_OFFLINE", "HF_HUB_OFFLINE")
-"""Environment variables of which each, when set, forbids every request."""
+"""Environment variables, each of which forbids all requests when set."""
 
 
 class SourceError(ZooError):
-    """A source that cannot be reached, or that sends something else than it should."""
+    """A source cannot be reached, or sends something other than it should."""
 
 
 OnBytes = Callable[[int], None]
@@ -30,14 +30,14 @@ OnBytes = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a source may use.
+    """The resources that a source may use.
 
     Args:
-        folder: that of the registry, from which relative paths count.
-        scratch: an empty folder that lasts as long as the pull, on the disk of the store.
-        timeout: seconds without a byte after which a connection is given up.
-        on_bytes: called with the number of bytes moved since the last call: by the source itself
-            where it writes, by the zoo where it reads.
+        folder: the folder of the registry, which relative paths start from.
+        scratch: an empty folder on the disk of the store, removed after the pull.
+        timeout: seconds without a byte after which a connection is closed.
+        on_bytes: called with the number of bytes transferred since the last call: by the source
+            itself in `write`, by the zoo in `read`.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The bytes of a file from `start`, which is 0 where a source cannot begin in the middle."""
+    """The bytes of a file from `start`, which is 0 if the source cannot start in the middle."""
 
     chunks: Iterator[bytes]
     start: int = 0
@@ -57,8 +57,8 @@ class Stream:
 class Source(BaseModel):
     """A place with the files of one model. The fields are the keys beside `kind`.
 
-    Nothing may be reached before `pinned`, `files` or `read` is called. Each raises `SourceError`,
-    or an `OSError`, which the zoo tells in its own words.
+    A source may make no request before `pinned`, `files` or `read` is called. Each of them raises
+    `SourceError`, or an `OSError`, which the zoo converts to an error of its own.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
@@ -66,47 +66,47 @@ class Source(BaseModel):
     remote: ClassVar[bool] = True
     """Whether requests leave the machine; a source that is not remote works offline."""
     shows_progress: ClassVar[bool] = False
-    """Whether `write` shows on a terminal itself how far it is, and does not call `on_bytes`."""
+    """Whether `write` shows its own progress on a terminal and does not call `on_bytes`."""
 
     kind: str
 
     @property
     def is_fixed(self) -> bool:
-        """Whether its files never change, as those of a commit. What is left of a file of any other
-        is taken up only where its digest is known."""
+        """Whether its files never change, like those of a commit. A partial download from any other
+        source is resumed only if the digest of the file is known."""
         return False
 
     def pinned(self, access: Access) -> Self:
-        """This source at the revision that it is at now. One that has no revisions is held to what
-        it was by the digests of its files."""
+        """Return this source, fixed to its current revision. For a source without revisions, the
+        digests of its files detect changes."""
         return self
 
     def files(self, access: Access) -> Mapping[str, int]:
-        """The files there are, by their paths with `/`, and the bytes of each. Asked only when a
-        model is trusted on first use."""
+        """Return the size in bytes of each file, by its path with `/`. Called only when a model is
+        trusted on first use."""
         raise NotImplementedError
 
     def read(self, path: str, start: int, access: Access) -> AbstractContextManager[Stream]:
-        """The bytes of a file, from `start` where the source can do that."""
+        """Open the bytes of a file, from `start` if the source can start there."""
         raise NotImplementedError
 
     @classmethod
     def at(cls, address: str) -> Self | None:
-        """The source that `zoo push` writes to for an address; None if it is not of this kind."""
+        """Return the source to which `zoo push` writes for an address; None if of another kind."""
         return None
 
     def seen_from(self, folder: Path) -> Self:
-        """This source as a model's file in that folder names it, if the two are to be moved
+        """Return this source as a model file in `folder` refers to it, so that both can be moved
         together."""
         return self
 
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
-        """Publish files of a folder where there are none yet; the source that they can be read
-        from, pinned."""
+        """Publish files of a folder in an empty place, and return the pinned source from which they
+        can be read."""
         raise NotImplementedError
 
 
 def offline() -> str | None:
-    """The environment variable that forbids requests, if one does."""
+    """Return the environment variable that forbids requests, if one is set."""
     on = {"1", "true", "yes", "on"}
     return next((name for name in OFFLINE if os.environ.get(name, "").lower() in on), None)

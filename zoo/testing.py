@@ -1,4 +1,4 @@
-"""What `zoo plugin check` checks, as one call for the tests of a component."""
+"""The checks of `zoo plugin check`, as one call for the tests of a component."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def check_plugin(
     values: Mapping[str, Any] | None = None,
     registry: Registry | Path | None = None,
 ) -> None:
-    """Check that a component keeps what every plugin of its slot promises (docs/plugins.md).
+    """Check that a component meets the requirements of its slot (docs/plugins.md).
 
     Args:
         slot: its slot, as in `ffn`.
         kind: its name in the registry.
-        values: of its fields, instead of the `example` of its description.
-        registry: where it is registered: a registry, or the path of a `registry.toml`; the layers
-            around the working directory unless given.
+        values: the values of its fields, instead of the `example` of its description.
+        registry: the registry that has it, or the path of a `registry.toml`; by default the
+            registries around the working directory.
 
     Raises:
-        AssertionError: a promise is broken; the message is the table of all checks.
+        AssertionError: a check failed; the message is the table of all checks.
         RegistryError: the registry cannot be read, or does not have the component.
     """
     from zoo.plugin_kit.check import check_plugins
