@@ -1,4 +1,4 @@
-"""An SVG of the zoo's, read back by an XML parser, and what holds for the places in every one."""
+"""Parse the zoo's SVG drawings with an XML parser, and check the positions in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A web server on this machine, over https, that can be told to behave badly."""
+"""A local https server that can be told to misbehave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a mesh do in tests; what they return is compared by `test_mesh.py`."""
+"""Functions that the processes of a mesh run in tests; `test_mesh.py` compares their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is there whole or not at all."""
+"""Files are written completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the zoo says of a spec that is wrong: every error of a file in one pass, at its place."""
+"""Error messages for invalid specs: every error of a file in one pass, at its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the process ends after a mistake, and what is left on a disk that cannot be written."""
+"""The exit status after a mistake, and the files that are left on a disk that cannot be written."""
 
 from __future__ import annotations
 

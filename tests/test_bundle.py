@@ -1,4 +1,4 @@
-"""A bundle is the model that was bundled, whole and with nothing besides, or an error."""
+"""A bundle restores exactly the model that was bundled, or raises an error."""
 
 from __future__ import annotations
 

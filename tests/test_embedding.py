@@ -1,4 +1,4 @@
-"""What enters a stack, against its statement one token at a time."""
+"""The input of a stack, against a reference for one token at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zoo export` of models whose file tells something wrong of where they come from."""
+"""`zoo export` of models whose file states a wrong origin."""
 
 from __future__ import annotations
 

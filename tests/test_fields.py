@@ -1,9 +1,10 @@
 """Every field of every component changes something that can be observed.
 
-The walk takes each field of each registered component, and of the parts inside, and builds a small
-model around the component with the field's value and with others. A model is observed from what
-costs least to what costs most: stored tensors and caches, initial weights, output, attention maps,
-output in training, gradients, running statistics, auxiliary loss. Nothing counts that only prints.
+The test takes each field of each registered component, and of the parts inside, and builds a small
+model around the component with the value of the field and with other values. Models are compared
+from the cheapest observation to the most expensive: stored tensors and caches, initial weights,
+output, attention maps, output in training, gradients, running statistics, auxiliary loss. A change
+of printed text alone does not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is generated, against the same search of `transformers` with the same weights."""
+"""Generated tokens, against the same search of `transformers` with the same weights."""
 
 from __future__ import annotations
 

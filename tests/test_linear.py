@@ -1,4 +1,4 @@
-"""The linear map: what computes it, that it is the same map, and that packing is never stale."""
+"""Linear maps: their implementations agree, and packed weights are never stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of models and components, for Python."""
+"""The Python functions that list models and components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `zoo.load` was asked for is what it did, and it tells of every tensor."""
+"""`zoo.load` follows its arguments and reports on every tensor."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Specs with a rule for every layer: what is done with them grows with the layers, and not with
-their square."""
+"""Specs with a rule for every layer: the time grows linearly, not quadratically, with the
+layers."""
 
 from __future__ import annotations
 

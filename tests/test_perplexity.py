@@ -1,5 +1,5 @@
-"""The perplexity of a text: every token predicted once, from the tokens that the definition says,
-against transformers and against each prediction by itself."""
+"""The perplexity of a text: every token is predicted once, from the context that the definition
+states; against transformers and against separate predictions."""
 
 from __future__ import annotations
 

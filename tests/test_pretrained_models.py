@@ -1,4 +1,4 @@
-"""The models that were trained here: they are what their cards say, and do what they are for."""
+"""The models of this repository match their cards and do their tasks."""
 
 from __future__ import annotations
 

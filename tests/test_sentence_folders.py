@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: what `modules.json` may say, and what it may not."""
+"""Folders of sentence-transformers: valid and invalid contents of `modules.json`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Published sentence encoders, fetched from the package index: what they are known for, and what
-transformers makes of them."""
+"""Published sentence encoders from the package index: their known results, and those of
+transformers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a user has made is shared in one command, and is the same wherever it is pulled: folders of
-`zoo build`, `zoo import`, `zoo train` and `zoo bundle make`, and the models trained here."""
+"""Models of users can be shared with one command and are the same when pulled: folders of
+`zoo build`, `zoo import`, `zoo train` and `zoo bundle make`, and the models of this repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where published models come from: each source gives the bytes, and a hub that lies gives none."""
+"""Sources of published models: each delivers the right bytes, and data of a lying hub is
+refused."""
 
 from __future__ import annotations
 
