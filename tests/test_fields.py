@@ -420,7 +420,7 @@ def unchanged(walked: Walked, registry: Registry) -> list[Any]:
 
 
 def shown(spec: ModelSpec) -> list[str]:
-    """The lines of `zoo show`, without that of the digest, which tells everything apart."""
+    """The lines of `zoo show`, without the digest, which differs between any two specs."""
     lines = summary_text(summary_data(spec)).splitlines()
     return [line for line in lines if spec.digest not in line]
 
@@ -448,7 +448,7 @@ def test_every_field_changes_something(walked: Walked) -> None:
 
 @pytest.mark.parametrize("walked", ALL, ids=str)
 def test_every_field_is_shown(walked: Walked) -> None:
-    """`zoo show` tells two models apart that differ in one value."""
+    """`zoo show` distinguishes two models that differ in one value."""
     alike = [
         value for value, before, after in pairs(walked, HOSTED) if shown(before) == shown(after)
     ]

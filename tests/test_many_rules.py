@@ -18,7 +18,7 @@ from zoo.showing.show import backends_data, summary_data
 
 
 def with_rules(n_layers: int, selector: str) -> str:
-    """A spec of so many layers, and a rule for each with another width."""
+    """A spec of this number of layers, and a rule for each with another width."""
     rules = [f"[[encoder.layers]]\n{selector.format(i)}\nd_ff = {i + 1}" for i in range(n_layers)]
     return spec(*rules, n_layers=str(n_layers))
 

@@ -1,4 +1,4 @@
-"""The progress of a run: a bar on a terminal, lines elsewhere, and nothing on stdout."""
+"""The progress of a run: a bar on a terminal, lines elsewhere, and a clean stdout."""
 
 from __future__ import annotations
 
