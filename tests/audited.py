@@ -72,7 +72,7 @@ def is_harmless(path: Path) -> bool:
 
 
 def attempt(kind: str, folder: Path) -> str:
-    """What came of a case: the model that was made of it, or the zoo's error."""
+    """The result of a case: the model that it gave, or the error of the zoo."""
     import zoo
     from zoo.bundle import read_bundle
     from zoo.cli import run

@@ -1,4 +1,4 @@
-"""Specs with a rule for every layer: the time grows linearly, not quadratically, with the
+"""Specs with a rule for every layer: the work grows linearly, not quadratically, with the
 layers."""
 
 from __future__ import annotations

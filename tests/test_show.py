@@ -29,7 +29,7 @@ def spec(registry: Registry | None = None, **values: Any) -> zoo.ModelSpec:
 
 
 def told(found: zoo.ModelSpec) -> dict[str, str]:
-    """What the tree says of each part, by its path."""
+    """The text of the tree for each part, by its path."""
     return {path: row["label"] for path, row in rows(found).items()}
 
 
