@@ -109,9 +109,9 @@ class _Resolver:
         return None
 
     def plugin(self, slot: str, kind: Leaf) -> type[Plugin] | None:
-        """Return the class of a kind. If the kind is not registered, return the most similar class, so
-        that the rest of the spec can be checked; but not for a stored spec, which has no typing
-        mistakes: there, the plugin is missing.
+        """Return the class of a kind. For a kind that is not registered, return the most similar
+        class, so that the rest of the spec can be checked; but not for a stored spec, which has no
+        typing mistakes: there, the plugin is missing.
         """
         if (slot, kind.value) in self.failed:
             return None
@@ -152,7 +152,7 @@ class _Resolver:
         path: KeyPath,
         given: frozenset[str],
     ) -> Node:
-        """Collect the values of `cls` from its own table, the last of `scope`, and enclosing ones."""
+        """Collect the values of `cls` from its own table, the last of `scope`, and outer tables."""
         node = Node(cls, path, scope[-1], kind)
         for name, mark in fields_of(cls).items():
             if name == "kind" or mark is GIVEN:
@@ -200,7 +200,7 @@ class _Resolver:
     def slot(
         self, name: str, slot: Slot, scope: list[Table], path: KeyPath, given: frozenset[str]
     ) -> Node | None:
-        """Return the component that fills a slot; None, with a problem, if there is no such plugin."""
+        """Return the component that fills a slot; None, with a problem, if its plugin is unknown."""
         outer = scope[-1].entries.get("kind") or scope[-1]
         if slot.slot not in self.registry.plugins:
             message = f"the field `{name}` of `{dotted(path[:-1])}` is of the slot "
@@ -346,7 +346,7 @@ class _Resolver:
         return found
 
     def list_of_tables(self, name: str, entry: Leaf | Table) -> list[dict[str, Any]]:
-        """Return the tables of a list; none, with a problem, if the value is not a list of tables."""
+        """Return the tables of a list; none, with a problem, if the value is something else."""
         self.usage.use(entry)
         value = entry.value if isinstance(entry, Leaf) else None
         if isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value):

@@ -41,8 +41,8 @@ def validate(resolved: Resolved) -> ModelSpec:
 
 
 class _Validation:
-    """Makes components from the root down and collects the problems. It is passed to pydantic as the
-    context, so that each child is made with the dimensions of its validated parent."""
+    """Makes components from the root down and collects the problems. It is pydantic's context, so
+    that each child is made with the dimensions of its validated parent."""
 
     def __init__(self, resolved: Resolved) -> None:
         self.findings = resolved.findings
@@ -188,7 +188,7 @@ class _Validation:
             self.findings.add_error(PluginError(self.not_given[0]))
 
     def add_idle(self) -> None:
-        """Report the values that have no effect in any component that reads them, one for each field.
+        """Report the values without effect in all components that read them, one for each field.
         Values of extended specs are accepted, since this spec cannot remove them from their files;
         so are the values of a stored spec."""
         if not self.idle or self.root.table.document.stored:
@@ -225,8 +225,8 @@ class _Validation:
         self.findings.add(Problem(str(context["message"]), first, related=related))
 
     def find(self, key: str) -> Leaf | None:
-        """Return the place where the value of a key was written: in the component that is being made,
-        in an enclosing one, or otherwise in one beside it. A dotted key refers to a child."""
+        """Find where the value of a key was written: in the component that is being made, in an
+        enclosing one, or otherwise in one beside it. A dotted key refers to a child."""
         name, _, inner = key.partition(".")
         for node in reversed(self.enclosing):
             value = node.values.get(name)
