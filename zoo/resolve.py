@@ -200,7 +200,7 @@ class _Resolver:
     def slot(
         self, name: str, slot: Slot, scope: list[Table], path: KeyPath, given: frozenset[str]
     ) -> Node | None:
-        """Return the component that fills a slot; None, with a problem, if its plugin is unknown."""
+        """Return the component of a slot; None, with a problem, if its plugin is unknown."""
         outer = scope[-1].entries.get("kind") or scope[-1]
         if slot.slot not in self.registry.plugins:
             message = f"the field `{name}` of `{dotted(path[:-1])}` is of the slot "
