@@ -28,11 +28,11 @@ class Rotary(Position):
     pairs: Literal["half", "interleaved"] = "half"
     """Which elements form a pair: k and k + width / 2, or 2k and 2k + 1."""
     direction: Literal["counterclockwise", "clockwise"] = "counterclockwise"
-    """Which way pairs are turned as positions grow; nanochat turns them clockwise."""
+    """The direction in which pairs are rotated as positions grow; clockwise in nanochat."""
 
     @property
     def rotated_width(self) -> int:
-        """Elements of each head that form pairs."""
+        """The number of elements of each head that form pairs."""
         return int((self.head_dim or 0) * self.fraction)
 
     @model_validator(mode="after")
@@ -52,11 +52,11 @@ class Rotary(Position):
 
     @property
     def magnitude(self) -> float:
-        """What queries and keys are multiplied with."""
+        """The factor that multiplies queries and keys."""
         return 1.0
 
     def frequencies(self) -> "Frequencies":
-        """The angle that each pair turns by from one position to the next."""
+        """The angle by which each pair is rotated from one position to the next."""
         from zoo_components.modules.frequencies import Frequencies
 
         return Frequencies(width=self.rotated_width, base=self.base)
@@ -78,7 +78,7 @@ class LinearRotary(Rotary):
     arXiv:2306.15595)."""
 
     factor: PositiveFloat
-    """How many times longer sequences become."""
+    """The factor by which sequences become longer."""
 
     def frequencies(self) -> "Frequencies":
         from zoo_components.modules.frequencies import LinearFrequencies
@@ -87,20 +87,20 @@ class LinearRotary(Rotary):
 
 
 class ProportionalRotary(Rotary):
-    """Rotary positions whose slow pairs stand still (Gemma 4): pairs are made of the whole head,
-    and of them only the first, fastest `fraction` is turned."""
+    """Rotary positions whose slow pairs are not rotated (Gemma 4): the whole head is divided into
+    pairs, and only the first, fastest `fraction` of them is rotated."""
 
     factor: PositiveFloat = 1.0
-    """What all positions are divided by."""
+    """The divisor of all positions."""
 
     @property
     def rotated_width(self) -> int:
-        """Elements of each head that form pairs: all of them."""
+        """The number of elements of each head that form pairs: all of them."""
         return self.head_dim or 0
 
     @property
     def n_turned(self) -> int:
-        """Pairs that are turned."""
+        """The number of pairs that are rotated."""
         return int(self.rotated_width * self.fraction // 2)
 
     def frequencies(self) -> "Frequencies":
@@ -120,9 +120,9 @@ class DynamicRotary(Rotary):
     base * (factor * L / L0 - factor + 1)**(width / (width - 2))."""
 
     factor: PositiveFloat
-    """How many times longer sequences may become."""
+    """The factor by which sequences may become longer."""
     original_length: Size
-    """Tokens of the longest sequence in training."""
+    """The number of tokens in the longest sequence of the original training."""
 
     @model_validator(mode="after")
     def _check_exponent(self) -> Self:
@@ -155,19 +155,20 @@ class YarnRotary(Rotary):
     share of it; queries and keys are scaled besides."""
 
     factor: PositiveFloat
-    """How many times longer sequences become."""
+    """The factor by which sequences become longer."""
     original_length: Size
-    """Tokens of the longest sequence in training."""
+    """The number of tokens in the longest sequence of the original training."""
     beta_fast: PositiveFloat = 32.0
     """Pairs with more turns than this in the original length stay as they are."""
     beta_slow: PositiveFloat = 1.0
     """Pairs with fewer turns than this are slowed by all of `factor`."""
     truncate: bool = True
-    """Whether the ends of the range between the two are moved outwards to whole pairs."""
+    """Whether the ends of the range of pairs between the two are rounded outwards to whole
+    pairs."""
     attention_factor: PositiveFloat = Field(
         default_factory=lambda data: 0.1 * math.log(max(1.0, data["factor"])) + 1.0
     )
-    """What queries and keys are multiplied with; 0.1 ln(factor) + 1 by default."""
+    """The factor that multiplies queries and keys; 0.1 ln(factor) + 1 by default."""
 
     @model_validator(mode="after")
     def _check_betas(self) -> Self:
@@ -181,7 +182,7 @@ class YarnRotary(Rotary):
 
     @property
     def magnitude(self) -> float:
-        """What queries and keys are multiplied with."""
+        """The factor that multiplies queries and keys."""
         return self.attention_factor
 
     def frequencies(self) -> "Frequencies":
@@ -213,19 +214,19 @@ class LongRotary(Rotary):
         "long_factors": [1.0, 2.0, 4.0, 8.0],
     }
     factor: PositiveFloat
-    """How many times longer sequences become."""
+    """The factor by which sequences become longer."""
     original_length: Annotated[Size, Field(ge=2)]
-    """Tokens of the longest sequence in the training before."""
+    """The number of tokens in the longest sequence of the original training."""
     short_factors: Factors
-    """What slows each pair in a sequence of at most the original length."""
+    """The divisor of each pair's frequency in a sequence of at most the original length."""
     long_factors: Factors
-    """What slows each pair in a longer sequence."""
+    """The divisor of each pair's frequency in a longer sequence."""
     attention_factor: PositiveFloat = Field(
         default_factory=lambda data: math.sqrt(
             1 + math.log(max(1.0, data["factor"])) / math.log(data["original_length"])
         )
     )
-    """What queries and keys are multiplied with; sqrt(1 + ln(factor) / ln(original_length)) by
+    """The factor that multiplies queries and keys; sqrt(1 + ln(factor) / ln(original_length)) by
     default."""
 
     @model_validator(mode="after")
@@ -243,7 +244,7 @@ class LongRotary(Rotary):
 
     @property
     def magnitude(self) -> float:
-        """What queries and keys are multiplied with."""
+        """The factor that multiplies queries and keys."""
         return self.attention_factor
 
     def changes(self, before: int, after: int) -> bool:
@@ -267,9 +268,9 @@ class Llama3Rotary(Rotary):
     it."""
 
     factor: PositiveFloat
-    """How many times longer sequences become."""
+    """The factor by which sequences become longer."""
     original_length: Size
-    """Tokens of the longest sequence in the training before."""
+    """The number of tokens in the longest sequence of the original training."""
     low_freq_factor: PositiveFloat = 1.0
     """A pair that turns less often than this in the original length is slowed by all of
     `factor`."""
