@@ -19,7 +19,7 @@ Term = Literal["content_to_position", "position_to_content"]
 
 
 class Disentangled(Attention):
-    """Multi-head attention in which content and position are apart (He et al. 2020,
+    """Multi-head attention with separate vectors for content and position (He et al. 2020,
     arXiv:2006.03654, section 3.1): besides q k^T, the query is matched with the vector of its
     distance to the key, and the key with the same vector. It needs the position scheme
     `disentangled`, which holds those vectors."""

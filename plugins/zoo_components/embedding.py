@@ -132,7 +132,7 @@ class TokenEmbedding(Embedding):
 
 
 class Vectors(Embedding):
-    """Vectors as the input, without a table of tokens: dropout(x + positions)."""
+    """Input vectors instead of token ids: dropout(x + positions)."""
 
     takes_ids: ClassVar[bool] = False
     dropout: Shared[Probability] = 0.0

@@ -72,8 +72,8 @@ class KaimingInit(Init):
 
 
 class TorchInit(Init):
-    """As PyTorch's own modules start: maps and their biases uniform on +- 1 / sqrt(fan_in) (LeCun
-    et al. 1998), tables standard normal, the biases of norms 0."""
+    """The initialisation of PyTorch's own modules: maps and their biases uniform on
+    +- 1 / sqrt(fan_in) (LeCun et al. 1998), tables standard normal, the biases of norms 0."""
 
     def distribution(self, tensor: Tensor) -> "Distribution":
         from zoo.distribution import Constant, Normal, Uniform
@@ -109,9 +109,9 @@ class NormalInit(Init):
 
 
 class TruncatedNormalInit(NormalInit):
-    """As `normal`, but without values beyond `cut` deviations (Devlin et al. 2018,
-    arXiv:1810.04805). The deviations are those before the cut: with a cut of 2, what is left
-    deviates 0.88 times as much."""
+    """The distribution of `normal`, truncated at `cut` standard deviations (Devlin et al. 2018,
+    arXiv:1810.04805). The standard deviations are those before the cut: with a cut of 2, that of
+    the remaining values is 0.88 times as large."""
 
     cut: PositiveFloat = 2.0
     """The largest absolute value, in standard deviations."""
@@ -123,7 +123,7 @@ class TruncatedNormalInit(NormalInit):
 
 
 class DepthScaledInit(Init):
-    """Normal, and the matrices whose output is added to the residual stream start smaller by
+    """Normal, with matrices whose output is added to the residual stream multiplied by
     1 / sqrt(number of residual branches), so that their sum does not grow with depth (Radford et
     al. 2019, section 2.3: GPT-2); biases are 0."""
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Alibi(Position):
-    """Scores fall in proportion to the distance, in each head with another slope (Press et al.
+    """Scores fall in proportion to the distance, with a different slope in each head (Press et al.
     2021, arXiv:2108.12409): -slope * |query - key| is added. The slopes of n heads are
-    2**(-max_exponent * i / n) for i = 1 to n; where n is no power of two, every second one of the
-    next power of two and then the others."""
+    2**(-max_exponent * i / n) for i = 1 to n; if n is not a power of two, the first n of those for
+    the next power of two, in the order 2nd, 4th, ..., 1st, 3rd, ...."""
 
     max_exponent: PositiveFloat = 8.0
     """The exponent m of the smallest slope, 2**-m."""

@@ -150,9 +150,9 @@ class DynamicRotary(Rotary):
 
 
 class YarnRotary(Rotary):
-    """Rotary positions by YaRN (Peng et al. 2023, arXiv:2309.00071): pairs that turn often in the
-    original length stay, pairs that do not turn once are slowed by `factor`, those between by a
-    share of it; queries and keys are scaled besides."""
+    """Rotary positions by YaRN (Peng et al. 2023, arXiv:2309.00071): pairs that make many turns
+    within the original length keep their frequency, pairs that make less than one are slowed by
+    `factor`, those between by a share of it; queries and keys are scaled too."""
 
     factor: PositiveFloat
     """The factor by which sequences become longer."""
@@ -204,8 +204,8 @@ Factors = tuple[PositiveFloat, ...]
 
 class LongRotary(Rotary):
     """Rotary positions by LongRoPE (Ding et al. 2024, arXiv:2402.13753): each pair is slowed by a
-    factor of its own, which was found by search; sequences past the original length have other
-    factors. Queries and keys are scaled besides."""
+    factor of its own, which was found by search, with other factors for sequences longer than the
+    original length. Queries and keys are scaled too."""
 
     example: ClassVar[Mapping[str, Any]] = {
         "factor": 2.0,
@@ -264,8 +264,8 @@ class LongRotary(Rotary):
 
 class Llama3Rotary(Rotary):
     """Rotary positions scaled as in Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783): pairs of
-    a short wavelength stay, those of a long one are slowed by `factor`, those between by a share of
-    it."""
+    a short wavelength keep their frequency, those of a long one are slowed by `factor`, those
+    between by a share of it."""
 
     factor: PositiveFloat
     """The factor by which sequences become longer."""
@@ -303,8 +303,8 @@ class Llama3Rotary(Rotary):
 
 class StoredRotary(Position):
     """Rotary positions whose frequencies are a tensor of the weights, and not computed: those of
-    ESM-2 were rounded to float16 in its training. Elements k and k + head_dim / 2 are a pair. As
-    all constants are, they are 1 until weights are loaded."""
+    ESM-2 were rounded to float16 in its training. Elements k and k + head_dim / 2 are a pair. Like
+    all constants, they are 1 until weights are loaded."""
 
     rotates: ClassVar[bool] = True
     site: ClassVar[str] = "rotary"
