@@ -60,8 +60,8 @@ class Curve:
         return "s" if self.cost == "time" else "MB"
 
     def rows(self) -> list[Ratio]:
-        """For each step, the cost of the larger size over what the arithmetic makes of the cost of
-        the smaller one."""
+        """For each pair of successive sizes, the cost of the larger one over the cost of the
+        smaller one scaled by the growth of the arithmetic."""
         steps = pairwise(zip(self.sizes, self.measured, self.arithmetic, strict=True))
         return [
             Ratio(
@@ -105,8 +105,8 @@ def operations(size: Size) -> float:
 
 
 def values_alive(size: Size) -> float:
-    """Numbers that have to exist at once: for each token those of a layer or its logits, however
-    many layers there are, and no scores of attention."""
+    """Numbers that have to be in memory at once: for each token those of one layer or its logits,
+    whatever the number of layers, without attention scores."""
     return float(size.batch * size.length)
 
 

@@ -16,10 +16,10 @@ from benchmarks.growth import Size, model, tokens
 
 
 def megabytes(size: Size) -> float:
-    """What the second pass of a model takes, beside what the process holds before."""
+    """The memory that a second forward pass takes in addition to what the process holds before."""
     network, ids = model(size.layers), tokens(size)
     with torch.inference_mode():
-        network(ids)  # what libraries keep for later calls is no part of it
+        network(ids)  # libraries allocate what they keep for later calls
         Path("/proc/self/clear_refs").write_text("5")
         before = kilobytes("VmRSS")
         network(ids)

@@ -18,11 +18,11 @@ SIDE = 2048
 
 
 def products(call: Callable[[], object]) -> Callable[[], float]:
-    """Gives the seconds of the matrix products in `call`, at the rate of one product of 2,048 x
-    2,048 matrices that it measures in each run: by MKL or by oneDNN, whichever is faster.
+    """A function that returns the seconds that the matrix products in `call` take at the rate of a
+    product of 2,048 x 2,048 matrices, measured in each run by MKL or oneDNN, whichever is faster.
 
-    Counted are the products of weights with tokens. Those inside of attention kernels are not, so
-    that no model gains from computing scores that a mask hides.
+    Products of weights with tokens are counted. Those inside attention kernels are not, so that no
+    model gains from computing scores that a mask hides.
     """
     with FlopCounterMode(display=False) as counter:
         call()
@@ -47,8 +47,8 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def reading(n_bytes: int, times: int) -> Callable[[], float]:
-    """Gives the seconds of reading as many bytes of memory `times` over, by the fastest plain way
-    that torch has: the largest of all numbers in it."""
+    """A function that returns the seconds of reading `n_bytes` of memory `times` times, by the
+    fastest plain operation of torch: the maximum of all numbers in it."""
     memory = torch.zeros(n_bytes // 4)
 
     def run() -> float:

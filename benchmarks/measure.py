@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAUSE = 0.1
-"""Seconds before each run, in which the threads of the last one stop spinning."""
+"""Seconds to wait before each run, so that the threads of the previous one stop spinning."""
 
 SHORTEST = 0.05
-"""Seconds that a run takes at least; what takes less is called several times in it."""
+"""The least seconds of a run; shorter calls are repeated within a run."""
 
 MOST_ROUNDS = 25
 
@@ -29,21 +29,21 @@ class Samples(tuple[float, ...]):
         return statistics.median(self)
 
     def times(self, factor: float) -> Samples:
-        """What these seconds say of something that takes `factor` as long."""
+        """The samples multiplied by `factor`."""
         return Samples(seconds * factor for seconds in self)
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """What was measured, over what it is held against.
+    """The ratio of a measurement to that of a peer or a limit.
 
     Args:
         what: what was measured.
         against: the peer, or the limit.
-        seconds: of each round.
-        reference: seconds of the peer in the same rounds, or a fixed number of them.
-        bar: what the ratio should not exceed, if there is something.
-        unit: of both, where they are not seconds.
+        seconds: the seconds of each round.
+        reference: the seconds of the peer in the same rounds, or a fixed number of seconds.
+        bar: the most that the ratio should be, if there is a bar.
+        unit: the unit of both, if it is not seconds.
     """
 
     what: str
@@ -68,7 +68,7 @@ class Ratio:
 
     @property
     def kept(self) -> bool | None:
-        """Whether the ratio keeps to its bar, None where there is no bar."""
+        """Whether the ratio is within its bar; None if there is no bar."""
         return None if self.bar is None else self.ratio <= self.bar
 
     def rows(self) -> list[Ratio]:
@@ -76,7 +76,7 @@ class Ratio:
 
 
 def timed(call: Callable[[], object]) -> Callable[[], float]:
-    """Runs something and gives the seconds of a call."""
+    """A function that runs `call` and returns the seconds per call."""
 
     def run() -> float:
         calls = 0
@@ -92,12 +92,12 @@ def timed(call: Callable[[], object]) -> Callable[[], float]:
 def in_turn(
     cases: Mapping[str, Callable[[], float]], rounds: int, seconds: float = 0.0
 ) -> dict[str, Samples]:
-    """The seconds that each case gives in each round, after one round of warming up.
+    """The seconds that each case returns in each round, after one warm-up round.
 
     Args:
-        cases: each measures one run of its own.
-        rounds: how many rounds there are at least.
-        seconds: rounds go on until as much time has passed, but no further than 25.
+        cases: functions that measure one run each.
+        rounds: the least number of rounds.
+        seconds: rounds go on until this time has passed, up to 25 rounds.
     """
     found: dict[str, list[float]] = {name: [] for name in cases}
     for run in cases.values():
@@ -105,7 +105,7 @@ def in_turn(
     start = time.perf_counter()
     number = 0
     while number < rounds or (number < MOST_ROUNDS and time.perf_counter() - start < seconds):
-        # Every other round backwards: no case always comes after the same one.
+        # Every other round runs backwards, so that no case always follows the same one.
         for name in list(cases)[:: 1 - 2 * (number % 2)]:
             time.sleep(PAUSE)
             found[name].append(cases[name]())
@@ -119,13 +119,13 @@ def compared(
     rounds: int,
     bars: Mapping[str, float] | None = None,
 ) -> list[Ratio]:
-    """The first case over each of the others.
+    """The ratios of the first case to each of the others.
 
     Args:
         what: what all cases do.
-        cases: what is measured, and its peers by name.
-        rounds: how many rounds there are at least; there are more where a round is short.
-        bars: of the peers where it is not 1.
+        cases: the measured case, then its peers, by name.
+        rounds: the least number of rounds; more are run if they are short.
+        bars: the bars of peers for which it is not 1.
     """
     progress(what)
     times = in_turn(cases, rounds, seconds=2.0 * rounds)
@@ -140,12 +140,12 @@ def compared(
 
 
 def progress(line: str) -> None:
-    """Tell what is being done, beside the table."""
+    """Report what is being done, apart from the table."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def process(arguments: Sequence[str]) -> Callable[[], float]:
-    """Runs a command and gives its wall time in seconds. It must succeed."""
+    """A function that runs a command, which must succeed, and returns its wall time in seconds."""
 
     def run() -> float:
         start = time.perf_counter()
@@ -156,7 +156,8 @@ def process(arguments: Sequence[str]) -> Callable[[], float]:
 
 
 def printed(code: str) -> list[float]:
-    """The numbers that the last line which `code` prints holds: seconds it measured itself."""
+    """Run Python code, and return the numbers in the last line that it prints: seconds that it
+    measured itself."""
     done = subprocess.run(
         python(code), check=True, stdout=subprocess.PIPE, text=True, env=_environment()
     )
@@ -164,7 +165,7 @@ def printed(code: str) -> list[float]:
 
 
 def _environment() -> dict[str, str]:
-    """The variables as a user has them: compiled modules are kept, streams are buffered."""
+    """The environment variables as users have them: bytecode is cached, streams are buffered."""
     left_out = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
     return {name: value for name, value in os.environ.items() if name not in left_out}
 

@@ -58,7 +58,7 @@ class Page:
 
 
 def circumstances() -> str:
-    """With what and on what it is measured, Markdown."""
+    """The software and the machine of the measurement, as Markdown."""
     known = {"torch": version("torch"), **versions()}
     found = ", ".join(f"{name} {number}" for name, number in known.items() if number)
     missing = ", ".join(name for name, number in known.items() if number is None)
@@ -72,7 +72,7 @@ def circumstances() -> str:
 
 
 def processor() -> str:
-    """The name of the processor, where Linux tells it."""
+    """The name of the processor, as Linux reports it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -1,8 +1,8 @@
-"""Runs hostile cases and tells what the interpreter did meanwhile: python audited.py FOLDER.
+"""Run hostile cases and report what the interpreter did meanwhile: python audited.py FOLDER.
 
-FOLDER/cases.json lists them; a line of JSON is printed for each. `touched` holds every import
-outside the allow-list, every socket and process, and every file that is opened outside the case, or
-written outside of what a build may write.
+FOLDER/cases.json lists the cases; a line of JSON is printed for each. `touched` holds every import
+outside the allow-list, every socket and process, every file that is opened outside the case, and
+every file that is written outside the folders that a build may write to.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def is_harmless(path: Path) -> bool:
 
 
 def attempt(kind: str, folder: Path) -> str:
-    """What came of a case: the model that was made of it, or the zoo's error."""
+    """The result of a case: the model that it gave, or the error of the zoo."""
     import zoo
     from zoo.bundle import read_bundle
     from zoo.cli import run

@@ -1,4 +1,4 @@
-"""What several test files need: a folder to work in, and commands that must fail well."""
+"""Shared fixtures: a folder to work in, and commands that must fail with a proper error."""
 
 from __future__ import annotations
 

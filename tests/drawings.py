@@ -1,4 +1,4 @@
-"""An SVG of the zoo's, read back by an XML parser, and what holds for the places in every one."""
+"""Parse the zoo's SVG drawings with an XML parser, and check the positions in them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Drawing:
         return next(rect for rect in self.rects if rect.role == "block")
 
     def order(self, frame: Rect) -> list[str]:
-        """What stands on the middle line of a frame, from the bottom up: norm, f or sum."""
+        """The shapes on the middle line of a frame, from the bottom up: norm, f or sum."""
         inside = [r for r in self.rects if within(r, frame) and r.role not in ("block", "position")]
         alone = [r for r in inside if not any(within(r, o) for o in inside if o is not r)]
         shown = [(r.bottom, self._name(r)) for r in alone]

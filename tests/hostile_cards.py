@@ -1,7 +1,7 @@
-"""Published models as an attacker would state them: their cards, and the lists of their names.
+"""Hostile published models for tests: their cards, and the lists of their names.
 
-Each case is a folder with a registry and its `models`. What is wrong with a card is all that is
-wrong: the model that it names is a good one, beside it.
+Each case is a folder with a registry and its `models`. Only the card is wrong: the model that it
+names, beside it, is valid.
 """
 
 from __future__ import annotations

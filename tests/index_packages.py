@@ -1,4 +1,4 @@
-"""Real models, as packages of the Python package index carry them."""
+"""Real models, in packages from the Python package index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A web server on this machine, over https, that can be told to behave badly."""
+"""A local https server that can be told to misbehave."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Hub:
 
     Args:
         files: contents by path, as in `/model.safetensors`.
-        truncate: bytes after which a connection is closed.
+        truncate: number of bytes after which a connection is closed.
         stall: seconds of silence after half of a file.
-        redirect: where every request is sent to.
-        moved: paths that are found elsewhere, with where requests for them are sent to.
-        extra: bytes sent after the end of a file, and told of in its length.
-        tell: what is told as the length, in place of the true one.
-        ranges: whether a file can be had from the middle on.
-        shift: how much further on a part begins than was asked for.
-        unit: in which it says where a part begins.
-        status: what every request is answered with.
-        requests: what was asked for: method, path and range.
+        redirect: the target that every request is redirected to.
+        moved: paths with the targets that requests for them are redirected to.
+        extra: bytes sent after the end of a file, and included in the stated length.
+        tell: the stated length, in place of the true one.
+        ranges: whether range requests are supported.
+        shift: how far after the requested offset a part begins.
+        unit: the unit of the stated offset of a part.
+        status: the status of every answer.
+        requests: the requests: method, path and range.
         write: answers what is sent, from method, path and content: the status and what is sent
             back, or None to close the connection.
     """

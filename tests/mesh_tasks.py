@@ -1,4 +1,4 @@
-"""What the processes of a mesh do in tests; what they return is compared by `test_mesh.py`."""
+"""Functions that the processes of a mesh run in tests; `test_mesh.py` compares their results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def compare(path: Path, shape: Shape) -> dict[str, float]:
 
 
 def compare_uncut_head(path: Path, shape: Shape) -> dict[str, float]:
-    """`compare` where the map to the vocabulary says nothing of how it is cut."""
+    """`compare` for a model whose map to the vocabulary states no cut."""
     with patch("zoo_components.head.BY_VOCABULARY", None):
         return compare(path, shape)
 
@@ -168,7 +168,7 @@ def tied(path: Path, shape: Shape) -> list[list[str]]:
 
 
 def refused(shape: Shape, paths: Sequence[Path], *options: dict[str, Any]) -> str:
-    """What a load is refused with; of several paths or options, each process has its own."""
+    """The error of a refused load; of several paths or options, each process takes its own."""
     mesh = mesh_of(shape)
     try:
         zoo.load(own(paths), mesh=mesh, **own(options))
@@ -224,7 +224,7 @@ def refused_elsewhere(path: Path) -> str:
 
 
 def refused_to_save(path: Path, shape: Shape, to: Path) -> str:
-    """What saving a share is refused with."""
+    """The error of saving a share."""
     model = zoo.load(path, mesh=mesh_of(shape))
     try:
         zoo.save(model, to)
@@ -234,7 +234,7 @@ def refused_to_save(path: Path, shape: Shape, to: Path) -> str:
 
 
 def outside(path: Path, shape: Shape) -> list[str]:
-    """What a model says to ids that are not in its vocabulary."""
+    """The error of a model for ids that are not in its vocabulary."""
     model = zoo.load(path, mesh=mesh_of(shape))
     told = []
     for ids in ([[1, 10**6]], [[-1, 1]]):

@@ -1,4 +1,4 @@
-"""Specs with one mistake or several, their places marked, and what must be said of each."""
+"""Specs with one or more mistakes, with their places marked and the expected messages."""
 
 from __future__ import annotations
 

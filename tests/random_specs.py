@@ -1,4 +1,4 @@
-"""Random small specs that are right."""
+"""Random small valid specs."""
 
 from __future__ import annotations
 

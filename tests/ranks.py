@@ -1,4 +1,4 @@
-"""Processes of a mesh that stay, so that each test need not start them anew."""
+"""Processes of a mesh that persist, so that not every test has to start them."""
 
 from __future__ import annotations
 

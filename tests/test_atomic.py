@@ -1,4 +1,4 @@
-"""What is written is there whole or not at all."""
+"""Files are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_folder_that_somebody_else_makes_at_the_same_time(
 def test_a_disk_that_does_not_keep_names(
     code: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of the folder is told; that a file system cannot sync folders is none."""
+    """A failed sync of the folder is reported, unless the file system cannot sync folders."""
     sync = os.fsync
 
     def fsync(descriptor: int) -> None:

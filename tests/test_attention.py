@@ -1,4 +1,4 @@
-"""`multi_head` against its statement one query, one head and one key at a time."""
+"""`multi_head` against a reference for one query, one head and one key at a time."""
 
 from __future__ import annotations
 

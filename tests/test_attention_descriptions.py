@@ -1,4 +1,4 @@
-"""What the descriptions of attention say of themselves: tensors, sizes, and what cannot be."""
+"""The descriptions of attention: tensors, sizes, and invalid combinations."""
 
 from __future__ import annotations
 

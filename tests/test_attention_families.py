@@ -1,4 +1,4 @@
-"""Attention as published families have it, against the modules of `transformers`."""
+"""The attention of published families against the modules of `transformers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys a query sees, what a query that sees none gets, and the two ways scores are made."""
+"""Which keys a query sees, the output for a query that sees none, and fused and explicit scores."""
 
 from __future__ import annotations
 

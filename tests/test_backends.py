@@ -1,4 +1,4 @@
-"""Attention backends: `auto` says what it takes, a choice is kept or is an error."""
+"""Attention backends: `auto` reports its selection; an explicit choice is used or is an error."""
 
 from __future__ import annotations
 

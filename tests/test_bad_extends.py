@@ -1,4 +1,4 @@
-"""What the zoo says of an `extends` that is wrong, and of mistakes across files."""
+"""Error messages for an invalid `extends`, and for mistakes across files."""
 
 from __future__ import annotations
 

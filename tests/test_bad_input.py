@@ -1,4 +1,4 @@
-"""What the zoo says of a spec that is wrong: every error of a file in one pass, at its place."""
+"""Error messages for invalid specs: every error of a file in one pass, at its place."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_all_that_one_key_breaks_is_told_once(refused: Refused) -> None:
 
 
 def test_a_wrong_value_hides_no_other_mistake(refused: Refused) -> None:
-    """What depends on a wrong value is not told; what does not is."""
+    """Errors that depend on a wrong value are not reported; all others are."""
     lines = ["dropout = nan", "share_embeddings = true", "[encoder]", "n_heads = 3"]
     Path("spec.toml").write_text(spec(*lines, source_vocab="12", n_layers="true"))
     told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
@@ -69,7 +69,7 @@ def test_a_wrong_value_hides_no_other_mistake(refused: Refused) -> None:
 
 
 def test_what_only_follows_from_a_mistake_is_not_told(refused: Refused) -> None:
-    """Rotary positions need the width of a head, which nobody can tell here."""
+    """Rotary positions need the width of a head, which is unknown here."""
     Path("spec.toml").write_text(spec('position = "rotary"', n_heads="true", d_model="true"))
     told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
     assert told == [
@@ -152,7 +152,7 @@ def test_several_specs_are_all_reported(refused: Refused, project: Path) -> None
 
 
 def test_the_caret_stands_below_its_word_in_a_terminal(refused: Refused) -> None:
-    """A tab is one column, a wide character two, an accent none."""
+    """A tab counts as one column, a wide character as two, an accent as zero."""
     text = spec('\tffn\t=\t{ "日本" = 1, "e\u0301" = 1, activatoin = "relu" }')
     Path("spec.toml").write_text(text)
     told = refused("validate", "spec.toml").split("\n")

@@ -1,4 +1,4 @@
-"""How the process ends after a mistake, and what is left on a disk that cannot be written."""
+"""The exit status after a mistake, and the files that are left on a disk that cannot be written."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ FOLDERS = {
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What each command with a folder as its output starts from."""
+    """The inputs of each command whose output is a folder."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     folder = tmp_path_factory.mktemp("sources")

@@ -1,4 +1,4 @@
-"""What the zoo says of plugins that fail: when they are loaded, validated, described and built."""
+"""Error messages for plugins that fail when they are loaded, validated, described or built."""
 
 from __future__ import annotations
 

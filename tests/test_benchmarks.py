@@ -1,4 +1,4 @@
-"""`make bench` measures, compares and writes what it should. How fast things are, no test says."""
+"""`make bench` measures, compares and writes results. The speed itself is not tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a layer drops, where its cross-attention stands, and what its branches may be."""
+"""Dropout, the position of cross-attention, and the branches of a layer."""
 
 from __future__ import annotations
 

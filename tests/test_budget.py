@@ -1,4 +1,5 @@
-"""Budgets: what is too large is refused by arithmetic, at once, and allowed by an option."""
+"""Budgets: specs that are too large are refused at once, by arithmetic, unless an option allows
+them."""
 
 from __future__ import annotations
 

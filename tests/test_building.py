@@ -1,4 +1,4 @@
-"""What holds of every build, whatever its components are."""
+"""Properties of every build, whatever its components are."""
 
 from __future__ import annotations
 

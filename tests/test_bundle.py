@@ -1,4 +1,4 @@
-"""A bundle is the model that was bundled, whole and with nothing besides, or an error."""
+"""A bundle restores exactly the model that was bundled, or raises an error."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_folder_without_what_is_asked_of_it(saved: Path) -> None:
 
 
 def refused(bundle: Path, *parts: str) -> str:
-    """What is said of a bundle when it is checked; loading it says it too, but for the weights."""
+    """The errors of checking a bundle; loading reports them too, except those of the weights."""
     with pytest.raises(zoo.WeightsError) as caught:
         read_bundle(bundle)
     with pytest.raises(zoo.ZooError):

@@ -1,4 +1,4 @@
-"""What a cached model scores is what the same model scores of all tokens at once, in float64."""
+"""With a cache, a model gives the same scores as for all tokens at once, in float64."""
 
 from __future__ import annotations
 

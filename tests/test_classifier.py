@@ -1,4 +1,4 @@
-"""Classes of tokens and of sequences, one sequence at a time, and against transformers."""
+"""Classification of tokens and sequences, against single sequences and transformers."""
 
 from __future__ import annotations
 

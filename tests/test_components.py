@@ -1,4 +1,4 @@
-"""Every registered component inside a small model: what it describes is what it builds, and
+"""Every registered component inside a small model: its description matches what it builds, and
 training, evaluation and evaluation without gradients compute the same."""
 
 from __future__ import annotations

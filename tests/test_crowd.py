@@ -1,6 +1,6 @@
-"""Many processes at one store: each gets the right bytes, none waits for ever.
+"""Many processes that use one store at once: each gets the right bytes, and none waits forever.
 
-The zoo takes no file locks; the drill makes them do nothing all the same.
+The zoo takes no file locks; the drill disables them all the same.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Damaged weight files: none is loaded, and none raises anything but the zoo's own error. The drill
-is in `drills/damage.py`."""
+"""Damaged weight files are never loaded, and raise nothing but the zoo's own errors. The drill is
+in `drills/damage.py`."""
 
 from __future__ import annotations
 

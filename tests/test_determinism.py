@@ -1,4 +1,4 @@
-"""Same spec and seed, same bytes: on every machine, in every process, whatever else is built."""
+"""The same spec and seed give the same bytes, on every machine and in every process."""
 
 from __future__ import annotations
 

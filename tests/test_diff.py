@@ -1,4 +1,4 @@
-"""`zoo diff`: what differs between two specs or weights files, and nothing else."""
+"""`zoo diff` lists exactly the differences between two specs or weights files."""
 
 from __future__ import annotations
 

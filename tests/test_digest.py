@@ -1,4 +1,5 @@
-"""The digest of a spec: SHA-256 of its RFC 8785 canonical JSON, here written independently."""
+"""The digest of a spec, against an independent implementation: SHA-256 of RFC 8785 canonical
+JSON."""
 
 from __future__ import annotations
 

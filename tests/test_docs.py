@@ -137,7 +137,7 @@ def test_the_page_of_recipes_is_current(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def anchors(page: Path) -> set[str]:
-    """What links to a page's headings end with, as GitHub makes it of them."""
+    """The anchors of the headings of a page, as GitHub derives them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = [re.sub(r"[^\w\- ]", "", h.lower()) for h in re.findall(r"^#+ (.+)$", text, re.M)]
     return {heading.replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""What the drawing of a model shows."""
+"""The content of the drawing of a model."""
 
 from __future__ import annotations
 

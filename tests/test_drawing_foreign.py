@@ -1,4 +1,4 @@
-"""Components that the zoo has never seen are drawn all the same."""
+"""Components of plugins are drawn without support from the zoo."""
 
 from __future__ import annotations
 

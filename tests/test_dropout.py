@@ -1,4 +1,4 @@
-"""The dropout that calls nothing outside of training, where it counts that it is called."""
+"""Dropout is not called outside training, unless hooks or an own `forward` need the call."""
 
 from __future__ import annotations
 

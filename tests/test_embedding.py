@@ -1,4 +1,4 @@
-"""What enters a stack, against its statement one token at a time."""
+"""The input of a stack, against a reference for one token at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def described(*, normed: bool = False, **fields: Any) -> TokenEmbedding:
 
 
 def built(description: Any, scheme: nn.Module | None = None) -> nn.Module:
-    """In float64, with random tensors; the layout is what is built."""
+    """In float64, with random tensors; also checks the layout against the module."""
     module = description.build(scheme).double()
     own = {name: t for name, t in module.named_parameters() if not name.startswith("positions.")}
     layout: Layout = description.layout()

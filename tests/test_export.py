@@ -1,4 +1,4 @@
-"""`zoo export` of models whose file tells something wrong of where they come from."""
+"""`zoo export` of models whose file states a wrong or inconsistent origin."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def change_origin(model: Path, change: Callable[[Origin], Any]) -> None:
-    """Write the model anew, with another origin."""
+    """Write the model again, with another origin."""
     loaded = zoo.load(model)
     assert loaded.origin is not None
     origin = json.loads(json.dumps(loaded.origin))

@@ -1,5 +1,5 @@
-"""At whatever system call they are killed or fail, save, pull, push and rm lose, tear and leave
-nothing.
+"""Save, pull, push and rm lose no data and leave no partial files, at whatever system call they
+fail or are killed.
 
 The drills are in `drills/`; each operation runs in a process that is forked under strace.
 """

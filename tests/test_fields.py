@@ -1,9 +1,10 @@
 """Every field of every component changes something that can be observed.
 
-The walk takes each field of each registered component, and of the parts inside, and builds a small
-model around the component with the field's value and with others. A model is observed from what
-costs least to what costs most: stored tensors and caches, initial weights, output, attention maps,
-output in training, gradients, running statistics, auxiliary loss. Nothing counts that only prints.
+The test takes each field of each registered component, and of the parts inside, and builds a small
+model around the component with the value of the field and with other values. Models are compared
+from the cheapest observation to the most expensive: stored tensors and caches, initial weights,
+output, attention maps, output in training, gradients, running statistics, auxiliary loss. A change
+of printed text alone does not count.
 """
 
 from __future__ import annotations
@@ -419,7 +420,7 @@ def unchanged(walked: Walked, registry: Registry) -> list[Any]:
 
 
 def shown(spec: ModelSpec) -> list[str]:
-    """The lines of `zoo show`, without that of the digest, which tells everything apart."""
+    """The lines of `zoo show`, without the digest, which differs between any two specs."""
     lines = summary_text(summary_data(spec)).splitlines()
     return [line for line in lines if spec.digest not in line]
 
@@ -447,7 +448,7 @@ def test_every_field_changes_something(walked: Walked) -> None:
 
 @pytest.mark.parametrize("walked", ALL, ids=str)
 def test_every_field_is_shown(walked: Walked) -> None:
-    """`zoo show` tells two models apart that differ in one value."""
+    """`zoo show` distinguishes two models that differ in one value."""
     alike = [
         value for value, before, after in pairs(walked, HOSTED) if shown(before) == shown(after)
     ]

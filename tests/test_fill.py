@@ -1,4 +1,4 @@
-"""The `zoo.init.v1` stream against a plain-Python one, known answers and statistics."""
+"""The `zoo.init.v1` stream against a plain Python implementation, known answers and statistics."""
 
 from __future__ import annotations
 

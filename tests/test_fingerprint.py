@@ -1,5 +1,5 @@
-"""Fingerprints: taken of every model that reads tokens, and noticed when a model computes another
-thing."""
+"""Fingerprints exist for every model that reads tokens, and detect a model that computes another
+result."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Models whose digests nobody has published: what was seen first is what counts, from wherever it
-comes."""
+"""Models without published digests: the digest that is seen first is binding for every source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forward pass costs: `zoo show --flops`, against closed forms."""
+"""The operations of a forward pass, `zoo show --flops`, against closed forms."""
 
 from __future__ import annotations
 

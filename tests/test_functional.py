@@ -1,4 +1,4 @@
-"""What torch does with any module it does with models: functional calls, `vmap`, `to_empty`."""
+"""Operations of torch on modules, applied to models: functional calls, `vmap`, `to_empty`."""
 
 from __future__ import annotations
 

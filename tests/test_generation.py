@@ -1,4 +1,4 @@
-"""What is generated, against the same search of `transformers` with the same weights."""
+"""Generated tokens, against the same search of `transformers` with the same weights."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def translators() -> peers.Pair:
 def expected(
     theirs: nn.Module, row: list[int], *, eos: Sequence[int] = (EOS,), **options: Any
 ) -> list[int]:
-    """What `transformers` generates of one row, up to the end that it is given."""
+    """The tokens that `transformers` generates for one row, up to its end token."""
     config = GenerationConfig(
         max_new_tokens=NEW,
         eos_token_id=list(eos),

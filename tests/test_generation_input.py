@@ -1,4 +1,4 @@
-"""What generation is called with is checked at the door; each mistake is a clear error."""
+"""The arguments of generation are checked before it starts; each mistake is a clear error."""
 
 from __future__ import annotations
 

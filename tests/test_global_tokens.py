@@ -1,4 +1,4 @@
-"""Global tokens: those that all see and that see all, whatever the window."""
+"""Global tokens attend to all tokens, and all tokens attend to them, whatever the window."""
 
 from __future__ import annotations
 

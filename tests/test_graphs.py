@@ -1,4 +1,4 @@
-"""A whole model as a graph, for what runs models without the zoo."""
+"""Export of a whole model as a graph, for runtimes without the zoo."""
 
 from __future__ import annotations
 

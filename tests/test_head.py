@@ -1,5 +1,5 @@
-"""What a model puts out for each position, and what it says of its heads, against its statement and
-against transformers."""
+"""The outputs of a model for each position and the descriptions of its heads, against a reference
+and transformers."""
 
 from __future__ import annotations
 

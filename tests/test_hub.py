@@ -1,7 +1,7 @@
-"""`zoo push hf://...`: what is pushed is pulled again, byte for byte, or nothing is claimed.
+"""`zoo push hf://...`: files that are pushed can be pulled again, byte for byte, or the push fails.
 
-`zoo` runs in processes of its own, since huggingface_hub reads HF_ENDPOINT once. The hub is on this
-machine and speaks git-lfs.
+`zoo` runs in separate processes, since huggingface_hub reads HF_ENDPOINT only once. The hub is a
+local server that speaks git-lfs.
 """
 
 from __future__ import annotations

@@ -383,7 +383,7 @@ def test_null_under_the_other_word_of_its_class(source: Path) -> None:
 
 
 def test_null_that_transformers_takes(source: Path) -> None:
-    """A window of null is none, although the default is one."""
+    """A window of null means no window, although the default has one."""
     model = MistralForCausalLM(MistralConfig(**LLAMA, sliding_window=None))
     model.save_pretrained(source)
     change_config(source, sliding_window=None)
@@ -636,7 +636,7 @@ def test_a_tied_copy_of_another_shape_is_none(source: Path) -> None:
 
 
 def test_each_byte_of_a_tensor_is_read_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of a tensor that is there twice, or that is transposed."""
+    """Also for a tensor that is stored twice or transposed."""
     change_config(source, tie_word_embeddings=True)
 
     def tie(tensors: dict[str, torch.Tensor]) -> None:

@@ -1,5 +1,5 @@
-"""The code has a direction: no module is imported by what it imports itself, inside functions too.
-Imports for annotations alone do not count."""
+"""Imports have a direction: there are no import cycles, including imports inside functions. Imports
+for annotations alone do not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where weights start: each init's distributions, drawn, against closed forms and torch.nn.init."""
+"""Initial weights: samples of the distribution of each init, against closed forms and
+torch.nn.init."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model refuses to be called with, and what is said of it."""
+"""Inputs that a model refuses, and the error messages."""
 
 from __future__ import annotations
 

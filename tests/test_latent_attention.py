@@ -1,4 +1,4 @@
-"""`latent` against its statement one query, one head and one key at a time."""
+"""`latent` against a reference for one query, one head and one key at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The linear map: what computes it, that it is the same map, and that packing is never stale."""
+"""Linear maps: their implementations agree, and packed weights are never stale."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is small counts as large, but where a test is about that."""
+    """Treat small maps as large, except in tests about that."""
     if request.function is not test_what_is_too_small_for_onednn:
         monkeypatch.setattr("zoo.linear.LARGE", 1)
         monkeypatch.setattr("zoo.linear.MANY_ROWS", 1)

@@ -1,4 +1,4 @@
-"""`zoo lint` finds what is wrong with a family, and where, without a checkpoint."""
+"""`zoo lint` finds mistakes in a family, with their places, without a checkpoint."""
 
 from __future__ import annotations
 

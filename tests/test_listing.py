@@ -1,4 +1,4 @@
-"""The names of models and components, for Python."""
+"""The Python functions that list models and components."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ one-small = "one.toml"
 
 @pytest.fixture
 def own(tmp_path: Path) -> zoo.Registry:
-    """A registry with nothing but its own names; none of the files is there."""
+    """A registry with only its own names; none of the files exists."""
     path = tmp_path / "registry.toml"
     path.write_text(REGISTRY)
     return read_layers([path])

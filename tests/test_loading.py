@@ -1,4 +1,4 @@
-"""What `zoo.load` was asked for is what it did, and it tells of every tensor."""
+"""`zoo.load` follows its arguments and reports on every tensor."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def read_only(tiny: Path) -> Path:
 
 
 def mapped_file(model: zoo.Transformer) -> bool:
-    """Whether the table's memory is a mapping of the file, as the system tells."""
+    """Whether the memory of the table is a mapping of the file, according to the system."""
     address = model.get_parameter(TABLE).data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, _, last = line.split()[0].partition("-")

@@ -1,4 +1,4 @@
-"""A lock refuses what is not as it was, and says each difference."""
+"""A lock refuses a model that has changed, and lists each difference."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Specs with a rule for every layer: what is done with them grows with the layers, and not with
-their square."""
+"""Specs with a rule for every layer: the work grows linearly, not quadratically, with the
+layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zoo.showing.show import backends_data, summary_data
 
 
 def with_rules(n_layers: int, selector: str) -> str:
-    """A spec of so many layers, and a rule for each with another width."""
+    """A spec of this number of layers, and a rule for each with another width."""
     rules = [f"[[encoder.layers]]\n{selector.format(i)}\nd_ff = {i + 1}" for i in range(n_layers)]
     return spec(*rules, n_layers=str(n_layers))
 

@@ -1,4 +1,4 @@
-"""Masks of every shape, padding and causality, against attention weights found key by key."""
+"""Masks of every shape, padding and causality, against attention weights computed key by key."""
 
 from __future__ import annotations
 

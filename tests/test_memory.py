@@ -1,4 +1,4 @@
-"""How much memory a process can have, and what does not fit into it."""
+"""The memory that a process can have, and models that do not fit into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A model that is shared out over processes is the same model; each process has its share alone."""
+"""A model that is distributed over processes is the same model, and each process has only its
+part."""
 
 from __future__ import annotations
 

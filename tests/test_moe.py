@@ -1,4 +1,4 @@
-"""Mixtures of experts against a token-by-token statement of their mathematics in float64."""
+"""Mixtures of experts against a token-by-token reference in float64."""
 
 from __future__ import annotations
 

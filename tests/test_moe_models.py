@@ -1,4 +1,4 @@
-"""The mixture of experts against those of published models, as transformers states them."""
+"""Mixtures of experts against the implementations of published models in transformers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Published models that can be had from here: fetched, imported, loaded, and held against what
-their publishers' own code computes."""
+"""Published models that can be downloaded here: fetched, imported, loaded, and compared with the
+code of their publishers."""
 
 from __future__ import annotations
 

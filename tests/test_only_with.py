@@ -1,4 +1,4 @@
-"""Values that change nothing beside another value: refused where they count nowhere."""
+"""Values that depend on another value are refused where they have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door that every plugin goes through, the zoo's own and a project's."""
+"""The plugin mechanism that the zoo's own plugins and those of a project share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The perplexity of a text: every token predicted once, from the tokens that the definition says,
-against transformers and against each prediction by itself."""
+"""The perplexity of a text: every token is predicted once, from the context that the definition
+states; against transformers and against separate predictions."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ position = "rotary"
 
 @pytest.fixture(scope="module")
 def of_lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """What the training of a language model reports, and where it and its data are."""
+    """The report of training a language model, and the paths of the model and its data."""
     folder = tmp_path_factory.mktemp("lines")
     recipe = RECIPE.replace('kind = "tsv"', 'kind = "text"').replace("toy.tsv", "toy.txt")
     recipe = recipe.replace("valid = 4", 'test = "test.txt"').replace("steps = 12", "steps = 4")

@@ -1,5 +1,5 @@
-"""`zoo plugin check` and `zoo.testing`: no check fails on the templates and the shipped catalogue,
-and each fails on a component that is broken in just that way."""
+"""`zoo plugin check` and `zoo.testing`: the templates and the shipped catalogue pass all checks,
+and each check fails on a component with the corresponding defect."""
 
 from __future__ import annotations
 

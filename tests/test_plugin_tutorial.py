@@ -1,8 +1,8 @@
 """docs/plugins.md, followed word by word from an empty folder.
 
-TOML and Python blocks are saved under the file name in the paragraph before them, or, without one,
-run as a script. Shell blocks run line by line; one marked `sh fails` must end with status 2. A text
-block is what the command before it has printed. A diff block is what became of a file.
+TOML and Python blocks are saved under the file name in the paragraph before them; those without one
+are run as scripts. Shell blocks run line by line; one marked `sh fails` must end with status 2. A
+text block is the output of the command before it. A diff block is the change of a file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Positions that are added to the embeddings, against their statement one element at a time."""
+"""Position schemes that are added to the embeddings, against a reference for single elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that were trained here: they are what their cards say, and do what they are for."""
+"""The models of this repository match their cards and do their tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_model_is_what_its_card_says(folder: Path) -> None:
 
 
 def translated(folder: Path, text: str) -> str:
-    """What the model in a folder makes of a text, with nothing but what is in the folder."""
+    """The output of the model in a folder for a text, using only the files of the folder."""
     source = Tokenizer.from_file(str(folder / "tokenizer.json"))
     other = folder / "tokenizer_target.json"
     target = Tokenizer.from_file(str(other)) if other.exists() else source

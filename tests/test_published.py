@@ -1,4 +1,4 @@
-"""Whole models as published, against those of transformers with the same weights."""
+"""Whole published models against those of transformers with the same weights."""
 
 from __future__ import annotations
 

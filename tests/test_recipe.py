@@ -1,4 +1,4 @@
-"""Recipes: what is wrong is told at its place, all at once, before anything is written."""
+"""Recipes: all mistakes are reported at once, at their places, before anything is written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The JSON Schema of recipes: it takes what the zoo takes, marks what it refuses, and tells what
-each key means."""
+"""The JSON Schema of recipes: it accepts the recipes that the zoo accepts, refuses those that it
+refuses, and describes each key."""
 
 from __future__ import annotations
 

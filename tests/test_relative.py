@@ -1,5 +1,4 @@
-"""Positions as distances between query and key, one query and one key at a time, and against
-transformers."""
+"""Relative positions, against a reference for one query and one key at a time and transformers."""
 
 from __future__ import annotations
 

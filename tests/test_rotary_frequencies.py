@@ -1,4 +1,4 @@
-"""How far rotary positions turn each pair: against transformers, and against the papers."""
+"""The rotation angles of rotary positions, against transformers and the papers."""
 
 from __future__ import annotations
 

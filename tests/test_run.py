@@ -1,4 +1,4 @@
-"""`zoo run`: the model's task, with text where its folder has a tokenizer, else with ids."""
+"""`zoo run`: the task of a model, with text if its folder has a tokenizer, otherwise with ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The JSON Schema of specs: it takes every valid spec, and refuses what an editor can mark."""
+"""The JSON Schema of specs: it accepts every valid spec, and refuses mistakes that editors can
+mark."""
 
 from __future__ import annotations
 

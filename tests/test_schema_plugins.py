@@ -1,4 +1,4 @@
-"""The JSON Schema with other people's plugins."""
+"""The JSON Schema with third-party plugins."""
 
 from __future__ import annotations
 

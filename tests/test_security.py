@@ -1,4 +1,4 @@
-"""The trust model of docs/security.md: what is downloaded is data, whatever is in it."""
+"""The trust model of docs/security.md: downloads are data, whatever they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: what `modules.json` may say, and what it may not."""
+"""Folders of sentence-transformers: valid and invalid contents of `modules.json`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def state_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
 
 @torch.no_grad()
 def states(source: Path) -> Tensor:
-    """What transformers makes of the texts, (2, 4, 8)."""
+    """The output of transformers for the texts, (2, 4, 8)."""
     model = BertModel.from_pretrained(source, add_pooling_layer=False).eval()
     last: Tensor = model(IDS, attention_mask=MASK.long()).last_hidden_state
     return last
@@ -80,7 +80,7 @@ def states(source: Path) -> Tensor:
 
 @torch.no_grad()
 def imported(source: Path) -> Tensor:
-    """What the imported model makes of the texts."""
+    """The output of the imported model for the texts."""
     import_folder(source, source.parent / "imported")
     made: Tensor = zoo.load(source.parent / "imported").eval()(IDS, source_mask=MASK)
     return made

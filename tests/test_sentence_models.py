@@ -1,5 +1,5 @@
-"""Published sentence encoders, fetched from the package index: what they are known for, and what
-transformers makes of them."""
+"""Published sentence encoders from the package index: their known results, and those of
+transformers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def tokens(folder: Path) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def vectors(folder: Path) -> Tensor:
-    """What the imported model makes of the sentences, (3, width)."""
+    """The output of the imported model for the sentences, (3, width)."""
     ids, mask = tokens(folder)
     made: Tensor = zoo.load(folder).eval()(ids, source_mask=mask)
     return made

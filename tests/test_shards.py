@@ -1,4 +1,4 @@
-"""A model in several files is the same model, whole, whatever happens while it is written."""
+"""A model in several files is the same model, complete, whatever fails while it is written."""
 
 from __future__ import annotations
 

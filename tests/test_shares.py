@@ -1,4 +1,4 @@
-"""Which elements of a tensor are in a box of it, and initial values of such a box alone."""
+"""The elements of a tensor that are in a box of it, and the initial values of such a box alone."""
 
 from __future__ import annotations
 

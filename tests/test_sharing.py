@@ -1,5 +1,5 @@
-"""What a user has made is shared in one command, and is the same wherever it is pulled: folders of
-`zoo build`, `zoo import`, `zoo train` and `zoo bundle make`, and the models trained here."""
+"""Models of users can be shared with one command and are the same when pulled: folders of
+`zoo build`, `zoo import`, `zoo train` and `zoo bundle make`, and the models of this repository."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], P
 
 
 def shared(address: str, elsewhere: Callable[[], Path]) -> Path:
-    """Pushes `model` and pulls it elsewhere; returns what is in the store there."""
+    """Push `model` and pull it elsewhere; return the contents of the store there."""
     assert run(["push", "model", address, "--license", "CC0-1.0", "-o", "card.toml"]) == 0
     card = Path("card.toml").read_text()
     there = elsewhere()
@@ -221,7 +221,7 @@ def test_a_model_of_ours_does_from_a_bundle_what_it_does_here(
 def test_an_imported_model_keeps_all_that_came_along(
     sentence_folder: Path, project: Path, store: Store, elsewhere: Callable[[], Path]
 ) -> None:
-    """Import, bundle, push, pull, export: what comes out is what went in, modules included."""
+    """Import, bundle, push, pull, export: the output equals the input, modules included."""
     for name in ("sentence_bert_config.json", "config_sentence_transformers.json"):
         (sentence_folder / name).write_text(json.dumps({"name": name}))
     (sentence_folder / "spm.model").write_bytes(b"\0pieces")

@@ -1,5 +1,5 @@
-"""What `zoo show` says of a model's parts and of the cache that it keeps. That every field of every
-component is told is in test_fields.py."""
+"""What `zoo show` prints about the parts of a model and its cache. That it prints every field of
+every component is tested in test_fields.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def spec(registry: Registry | None = None, **values: Any) -> zoo.ModelSpec:
 
 
 def told(found: zoo.ModelSpec) -> dict[str, str]:
-    """What the tree says of each part, by its path."""
+    """The text of the tree for each part, by its path."""
     return {path: row["label"] for path, row in rows(found).items()}
 
 

@@ -1,4 +1,4 @@
-"""Signatures of bundles, with keys that are made here."""
+"""Signatures of bundles, with keys that are generated here."""
 
 from __future__ import annotations
 

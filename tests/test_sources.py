@@ -1,4 +1,5 @@
-"""Where published models come from: each source gives the bytes, and a hub that lies gives none."""
+"""Sources of published models: each delivers the right bytes, and data of a lying hub is
+refused."""
 
 from __future__ import annotations
 
@@ -280,7 +281,7 @@ def test_a_broken_download_goes_on_behind_a_redirect(fetch: Pull, hub: Hub) -> N
 
 
 def left_in(store: Store) -> Path:
-    """What a broken-off pull has left of the weights; the README.md before them is whole."""
+    """The part of the weights that an interrupted pull left; the README.md is complete."""
     _, part = sorted((store.root / "partial").iterdir(), key=lambda path: path.stat().st_size)
     return part
 

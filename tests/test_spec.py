@@ -1,4 +1,4 @@
-"""Specs: short and full form, what flows where, `extends`, and where values came from."""
+"""Specs: short and full form, inheritance of values, `extends`, and the origins of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which position schemes work in which layers, and which position a token has."""
+"""The layers that a position scheme is applied in, and the position of each token."""
 
 from __future__ import annotations
 

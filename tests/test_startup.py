@@ -1,6 +1,6 @@
-"""What starting costs: the commands that build nothing import no torch, nor what they do not need.
+"""The cost of starting: commands that build nothing import neither torch nor other unused packages.
 
-How long they take is measured by `python -m benchmarks startup`.
+Times are measured by `python -m benchmarks startup`.
 """
 
 from __future__ import annotations

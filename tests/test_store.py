@@ -1,4 +1,4 @@
-"""Named models: pulled, checked, found again without a request, removed."""
+"""Named models are pulled, verified, found again without a request, and removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is done with a store, in whatever order: every ref leads to verified bytes."""
+"""After any sequence of operations on a store, every ref leads to verified bytes."""
 
 from __future__ import annotations
 

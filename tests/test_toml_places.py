@@ -1,4 +1,4 @@
-"""Where keys and values of a TOML text stand, held against what tomllib reads at those places."""
+"""The positions of keys and values of a TOML text, checked by reading them with tomllib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data for training: read whole or refused, parted by source, tokenized, and cut into batches."""
+"""Training data: read completely or refused, split by source, tokenized, and cut into batches."""
 
 from __future__ import annotations
 

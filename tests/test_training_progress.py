@@ -1,4 +1,4 @@
-"""What one sees of a run: a bar on a terminal, lines elsewhere, and a clean stdout."""
+"""The progress of a run: a bar on a terminal, lines elsewhere, and a clean stdout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whole runs of a recipe: what they leave, and that neither a crash nor the number of processes
-changes it."""
+"""Whole runs of a recipe: their results, which neither a crash nor the number of processes
+changes."""
 
 from __future__ import annotations
 

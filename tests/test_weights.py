@@ -1,4 +1,4 @@
-"""A saved model comes back as it was, and nothing else does."""
+"""A saved model is restored exactly, and damaged or foreign files are refused."""
 
 from __future__ import annotations
 

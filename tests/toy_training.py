@@ -1,4 +1,4 @@
-"""A recipe so small that it trains in a second, and runs of it."""
+"""A recipe small enough to train in a second, and runs of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the tests of mistakes share: the text of a small spec, the contents of a folder,
-how much an action does."""
+"""Helpers for the tests of mistakes: the text of a small spec, the contents of a folder, and a
+measure of the work of an action."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A repository of the Hugging Face hub on this machine, as huggingface_hub writes to it: made,
-asked how each file is to be sent, sent the large ones, and then one commit."""
+"""A local repository of the Hugging Face hub that huggingface_hub writes to: it is created, asked
+how each file is to be sent, receives the large ones, and then one commit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A spec in, a ready `Transformer` out: the builder plugin makes it on the meta device, then every
-tensor is filled, from the spec's init or from stored weights."""
+"""Build a `Transformer` from a spec: the builder plugin makes the module on the meta device, then
+every tensor is filled, from the spec's init or from stored weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Spec = str | Path | Mapping[str, Any] | ModelSpec
 
 _default_dtype = RLock()
-"""Held while torch's default dtype, which belongs to the whole process, is that of a build."""
+"""Held while torch's default dtype, which is global to the process, is set for a build."""
 
 
 def build(
@@ -48,17 +48,17 @@ def build(
     """Build the model of a spec with its initial weights.
 
     The weights depend on the spec and the seed alone (`zoo.init.v1`): not on the machine, the
-    number of threads or torch's random state. They are made in float32 and cast last.
+    number of threads or torch's random state. They are computed in float32 and then cast.
 
     Args:
         spec: a path, the name of a registered model, TOML text, plain data, or a `ModelSpec`.
         seed: 0 up to 2**64 - 1.
-        device: where the model is placed: the CPU, or the device of the mesh, unless given. On
-            "meta" it has shapes and no values.
-        dtype: of the floating-point tensors; float32 unless given.
-        registry: where names are looked up; the layers around the working directory unless given.
-        mesh: of processes that all call this, each of which gets its share of the model, as
-            `zoo.load` says. The values are those that the model has as a whole.
+        device: the device of the model; by default the CPU, or the device of the mesh. On "meta"
+            it has shapes and no values.
+        dtype: the dtype of the floating-point tensors; float32 by default.
+        registry: looks up names; by default the registries around the working directory.
+        mesh: a mesh of processes, all of which call this. Each gets its share of the model (see
+            `zoo.load`), with the same values as in the whole model.
         on_bytes: called with the number of bytes filled since the last call.
 
     Raises:
@@ -87,7 +87,7 @@ def _fill_share(
     seed: int,
     on_bytes: Callable[[int], None] | None,
 ) -> Transformer:
-    """This process's share of a meta-built model, with its initial values."""
+    """Return this process's share of a meta-built model, with its initial values."""
     from zoo.sharding.filling import initial_shares
     from zoo.sharding.mesh import device_in
 
@@ -98,17 +98,18 @@ def _fill_share(
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.Tensor:
-    """A tensor in memory, of any values. Raises `ZooError` when there is too little memory."""
+    """Allocate a tensor without setting its values. Raises `ZooError` if memory is short."""
     try:
-        # Not `empty_like`, which for a meta tensor imports torch's symbolic shapes.
+        # Not `empty_like`, which imports torch's symbolic shapes for a meta tensor.
         return torch.empty(shape, dtype=dtype, device="cpu")
     except RuntimeError:
         raise _too_large(spec, spec.layout.n_elements * dtype.itemsize) from None
 
 
 def _check_fits(model: Transformer) -> None:
-    """Refuse what the kernel would kill. All values are in memory at once, also those that go to
-    another device: they are made here. Writing them to a file needs no copy."""
+    """Raise `ZooError` for a model that is larger than the memory, for which the kernel would kill
+    the process. All values are in memory at once, even if they go to another device afterwards.
+    Writing them to a file needs no copy."""
     n_bytes = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     limit = memory_limit()
     if limit is not None and n_bytes > limit:
@@ -133,8 +134,8 @@ def fill_initial(
     on_bytes: Callable[[int], None] | None = None,
     runs: Mapping[str, Runs] | None = None,
 ) -> None:
-    """Fill tensors, some or all of the spec's, by name, with its initial values, as `build`; of
-    those that are parts of others, `runs` tells which elements they have, as for `fill`."""
+    """Fill some or all tensors of a spec, by name, with their initial values, as in `build`. For
+    tensors that are parts of others, `runs` says which elements they hold, as in `fill`."""
     starts = _starts(spec)
     pairs = {name: (tensors[name], starts[name]) for name in tensors}
     fill(pairs, seed=seed, on_bytes=on_bytes, runs=runs)
@@ -153,10 +154,10 @@ def _starts(spec: ModelSpec) -> dict[str, Distribution]:
 
 
 def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
-    """The spec's module with shapes and no values, checked against what its plugins describe.
+    """Build the module of a spec with shapes and no values, and compare it with its layout.
 
     Raises:
-        TypeError: `dtype` is none in which torch makes new tensors.
+        TypeError: torch makes no new tensors of this `dtype`.
         PluginError: a plugin's module is not what it describes.
     """
     if dtype not in FLOATS.values():
@@ -171,7 +172,7 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
 
 @contextmanager
 def _as_default(dtype: torch.dtype) -> Generator[None]:
-    """Make `dtype` the one that torch gives new tensors, in one thread at a time."""
+    """Set torch's default dtype for new tensors, in one thread at a time."""
     with _default_dtype:
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
@@ -182,8 +183,8 @@ def _as_default(dtype: torch.dtype) -> Generator[None]:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves out the random numbers that torch's modules start from. On the meta device there are
-    none to draw, and trying imports torch's compiler, which takes longer than the whole build."""
+    """Skips the random initialisation of torch's modules. On the meta device it has no effect, but
+    it would import torch's compiler, which takes longer than the whole build."""
 
     def __torch_function__(
         self,
@@ -200,7 +201,7 @@ class _Undrawn(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-# The functions of `nn.init` that hand themselves over to modes, and what all others are made of.
+# The functions of `nn.init` that modes can intercept, and the methods that the others call.
 _DRAWS = {
     nn.init.kaiming_uniform_,
     nn.init.normal_,
@@ -224,7 +225,7 @@ def _check_described(model: Transformer) -> None:
 def place(
     model: Transformer, tensors: Mapping[str, torch.Tensor], *, device: str | torch.device
 ) -> Transformer:
-    """Put tensors on `device` in the place of a meta-built model's; tied ones stay tied."""
+    """Replace the tensors of a meta-built model by these, on `device`; tied ones stay tied."""
     held = owners(model)
     for name, meta in stored(model).items():
         tensor = tensors[name]

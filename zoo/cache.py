@@ -1,7 +1,7 @@
-"""What generation keeps of the tokens before, so that each is computed once.
+"""The key-value cache of generation, so that each token is computed once.
 
-One `Cache` belongs to one generation of one stack. It is made by whoever generates, handed down
-through `decode` and `LayerContext`, and holds all state: modules have none.
+A `Cache` belongs to one generation with one stack. The caller creates it and passes it through
+`decode` and `LayerContext`. It holds all state; modules have none.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class Cache:
-    """The tokens so far, for every layer of a stack.
+    """The cached tokens of every layer of a stack.
 
-    Tokens that a mask hides are not there: they have no position, whatever the stack's
-    `count_positions` says, so that sequences of different lengths may be padded on the left.
+    Tokens that a mask hides have no position, whatever the stack's `count_positions` says, so that
+    sequences of different lengths can be padded on the left.
 
     Args:
-        capacity: how many tokens there will be at most; memory for them is taken at once.
+        capacity: the largest number of tokens; memory for them is allocated at once.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -41,16 +41,16 @@ class Cache:
         counted: torch.Tensor | None,
         device: torch.device,
     ) -> torch.Tensor:
-        """Note that so many tokens come next.
+        """Register the next tokens.
 
         Args:
-            n_tokens: how many.
-            seen: (rows, n_tokens), False where a token is hidden from attention; None for nowhere.
-            counted: (rows, n_tokens), False where it has no position; None for nowhere.
-            device: of the positions.
+            n_tokens: their number.
+            seen: (rows, n_tokens), False at tokens that are hidden from attention; None if none is.
+            counted: (rows, n_tokens), False at tokens without a position; None if all have one.
+            device: the device of the positions.
 
         Returns:
-            Their positions, (n_tokens,), or (rows, n_tokens), -1 for those that have none.
+            Their positions, (n_tokens,), or (rows, n_tokens) with -1 at tokens without a position.
 
         Raises:
             ValueError: there is no room for them.
@@ -96,19 +96,19 @@ class Cache:
 
     @property
     def mask(self) -> torch.Tensor | None:
-        """(rows, 1, 1, length), False at hidden tokens; None where none is hidden."""
+        """(rows, 1, 1, length), False at hidden tokens; None if none is hidden."""
         return None if self._seen is None else self._seen[:, None, None, : self.length]
 
     def layer(self, number: int) -> LayerCache:
-        """What the layer keeps that is run as the `number`th of a pass. A layer that is run
-        several times has as many."""
+        """The cache of the `number`th layer of a pass. A layer that runs several times has one for
+        each."""
         if number not in self._layers:
             self._layers[number] = LayerCache(self)
         return self._layers[number]
 
     def select(self, rows: torch.Tensor, memory_rows: torch.Tensor | None = None) -> None:
-        """Keep these rows, (new rows,), in this order; a row may be repeated. Of what is kept of a
-        memory, `memory_rows` stay, or all."""
+        """Keep these rows, (new rows,), in this order; a row may be repeated. Of the cached tensors
+        of a memory, keep `memory_rows`, or all."""
         if self._seen is not None:
             self._seen = self._seen[rows]
         if self._positions is not None:
@@ -119,28 +119,27 @@ class Cache:
 
     @property
     def n_bytes(self) -> int:
-        """The memory of the keys and values."""
+        """The size of the keys and values in bytes."""
         layers = self._layers.values()
         return sum(kept.n_bytes for layer in layers for kept in layer.by_sublayer.values())
 
 
 class LayerCache:
-    """What one layer keeps, for each of its sublayers."""
+    """The caches of one layer, for each of its sublayers."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.by_sublayer: dict[str, AttentionCache] = {}
 
     def of(self, sublayer: str) -> AttentionCache:
-        """What the attention of that name keeps."""
+        """The cache of the attention with this name."""
         if sublayer not in self.by_sublayer:
             self.by_sublayer[sublayer] = AttentionCache(self.cache)
         return self.by_sublayer[sublayer]
 
 
 class AttentionCache:
-    """What one attention keeps of each token: tensors (rows, ..., tokens, width), such as its keys
-    and values."""
+    """The cached tensors of one attention, such as keys and values: (rows, ..., tokens, width)."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
@@ -149,15 +148,15 @@ class AttentionCache:
         self._of_memory: Tensors | None = None
 
     def extend(self, *new: torch.Tensor, window: int | None = None) -> Tensors:
-        """Keep what belongs to the next tokens.
+        """Store the tensors of the next tokens.
 
         Args:
-            new: each (rows, ..., new tokens, width).
-            window: how many tokens, itself included, a token can need at most. Older ones are
-                dropped; None keeps all.
+            new: tensors (rows, ..., new tokens, width).
+            window: the number of tokens that a token can attend to, including itself. Older ones
+                are dropped; None keeps all.
 
         Returns:
-            The same of all tokens that are kept, the new ones last.
+            The tensors of all tokens that are kept, the new ones last.
 
         Raises:
             InputError: there is too little memory for the tokens that there will be.
@@ -177,7 +176,7 @@ class AttentionCache:
         return new if self._end - self._start == n_new else self._kept()
 
     def _slide(self, new: Tensors, n_before: int, n_past: int) -> Tensors:
-        """Move the last `n_past` tokens to the front of the buffers, the new ones among them."""
+        """Move the last `n_past` tokens, new ones included, to the front of the buffers."""
         n_before = min(n_before, n_past)
         past = [t[..., t.shape[-2] - n_before :, :] for t in self._kept()]
         everything = tuple(torch.cat(pair, -2) for pair in zip(past, new, strict=True))
@@ -192,13 +191,13 @@ class AttentionCache:
         return tuple(buffer.narrow(-2, self._start, n_kept) for buffer in self._buffers)
 
     def of_memory(self, make: Callable[[], Tensors]) -> Tensors:
-        """What `make` returns, which belongs to the attended memory: made once."""
+        """Return the tensors of the attended memory, computed by `make` on the first call."""
         if self._of_memory is None:
             self._of_memory = make()
         return self._of_memory
 
     def positions(self, n_tokens: int) -> torch.Tensor:
-        """The positions of the last so many tokens, (n_tokens,) or (rows, n_tokens)."""
+        """The positions of the last `n_tokens` tokens, (n_tokens,) or (rows, n_tokens)."""
         positions = self.cache.positions
         return positions[..., positions.shape[-1] - n_tokens :]
 
@@ -208,19 +207,19 @@ class AttentionCache:
             self._of_memory = tuple(t.index_select(0, memory_rows) for t in self._of_memory)
         for number, buffer in enumerate(self._buffers):
             kept = buffer.new_empty(rows.shape[0], *buffer.shape[1:])
-            # What lies behind the end is not copied.
+            # Elements after the end are not copied.
             used = (..., slice(self._end), slice(None))
             torch.index_select(buffer[used], 0, rows, out=kept[used])
             self._buffers[number] = kept
 
     @property
     def n_bytes(self) -> int:
-        """The memory of all that is kept."""
+        """The size of all cached tensors in bytes."""
         return sum(t.nbytes for t in (*self._buffers, *(self._of_memory or ())))
 
 
 def _room(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor of any values. Raises InputError where there is too little memory for it."""
+    """Allocate a tensor without setting its values. Raises InputError if memory is short."""
     try:
         return like.new_empty(shape)
     except RuntimeError:

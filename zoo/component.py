@@ -1,9 +1,9 @@
-"""What a component description is: a frozen pydantic model whose fields say where values come from.
+"""Component descriptions: frozen pydantic models whose fields state where their values come from.
 
-A field's value is written in the component's own table. Three marks add to that:
+The value of a field is written in the component's own table. Three marks change that:
 
-- `Shared[T]`: stated once, on this table or on any table around it; the nearest one counts.
-- `Given[T]`: a dimension that the parent gives. It cannot be written in a spec and is not stored.
+- `Shared[T]`: stated in this table or in any enclosing one; the nearest value counts.
+- `Given[T]`: a dimension that the parent passes. It cannot be written in a spec, and is not stored.
 - `Annotated[Norm, Slot("norm", width="d_model")]`: another component, picked by its `kind`. The
   keywords say which of the parent's fields become which `Given` fields of the child; fields of
   the same name are given without being listed. `Part` is the same with the class known beforehand.
@@ -62,7 +62,7 @@ class ChildValidator(Protocol):
     def child(self, value: Any, given: Mapping[str, Any]) -> Component | None: ...
 
     def without_effect(self, name: str, reason: str) -> None:
-        """Note that this field of the component that is being validated changes nothing there."""
+        """Record that this field of the validated component has no effect."""
 
 
 class Part:
@@ -74,7 +74,7 @@ class Part:
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """The parent's fields that it reads, by what they are bound to."""
+        """The fields of the parent that it reads, by the names that they are passed as."""
         return self.given
 
     def __get_pydantic_core_schema__(
@@ -109,9 +109,9 @@ class Slot(Part):
     Args:
         slot: the registry's name of the slot.
         default: the kind when no table names one; without it, the registry's default for the slot.
-        inherit: whether tables around this one may fill it (`norm = "rms_norm"` at the top of a
-            spec fills every inheriting slot `norm`).
-        needs: the field is absent unless an enclosing component gives this dimension.
+        inherit: whether enclosing tables may fill it (`norm = "rms_norm"` at the top of a spec
+            fills every inheriting slot `norm`).
+        needs: the field is absent unless an enclosing component passes this dimension.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class Slot(Part):
 
 class LayerRules(Part):
     """Marks a field as the rules for single layers: a tuple of components of class `group`, one for
-    each set of layers that the same rules speak of. In a spec it is a list of tables, each with a
-    selector (`zoo.layer_rules`) and what differs there; later rules go over earlier ones. `count`
-    names the field that holds the number of layers; the class gets theirs as its field `at`."""
+    each set of layers to which the same rules apply. In a spec it is a list of tables, each with a
+    selector (`zoo.layer_rules`) and the differing values; later rules have priority. `count` names
+    the field with the number of layers; the field `at` of a group gets the numbers of its own."""
 
     def __init__(self, group: type[Component], /, *, count: str, **given: str) -> None:
         super().__init__(**given)
@@ -144,7 +144,7 @@ class LayerRules(Part):
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """Also the field that holds the number of layers."""
+        """As for a `Part`, with the field that holds the number of layers."""
         return {**self.given, "count": self.count}
 
 
@@ -154,7 +154,7 @@ class Component(BaseModel):
     Importing a description never imports torch; `build` does.
     """
 
-    # Built on first use: of the classes that a command imports, it validates few, and every command
+    # Built on first use: a command validates few of the classes that it imports, and every command
     # pays for the start.
     model_config = ConfigDict(
         frozen=True,
@@ -166,7 +166,7 @@ class Component(BaseModel):
     )
 
     _builds: ClassVar[str] = "torch.nn.Module"
-    """The class of the modules that `build` returns."""
+    """The full name of the class of the modules that `build` returns."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -201,11 +201,11 @@ class Component(BaseModel):
         raise TypeError(f"{type(self).__name__} has no build method")
 
     def _named(self) -> str:
-        """What messages call it."""
+        """Return its name for messages."""
         return type(self).__name__
 
     def dump(self) -> dict[str, Any]:
-        """The configuration as plain data, defaults included, the parent's dimensions left out."""
+        """Return the values as plain data, with defaults, without the parent's dimensions."""
         data: dict[str, Any] = {}
         for name, marks in fields_of(type(self)).items():
             value = getattr(self, name)
@@ -215,9 +215,9 @@ class Component(BaseModel):
 
 
 def _names_itself(layout: Callable[..., Any]) -> Callable[..., Layout]:
-    """The `layout` of a description, noting in what it returns whose it is: wherever a parent puts
-    it, `zoo show` can tell what is there. Raises `PluginError` if it fails or returns no
-    `Layout`."""
+    """Wrap the `layout` of a description so that the layout refers to its description, and `zoo
+    show` can describe it wherever a parent puts it. It raises `PluginError` if the method fails or
+    does not return a `Layout`."""
     returned = checked(layout, lambda _: "zoo.layout.Layout")
 
     @wraps(layout)
@@ -241,7 +241,7 @@ def _plain(value: Any, name: str, cls: type[Component]) -> Any:
 
 @cache
 def fields_of(cls: type[Component]) -> dict[str, _Mark | Part | None]:
-    """The fields of a description in order, each with its mark."""
+    """Return the fields of a description in order, each with its mark."""
     found: dict[str, _Mark | Part | None] = {}
     for name, field in cls.model_fields.items():
         marks = [mark for mark in field.metadata if isinstance(mark, _Mark | Part)]
@@ -250,10 +250,10 @@ def fields_of(cls: type[Component]) -> dict[str, _Mark | Part | None]:
 
 
 def part_class(cls: type[Component], name: str) -> type[Component]:
-    """The class of the component in a field that is marked as a `Part`, and nothing more.
+    """Return the class of the component in a field that is marked as a plain `Part`.
 
     Raises:
-        TypeError: it is anything else than the class of a component.
+        TypeError: it is not a class of components.
     """
     part = cls.model_fields[name].annotation
     if isinstance(part, type) and issubclass(part, Component):
@@ -265,14 +265,14 @@ def part_class(cls: type[Component], name: str) -> type[Component]:
 
 
 def given_of(cls: type[Component]) -> set[str]:
-    """The names of the dimensions that a description takes from its parent."""
+    """Return the names of the dimensions that a description gets from its parent."""
     return {name for name, mark in fields_of(cls).items() if mark is GIVEN}
 
 
 def contradiction(message: str, *keys: str) -> PydanticCustomError:
-    """An error for keys that cannot hold together. Raise it in a pydantic validator.
+    """Return an error for keys that contradict each other. Raise it in a pydantic validator.
 
-    The place of each key is shown, wherever it is written: in the component's own table, in one
-    around it, or where the parent got the dimension from.
+    The place of each key is shown, wherever it is written: in the component's own table, in an
+    enclosing one, or where the parent got the dimension from.
     """
     return PydanticCustomError("contradiction", "{message}", {"message": message, "keys": keys})

@@ -1,7 +1,7 @@
-"""TOML text in, plain data with places out: the border where a spec or registry is read.
+"""Read TOML text into plain data with places; specs and registries enter the zoo here.
 
 Values come from `tomllib`. Places (line and column of every key and value) come from the
-tree-sitter grammar of TOML and are worked out only when a problem has to be shown.
+tree-sitter grammar of TOML, and are computed only when a problem is reported.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from zoo.toml.places import Places
 
 KeyPath = tuple[str | int, ...]
-"""Where a value stands in nested tables and arrays."""
+"""The keys and indices of a value in nested tables and arrays."""
 
 DEFAULT_BUDGET = Budget()
 
 
 class Document:
-    """Named data, with the text that it was read from when there is one.
+    """Named data, and the text that it was read from, if any.
 
-    `problems` are those that do not keep the rest from being read: keys that are written twice, of
-    which the first counts. What reads a document reports them. `max_depth` is how deep its keys
-    may nest. `stored` says that the zoo wrote it, perhaps an earlier one.
+    `problems` are those that do not prevent reading the rest: keys that are written twice, of which
+    the first counts. The reader of a document reports them. `max_depth` is the allowed depth of
+    nested keys. `stored` says that the zoo wrote the document, possibly an earlier version.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Document:
 
     @cached_property
     def places(self) -> Places:
-        """Where the keys and values of the text stand."""
+        """The places of the keys and values in the text."""
         from zoo.toml.places import find_places
 
         return find_places(self.text or "")
@@ -62,7 +62,7 @@ class Document:
         return (self.text or "").split("\n")
 
     def holds(self, path: KeyPath) -> bool:
-        """Whether there is a value at this path."""
+        """Return whether there is a value at this path."""
         value: Any = self.data
         for key in path:
             try:
@@ -72,8 +72,8 @@ class Document:
         return True
 
     def place(self, path: KeyPath, *, value: bool = False) -> Place:
-        """Where the key at `path` stands, or its value; the nearest enclosing key if it is absent,
-        and the start of the text if there is none."""
+        """Return the place of the key at `path`, or of its value; if it is absent, that of the
+        nearest enclosing key, or the start of the text."""
         if self.text is None:
             where = dotted(path)
             return Place(f"{self.name}: {where}" if where else self.name)
@@ -84,12 +84,12 @@ class Document:
         return self.at(1, 1)
 
     def at(self, line: int, column: int, width: int = 1) -> Place:
-        """The place at a line and a column, both from 1."""
+        """Return the place at a line and a column, both counted from 1."""
         quote = self._lines[line - 1].rstrip("\r") if line <= len(self._lines) else ""
         return Place(self.name, line, column, quote, width)
 
     def at_offset(self, offset: int) -> Place:
-        """The place of a character, counted from the start of the text."""
+        """Return the place of a character, by its offset in the text."""
         text = self.text or ""
         return self.at(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
@@ -97,11 +97,11 @@ class Document:
 def read_document(
     path: Path, named: Callable[[], Place] | None = None, *, budget: Budget = DEFAULT_BUDGET
 ) -> Document:
-    """Read a TOML file; `named` says where another file names this one, if one does.
+    """Read a TOML file; `named` returns the place where another file names this one, if one does.
 
     Raises:
         SpecError: it is missing, a directory, unreadable, too large, not UTF-8, empty, not TOML, or
-            nested too deeply. Of syntax errors and duplicate keys, all are told.
+            nested too deeply. All syntax errors and duplicate keys are reported.
     """
     name = str(path)
     try:
@@ -145,7 +145,7 @@ def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str |
 
 
 def parse(text: str, name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
-    """Parse TOML text; `name` stands for it in messages. Raises `SpecError` as `read_document`."""
+    """Parse TOML text, called `name` in messages. Raises `SpecError` as `read_document`."""
     document = Document(name, {}, text, max_depth=budget.key_depth)
     if not text.strip():
         hint = "add `format = 1`; a spec also states a `name` and a `builder`"
@@ -162,11 +162,11 @@ def parse(text: str, name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
 
 
 def from_data(data: dict[str, Any], name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
-    """A document made of data that was not read from text."""
+    """Make a document of data that was not read from text."""
     return Document(name, data, max_depth=budget.key_depth)
 
 
 def from_weights(data: dict[str, Any], name: str) -> Document:
-    """The full form of a spec that was stored with weights. Earlier ones state values where they
-    change nothing, which is let pass."""
+    """Make a document of the full form of a spec that was stored with weights. Specs of earlier
+    versions may state values that have no effect; these are accepted."""
     return Document(name, data, stored=True)

@@ -1,7 +1,7 @@
-"""What the zoo says when something is wrong: problems with a place, and the errors that carry them.
+"""The errors of the zoo, and the problems that they hold.
 
-A `Problem` is one finding: what is wrong, where it stands, and what would be right. A `ZooError`
-carries every problem of one pass. Nothing else is raised for a user's mistake.
+A `Problem` states one mistake, its place, and how to correct it. A `ZooError` holds every problem
+of one pass. Mistakes of users raise no other exceptions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Place(NamedTuple):
         return ":".join(str(part) for part in parts if part is not None)
 
     def excerpt(self) -> list[str]:
-        """The quoted line and a caret under the span; nothing when the text is not at hand."""
+        """The quoted line and a caret under the span; empty if the text is not available."""
         if self.quote is None or self.line is None or self.column is None:
             return []
         # Long lines are cut around the span, so that a hostile file cannot flood the terminal.
@@ -42,15 +42,15 @@ class Place(NamedTuple):
 
 
 def printable(text: str) -> str:
-    """`text` with a space for each tab, and a sign for each character that is not shown or that
-    could command a terminal."""
+    """Return `text` with a space for each tab, and a substitute for each character that is not
+    printable or could control a terminal."""
     return "".join(
         c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text
     )
 
 
 def _columns(text: str) -> int:
-    """The columns that `text` takes in a terminal: two for a wide character, none for an accent."""
+    """Return the width of `text` in a terminal: two columns for a wide character, 0 for accents."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
         for c in text
@@ -58,7 +58,7 @@ def _columns(text: str) -> int:
 
 
 class Problem(NamedTuple):
-    """One finding. `related` names other places that take part in it, as a first definition."""
+    """One mistake. `related` holds other places that it involves, such as a first definition."""
 
     message: str
     place: Place | None = None
@@ -78,7 +78,7 @@ class Problem(NamedTuple):
 
 
 class ZooError(Exception):
-    """A mistake that the user can mend. `problems` holds all that one pass has found."""
+    """A mistake that the user can correct. `problems` holds all problems of one pass."""
 
     def __init__(self, problems: Problem | str | Iterable[Problem]) -> None:
         if isinstance(problems, str):
@@ -92,7 +92,7 @@ class ZooError(Exception):
         super().__init__("\n".join(shown))
 
     def __reduce__(self) -> tuple[type[ZooError], tuple[tuple[Problem, ...]]]:
-        """What a pickle holds; exceptions are otherwise made anew of their text."""
+        """Return the arguments for pickles; by default exceptions are restored from their text."""
         return type(self), (self.problems,)
 
 
@@ -101,7 +101,7 @@ class SpecError(ZooError):
 
 
 class RegistryError(ZooError):
-    """A registry that cannot be read, or a name that it does not hold."""
+    """A registry that cannot be read, or a name that is not registered."""
 
 
 class PluginError(ZooError):
@@ -109,15 +109,15 @@ class PluginError(ZooError):
 
 
 class WeightsError(ZooError):
-    """A weights file that is damaged, foreign, or not what its spec says."""
+    """A weights file that is damaged, of another format, or does not agree with its spec."""
 
 
 class TrainingError(ZooError):
-    """Training that cannot begin or go on: its data, its tokenizer, or the run itself."""
+    """Training cannot begin or continue, because of the data, the tokenizer, or the run."""
 
 
 class InputError(ZooError):
-    """What a model is called with does not fit it."""
+    """The inputs of a model do not fit it."""
 
 
 class Findings:
@@ -140,18 +140,18 @@ class Findings:
         self._plugin_failed |= isinstance(error, PluginError)
 
     def add_unless_told(self, problem: Problem) -> None:
-        """Add a problem of a value, unless one of that very value is known: one wrong value is
-        often read by many components."""
+        """Add a problem with a value, unless this value has one: many components may read the same
+        wrong value."""
         if not self.tells_of(problem.place):
             self.add(problem)
 
     def tells_of(self, place: Place | None) -> bool:
-        """Whether a problem of just this place is known."""
+        """Return whether there is a problem at exactly this place."""
         return place in self._places
 
     def error(self) -> ZooError:
-        """All that was found, file by file in the order of the lines: a `PluginError` if a plugin
-        has failed, else a `SpecError`."""
+        """Return an error with all problems by file and line: a `PluginError` if a plugin has
+        failed, otherwise a `SpecError`."""
         problems = in_order(self._problems)
         return PluginError(problems) if self._plugin_failed else SpecError(problems)
 
@@ -170,20 +170,20 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def placed(error: ZooError, place: Place) -> ZooError:
-    """The error with `place` for each of its problems that has none of its own."""
+    """Return the error with `place` added to each of its problems without a place."""
     return type(error)(problem._replace(place=problem.place or place) for problem in error.problems)
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """A help text: the nearest known name; when nothing is near, `otherwise`, or the list of names
-    unless that is given."""
+    """Return a help text with the nearest known name; if none is near, return `otherwise`, or by
+    default the list of names."""
     if close := nearest(name, known):
         return f"did you mean `{close}`?"
     return allowed(known) if otherwise is None else otherwise
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that means what `name` means elsewhere, or that is most like it, if any is.
+    """Return the known name for what other libraries call `name`, or the most similar one, if any.
 
     Matching costs the product of the lengths, so very long names are not matched.
     """
@@ -203,19 +203,19 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 @cache
 def _other_words() -> dict[str, str]:
-    """The names that specs use, by those that other libraries and papers use."""
+    """Return the names in specs, by the names that other libraries and papers use."""
     import tomllib
 
     return tomllib.loads(Path(__file__).with_name("other_words.toml").read_text("utf-8"))
 
 
 def meant(name: str) -> str:
-    """What specs and recipes call what `name` means elsewhere; `name` itself if that is unknown."""
+    """Return the name in specs and recipes for what others call `name`, or `name` itself."""
     return _other_words().get(name.lower(), name)
 
 
 def allowed(known: Iterable[str]) -> str:
-    """A help text that lists names."""
+    """Return a help text that lists names."""
     names: Sequence[str] = sorted(set(known))
     if not names:
         return "nothing is allowed here"
@@ -224,8 +224,8 @@ def allowed(known: Iterable[str]) -> str:
 
 
 def quoted(name: object, most: int | None = None) -> str:
-    """`name` for a message, cut when it is longer than `most`: unless given, 80 characters, and 500
-    of a path."""
+    """Return `name` quoted for a message, shortened to `most` characters: by default 80, or 500 for
+    a path."""
     if most is None:
         most = 500 if isinstance(name, PurePath) else 80
     text = printable(str(name)[: most + 1])
@@ -233,17 +233,17 @@ def quoted(name: object, most: int | None = None) -> str:
 
 
 def typed(path: object) -> str:
-    """`path` as it is typed into a shell, for a command that a help advises."""
+    """Return `path` quoted for a shell, for a command in a help text."""
     import shlex  # here: a command that finds no mistake does without
 
     return printable(shlex.quote(str(path)))
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """The path of a key as TOML writes it: `encoder.block.ffn`."""
+    """Return the path of a key in TOML notation: `encoder.block.ffn`."""
     return ".".join(map(str, path))
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, as in `1 file` and `2,000 files`."""
+    """Return a count with its noun, as in `1 file` and `2,000 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

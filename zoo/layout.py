@@ -1,7 +1,7 @@
-"""What tensors a component has, told without torch: names, shapes, and how each is initialised.
+"""The tensors of a component, described without torch: names, shapes, and initialisation.
 
-A `Layout` is a tree with the same names as the `nn.Module` that the component builds. From it come
-the parameter count, the sizes, the list of tensors and the initial distributions.
+A `Layout` is a tree with the same names as the `nn.Module` that the component builds. Parameter
+counts, sizes, the list of tensors and the initial distributions are computed from it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _OF_MAPS: tuple[Role, ...] = ("weight", "residual", "embedding")
 class Tensor:
     """One stored tensor.
 
-    `role` is what an init plugin goes by: `weight` (a matrix), `residual` (a matrix whose output
+    `role` is used by init plugins: `weight` (a matrix), `residual` (a matrix whose output
     is added to the residual stream), `embedding`, `bias`, or `constant` (starts at `value`).
     `fan_in` and `fan_out` count the inputs and outputs that one weight connects; the bias of a map
-    has those of its weight, that of a norm none. `idle` of its elements are not looked at for one
-    token: those of the experts that are not chosen.
+    has those of its weight, the bias of a norm none. `idle` is the number of elements that are not
+    used for one token: those of the experts that are not chosen.
     """
 
     shape: tuple[int, ...]
@@ -60,16 +60,16 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Cut:
-    """How the tensors of a module can be cut, so that each of several processes has a part of them
-    and computes with it (tensor parallelism: Shoeybi et al. 2019, arXiv:1909.08053).
+    """How the tensors of a module can be divided among processes, each of which computes with its
+    part (tensor parallelism: Shoeybi et al. 2019, arXiv:1909.08053).
 
     Args:
-        axes: the axis along which each tensor is cut, by its name; the others are whole everywhere.
-        units: the heads or hidden units along it, of which all processes have equally many; None
-            where parts of any size will do.
-        inputs: the dimension of the module's input of which each process has its part; None where
-            all have all of it.
-        outputs: the same of its output.
+        axes: the axis along which each tensor is cut, by name; other tensors stay whole.
+        units: the number of heads or hidden units along it, of which all processes get equally
+            many; None if parts of any size are possible.
+        inputs: the dimension of the module's input that is divided among the processes; None if
+            each gets the whole input.
+        outputs: likewise for its output.
         by_itself: whether the module takes its parts itself (`zoo.sharding.parts`). Otherwise it is
             called with a DTensor, which torch's own operators know how to compute with.
     """
@@ -82,12 +82,12 @@ class Cut:
 
 
 def column_wise(units: int) -> Cut:
-    """The cut of a linear map whose output is that of so many heads or hidden units."""
+    """The cut of a linear map whose output is divided by heads or hidden units."""
     return Cut({"weight": 0, "bias": 0}, units, outputs=-1)
 
 
 def row_wise(units: int) -> Cut:
-    """The cut of a linear map whose input is what so many heads or hidden units have made."""
+    """The cut of a linear map whose input is divided by heads or hidden units."""
     return Cut({"weight": 1}, units, inputs=-1)
 
 
@@ -96,13 +96,13 @@ BY_VOCABULARY = Cut({"weight": 0, "bias": 0})
 
 
 def _told(value: object) -> str:
-    """A value for a message, which has no room for a long one."""
+    """Format a value for a message, shortened."""
     text = repr(value)
     return text if len(text) < 60 else f"a {type(value).__name__}"
 
 
 class _Counted:
-    """What can be counted of a layout, in closed form: no list of tensors is made."""
+    """The counts of a layout, in closed form: no list of tensors is made."""
 
     def _total(self, count: Callable[[Tensor], int]) -> int:
         raise TypeError(f"{type(self).__name__} cannot be counted")
@@ -114,7 +114,7 @@ class _Counted:
 
     @cached_property
     def n_idle(self) -> int:
-        """Elements that are not looked at for one token: of experts that are not chosen."""
+        """Elements that are not used for one token: those of experts that are not chosen."""
         return self._total(lambda tensor: tensor.idle)
 
     @cached_property
@@ -143,18 +143,17 @@ class Layout(_Counted):
     """Named tensors and named sub-layouts.
 
     Args:
-        parts: what is inside, by the attribute names of the module that is built.
-        label: what `zoo show` says of it beside its kind; values of the component that do not stand
-            in it follow.
+        parts: tensors and layouts, by the attribute names of the module that is built.
+        label: the text of `zoo show` after the kind; values of the component that are not in it are
+            added.
         cache: elements that generation keeps per token of the sequence itself (k and v).
         memory_cache: elements that generation keeps per token of the attended memory.
-        cache_window: of how many tokens of the sequence, the last ones, `cache` is kept; None: of
-            all.
-        generates: whether generation extends what is inside; an encoder keeps no cache, nor does a
-            stack that computes all tokens anew.
+        cache_window: the number of last tokens for which `cache` is kept; None for all tokens.
+        generates: whether generation extends this part; an encoder keeps no cache, nor does a
+            stack that recomputes all tokens.
         computed: elements of tables that are computed when the model is built and not stored.
-        cut: how the tensors directly inside can be cut; None: every process has all of them.
-        component: the description whose `layout` returned it, which notes itself.
+        cut: how the tensors directly inside can be cut; None if every process has all of them.
+        component: the description whose `layout` returned it; set automatically.
     """
 
     parts: Mapping[str, Tensor | Layout | LayerList] = field(
@@ -209,7 +208,7 @@ class Layout(_Counted):
         )
 
     def find(self, name: str) -> Tensor:
-        """The tensor of that name. Raises `KeyError` when there is none."""
+        """The tensor with this name. Raises `KeyError` if there is none."""
         first, _, rest = name.partition(".")
         part = self.parts[first]
         if not isinstance(part, Tensor):
@@ -227,7 +226,7 @@ class Layout(_Counted):
                 yield from part.tensors(f"{prefix}{name}.")
 
     def layers(self, prefix: str = "") -> Iterator[str]:
-        """The full name of every layer of a list of layers, but for those inside another layer."""
+        """The full name of every layer of a list of layers, except those inside another layer."""
         for name, part in self.parts.items():
             if isinstance(part, LayerList):
                 yield from (f"{prefix}{name}.{number}" for number in part.numbers)
@@ -246,13 +245,13 @@ class Layout(_Counted):
 
 @dataclass(frozen=True)
 class LayerList(_Counted):
-    """A list of layers, those that are alike told once.
+    """A list of layers; equal layers are described once.
 
     Args:
-        groups: the layout of each group of layers, with their numbers in the list.
-        passes: how often the list is run through, each time with a cache of its own.
-        order: the layers' numbers as they run in one pass, each time with a cache of its own; empty
-            when each runs once, in the order of the list.
+        groups: the layout of each group of equal layers, with their numbers in the list.
+        passes: how often the list is run, each time with a cache of its own.
+        order: the numbers of the layers in the order that they run, each time with a cache of its
+            own; empty if each runs once, in the order of the list.
     """
 
     groups: tuple[tuple[Sequence[int], Layout], ...]
@@ -265,7 +264,7 @@ class LayerList(_Counted):
                 raise TypeError(f"a group of layers has {_told(layer)}, not a Layout")
 
     def runs(self, at: Sequence[int]) -> int:
-        """How often the layers of these numbers run, all together."""
+        """How often the layers with these numbers run in total."""
         once = sum(self._runs[number] for number in at) if self.order else len(at)
         return self.passes * once
 
@@ -301,7 +300,7 @@ class LayerList(_Counted):
         return sum(len(at) * layer._total(count) for at, layer in self.groups)
 
     def find(self, name: str) -> Tensor:
-        """The tensor of that name, which starts with a layer's number. Raises `KeyError`."""
+        """The tensor with this name, which starts with a layer's number. Raises `KeyError`."""
         number, _, rest = name.partition(".")
         for at, layer in self.groups:
             if number.isdecimal() and int(number) in at:

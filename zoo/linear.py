@@ -1,4 +1,4 @@
-"""The linear map, of which a model is mostly made, and how a CPU computes it."""
+"""Linear maps, which are most of a model, and their computation on CPUs."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-"""Whether this torch comes with oneDNN; that for Apple's processors does not."""
+"""Whether this torch has oneDNN; builds for Apple's processors do not."""
 
 LARGE = 2**16
-"""The least number of weights of which oneDNN computes a product faster than MKL."""
+"""The number of weights from which oneDNN is faster than MKL."""
 
 MANY_ROWS = 128
 """With gradients, fewer rows are computed as `nn.Linear` does, to the last bit."""
 
 FEWEST_ROWS = 4
-"""A packed weight is multiplied with so many rows in less time than with one: 50,257 x 768 in 4.0
-instead of 5.0 ms on two Zen 4 cores."""
+"""The product of a packed weight with this number of rows takes less time than with one: for
+50,257 x 768, 4.0 instead of 5.0 ms on two Zen 4 cores."""
 
 
 Identity = tuple[int, int, int]
-"""Of a tensor: its storage, where in memory it lies, which alone may be where an earlier one lay,
-and how often it was changed in place."""
+"""Identifies the content of a tensor: its storage, its address, which a later tensor may have too,
+and the number of its in-place changes."""
 
 
 class Pointwise(NamedTuple):
-    """What oneDNN does with each number of a product before it leaves the processor's cache.
+    """An activation that oneDNN applies to a product while it is in the processor's cache.
 
     Args:
-        name: of the function, in torch's words.
-        algorithm: by which it is computed, where there are several.
+        name: torch's name of the function.
+        algorithm: the variant of the function, if there are several.
     """
 
     name: str = "none"
@@ -48,10 +48,11 @@ class Packed(NamedTuple):
     """A copy of weights in the order in which oneDNN reads them fastest.
 
     Args:
-        weight: of one map, or of several under each other; only oneDNN can read it.
-        bias: theirs, or None.
-        of: what `Linear.now` told of each map when the copy was made.
-        storages: theirs. While these references exist, no other storage gets the identity of one.
+        weight: the weight of one map, or of several concatenated; only oneDNN can read it.
+        bias: the bias, or None.
+        of: the value of `Linear.now` of each map when the copy was made.
+        storages: the storages of the maps. While these references exist, no other storage can have
+            the same identity.
     """
 
     weight: torch.Tensor
@@ -67,21 +68,21 @@ POINTWISE = {
     nn.Sigmoid: Pointwise("sigmoid"),
     nn.Tanh: Pointwise("tanh"),
 }
-"""Activations that oneDNN knows. It knows `nn.GELU` too, with its algorithm."""
+"""Activations that oneDNN supports, besides `nn.GELU`, which has an algorithm."""
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, which in float32 on a CPU is computed by oneDNN where it is large.
+    """`nn.Linear`; if it is large, in float32 and on a CPU, it is computed by oneDNN.
 
-    torch's own choice there is MKL, which on processors that are not Intel's uses half of the
-    vector width, and reads the weight at half the speed of memory where there are few rows. On two
+    torch would use MKL, which on processors that are not Intel's uses half of the vector width, and
+    with few rows reads the weight at half the speed of memory. On two
     Zen 4 cores a map of 768 to 3,072 takes 0.5 of MKL's time for one row, 0.6 for 32 and 0.8 for
     512. `pack` makes it faster still, for models that generate. With gradients, few rows are
     computed by MKL. `torch.backends.mkldnn.flags(enabled=False)` switches oneDNN off.
     """
 
     packed: Packed | None = None
-    """The weight as `pack` laid it out, or those of several maps that are computed as one."""
+    """The weight as packed by `pack`, or the weights of several maps that are computed as one."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) to (..., out_features)."""
@@ -97,7 +98,7 @@ class Linear(nn.Linear):
         return learning
 
     def without_gradients(self, x: torch.Tensor, then: Pointwise = NOTHING) -> torch.Tensor | None:
-        """What oneDNN makes of x, and `then` of each number; None where it does not compute it."""
+        """Return then(x weight^T + bias) by oneDNN; None if it cannot compute it."""
         packed = self.packed
         if packed is not None and self.fits(x) and packed.of == (self.now(),):
             return _of_packed(x, packed, then)
@@ -106,8 +107,8 @@ class Linear(nn.Linear):
         return _product(x, self.weight, self.bias, then)
 
     def fits(self, x: torch.Tensor) -> bool:
-        """Whether oneDNN can take x: not in other dtypes, not where derivatives are computed in
-        forward mode, and not what only stands for a tensor, as in a graph or a shard."""
+        """Return whether oneDNN can take x: not other dtypes, not derivatives in forward mode, and
+        not stand-ins for tensors, as in a graph or a shard."""
         return (
             type(x) is torch.Tensor
             and x.dtype == torch.float32
@@ -123,14 +124,14 @@ class Linear(nn.Linear):
         )
 
     def takes(self, x: torch.Tensor) -> bool:
-        """Whether oneDNN can compute it with the weight as it lies."""
+        """Return whether oneDNN can compute the product with the weight as it is stored."""
         weight = self.weight  # once: a module finds its tensors slowly
         return type(weight) is nn.Parameter and weight.dtype == torch.float32 and self.fits(x)
 
     def pack(self) -> None:
-        """Keep a packed copy of the weight, which is used without gradients and while weight and
-        bias stay as they are; only a change through `weight.data` goes unnoticed. A call in
-        training lets go of it. It is no part of the state, of copies or of files."""
+        """Keep a packed copy of the weight. It is used without gradients, while weight and bias
+        are unchanged; only a change through `weight.data` goes unnoticed. A call in training drops
+        it. It is not part of the state, of copies or of files."""
         now, weight = self.now(), self.weight
         if not AVAILABLE or now is None or weight.numel() < LARGE:
             return
@@ -138,9 +139,9 @@ class Linear(nn.Linear):
             self.packed = _packed([self], (now,))
 
     def now(self) -> tuple[Identity, ...] | None:
-        """The identities of the weight and, if there is one, the bias; None while something else
-        stands for one of them, as in a shard or behind a parametrization, and of tensors made in
-        inference mode, whose changes nobody counts."""
+        """Return the identities of the weight and the bias, if any; None if one is replaced, as by
+        a shard or a parametrization, or was created in inference mode, where torch does not
+        count changes."""
         kept = self._parameters  # not as attributes, which a module finds slowly
         if "weight" not in kept or "bias" not in kept:
             return None
@@ -154,16 +155,16 @@ class Linear(nn.Linear):
         return _identity(weight), _identity(bias)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies and pickles hold."""
+        """Return the state for copies and pickles, without the packed weight."""
         return {name: value for name, value in self.__dict__.items() if name != "packed"}
 
 
 def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What several maps make of the same x, each (..., out_features).
+    """Apply several maps to the same x; each result is (..., out_features).
 
-    Where they are packed, they are packed anew as one when this is first called, and computed by
-    one product: of q, k and v of GPT-2 small it takes two thirds of the time of three. What was put
-    into the place of a map, or waits for its call, is called.
+    Maps that are packed are packed again as one on the first call, and computed by one product: for
+    q, k and v of GPT-2 small, this takes two thirds of the time of three. Modules that replace a
+    map, and maps with hooks, are called.
     """
     packed = _of_all(maps, x)
     if packed is None:
@@ -173,7 +174,7 @@ def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def _of_all(maps: Sequence[nn.Module], x: torch.Tensor) -> Packed | None:
-    """The packed weights of all maps as one, if x can be multiplied with them."""
+    """Return the packed weights of all maps as one, if x can be multiplied with them."""
     linear = [one for one in maps if type(one) is Linear and not hooked(one)]
     packed = linear[0].packed if len(linear) == len(maps) else None
     if packed is None or torch.is_grad_enabled() or not linear[0].fits(x):
@@ -190,9 +191,9 @@ def _of_all(maps: Sequence[nn.Module], x: torch.Tensor) -> Packed | None:
 
 
 def activated(linear: nn.Module, activation: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """activation(linear(x)), (..., out_features). Without gradients oneDNN computes both at once,
-    where it knows the activation: to a product of 512 x 768 with 768 x 3,072 in 11.6 ms, GELU by
-    tanh adds 0.4 instead of 1.5 ms. What was put into the place of either, or has hooks, is called.
+    """Return activation(linear(x)), (..., out_features). Without gradients, oneDNN computes both at
+    once if it supports the activation: GELU by tanh adds 0.4 instead of 1.5 ms to a product of
+    512 x 768 with 768 x 3,072 in 11.6 ms. Modules that replace either, or have hooks, are called.
     """
     then = POINTWISE.get(type(activation))
     if type(activation) is nn.GELU:
@@ -211,7 +212,7 @@ def _identity(tensor: torch.Tensor) -> Identity:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether somebody waits for the module to be called."""
+    """Return whether a module has hooks, or a `forward` of its own."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
@@ -227,7 +228,7 @@ def _packed(maps: Sequence[Linear], of: tuple[tuple[Identity, ...], ...]) -> Pac
                     for one in maps
                 ]
             )
-        # Without a number of rows, the order is one that is fast for few and for many.
+        # If the number of rows is not stated, the order is fast for few and for many.
         laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, None)
     storages = tuple(
         StorageWeakRef(one.untyped_storage())  # type: ignore[no-untyped-call]
@@ -237,7 +238,7 @@ def _packed(maps: Sequence[Linear], of: tuple[tuple[Identity, ...], ...]) -> Pac
 
 
 def _of_packed(x: torch.Tensor, packed: Packed, then: Pointwise) -> torch.Tensor:
-    """then(x weight^T + bias), of a packed weight. One row is computed as the first of several."""
+    """Return then(x weight^T + bias) for a packed weight. One row is computed as one of several."""
     if x.dim() > 1 and x.numel() == x.shape[-1]:
         several = torch.cat([x] * FEWEST_ROWS, -2)
         return _product(several, packed.weight, packed.bias, then).narrow(-2, 0, 1)
@@ -247,7 +248,7 @@ def _of_packed(x: torch.Tensor, packed: Packed, then: Pointwise) -> torch.Tensor
 def _product(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, then: Pointwise = NOTHING
 ) -> torch.Tensor:
-    """then(x weight^T + bias) by oneDNN; `torch.compile` puts the same function in its place."""
+    """Return then(x weight^T + bias) by oneDNN, with the function that `torch.compile` uses."""
     found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(
         x, weight, bias, then.name, [], then.algorithm
     )

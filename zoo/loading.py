@@ -1,4 +1,4 @@
-"""Saved weights in, the model that was saved out, or an error: every tensor accounted for."""
+"""Load the model of saved weights. Every tensor is accounted for, or it is an error."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Read = Literal["bytes", "mmap"]
 
 @contextmanager
 def _collector_at_rest() -> Generator[None]:
-    """Python's garbage collector looks through all objects whenever many were made. Those of a
-    model are not garbage, and to look takes a tenth of the time that mapping its file does."""
+    """Pause Python's garbage collector, which visits all objects whenever many were created. Those
+    of a model are not garbage, and the visits take a tenth of the time of mapping its file."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -66,36 +66,35 @@ def load(
 
     Args:
         path_or_name: a weights file, a folder that holds a `model.safetensors` or the index of its
-            shards, a bundle, or a named model. The files of a bundle are held against its lock.
-        device: where the tensors are placed: the CPU, or the device of the mesh, unless given.
-        dtype: what floating-point tensors are cast to; kept as stored unless given.
-        mesh: of processes that all call this, each of which gets its share of the model. Its
+            shards, a bundle, or a named model. The files of a bundle are checked by its lock.
+        device: the device of the tensors; by default the CPU, or the device of the mesh.
+        dtype: floating-point tensors are cast to it; by default they are kept as stored.
+        mesh: a mesh of processes, all of which call this. Each gets its share of the model. The
             dimensions are named `fsdp` (or `dp`), along which each process has some rows of every
-            tensor and fetches the others' when they are needed (`fully_shard`), and `tp`, along
+            tensor and fetches the others when they are needed (`fully_shard`), and `tp`, along
             which each has some heads, hidden units and tokens. A process reads the bytes of its
             own share, and its memory holds no more than that and some megabytes.
-        verify: whether each tensor's bytes are checked against its SHA-256 record. With a mesh, a
-            tensor that many have parts of is hashed by one process, which streams it from its disk:
-            together they check every tensor once.
-        only: patterns of the names of the tensors that are loaded, such as "encoder.*". The others
-            get the initial values that the spec describes, with the seed 0.
+        verify: whether the bytes of each tensor are compared with its SHA-256 record. With a mesh,
+            a tensor that is divided among processes is hashed by one of them, which streams it from
+            disk: together they check every tensor once.
+        only: patterns of the names of the tensors to load, such as "encoder.*". The others get the
+            initial values of the spec, with the seed 0.
         read: "bytes" copies the tensors into memory; "mmap" maps the files, which must be
-            read-only. Unless given, read-only files are mapped; with a mesh, none are.
+            read-only. By default, read-only files are mapped; with a mesh, none are.
         locked: whether the zoo, torch and the plugins must be those of the bundle's lock.
-        registry: where the plugins are looked up; the layers around the working directory unless
-            given.
+        registry: looks up plugins; by default the registries around the working directory.
 
     Returns:
-        The model. Its `load_report` tells what was done with each tensor. With a mesh, its
-        parameters that are shared out are DTensors.
+        The model. Its `load_report` says what was done with each tensor. With a mesh, parameters
+        that are divided among processes are DTensors.
 
     Raises:
         ZooError: the device cannot be used; the mesh has other dimensions; or the heads cannot be
-            spread evenly along `tp`.
-        WeightsError: a file is missing, damaged, not the zoo's, or not what its spec or its lock
-            says; or nothing matches a pattern of `only`.
+            distributed evenly along `tp`.
+        WeightsError: a file is missing, damaged, not the zoo's, or does not agree with its spec or
+            its lock; or nothing matches a pattern of `only`.
         RegistryError: the named model has no weights.
-        SpecError, PluginError: its spec cannot be built with the plugins at hand.
+        SpecError, PluginError: its spec cannot be built with the registered plugins.
     """
     patterns = [only] if isinstance(only, str) else only
     together, device = _processes(mesh, device)
@@ -143,8 +142,8 @@ def load(
 def _processes(
     mesh: DeviceMesh | None, device: str | torch.device | None
 ) -> tuple[AbstractContextManager[list[str]], torch.device]:
-    """What lets the processes of a mesh load together, and the device of this one. Without a mesh,
-    which needs nothing of torch's distributed part, there is but this one."""
+    """Return what coordinates the processes of a mesh, and the device of this one. Without a mesh,
+    torch's distributed package is not needed, and there is only this process."""
     if mesh is None:
         return nullcontext([]), usable_device(device)
     from zoo.sharding.mesh import device_in
@@ -154,10 +153,10 @@ def _processes(
 
 
 def _checked_lock(folder: Path) -> Lock | None:
-    """The lock of a bundle whose files are those of it; None if the folder is no bundle."""
+    """Return the lock of a bundle, after checking its files; None if the folder is not a bundle."""
     lock = lock_of_bundle(folder)
     if lock is not None:
-        # But for the weights, whose tensors are hashed when they are read.
+        # Except the weights, whose tensors are hashed when they are read.
         check_files(folder, lock, [name for name in lock.files if not is_weights(name)])
     return lock
 
@@ -165,7 +164,7 @@ def _checked_lock(folder: Path) -> Lock | None:
 def _checked_spec(
     weights: Weights, lock: Lock | None, registry: Registry, *, locked: bool
 ) -> ModelSpec:
-    """The spec of weights that are what it, and the lock of their bundle, say."""
+    """Return the spec of weights, after comparing them with it and with the bundle's lock."""
     path, header = weights.path, weights.header
     if lock is not None:
         check_weights(path.parent, lock, weights)
@@ -211,8 +210,8 @@ def _mismatch(described: Tensor, record: Record) -> str:
 def _is_mapped(
     weights: Weights, read: str | None, where: Place, *, shared_out: bool = False
 ) -> bool:
-    """Whether the files are mapped. Whoever shortens a mapped file kills the process with a SIGBUS,
-    so only those that nobody has the permission to write to are."""
+    """Return whether the files are mapped. If a mapped file is shortened, the process dies of a
+    SIGBUS, so only files without write permission are."""
     if read not in (None, "bytes", "mmap"):
         raise WeightsError(f'weights are read as "bytes" or "mmap", not {quoted(read)}')
     if read == "mmap" and shared_out:
@@ -225,13 +224,13 @@ def _is_mapped(
 
 
 def _dtype_of(header: Header) -> torch.dtype:
-    """The dtype of the first floating-point tensor: that of the tables that are not stored."""
+    """Return the dtype of the first floating-point tensor, also used for tables not stored."""
     floats = (r.dtype for _, r in sorted(header.records.items()) if r.dtype in FLOATS)
     return FLOATS[next(floats, "F32")]
 
 
 def _name_of(dtype: torch.dtype) -> str:
-    """As safetensors names it, or torch if safetensors has no name for it."""
+    """Return the name of a dtype in safetensors, or in torch if safetensors has none."""
     return DTYPES.get(dtype) or str(dtype)
 
 

@@ -1,4 +1,4 @@
-"""A spec from wherever it is: a file, a registered name, text, or data."""
+"""Read a spec from a file, a registered name, text, or data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_spec(
         source: a `.toml` file, the name of a registered model, TOML text (a string of more than
             one line), or plain data. Of text and data, `extends` names a spec in the working
             directory.
-        registry: where names are looked up; the layers around the working directory unless given.
+        registry: looks up names; by default the registries around the working directory.
 
     Raises:
         SpecError: every problem found, each with its place.
@@ -41,7 +41,7 @@ def read_spec(
 
 
 def spec_of(document: Document, registry: Registry) -> ModelSpec:
-    """The spec of a document, within the registry's budget. Raises as `read_spec`."""
+    """Return the spec of a document, within the registry's budget. Raises as `read_spec`."""
     if is_recipe(document):
         message = "this is a recipe for training, not the spec of a model"
         hint = "`zoo train` trains by it, `zoo validate` checks it; its `model` names the spec"
@@ -58,10 +58,10 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
 
 
 def is_recipe(document: Document) -> bool:
-    """Whether a file is a recipe for training, and not the spec of a model: what it holds tells.
+    """Return whether a file is a recipe for training and not a spec, judged by its content.
 
-    One that has neither a builder nor a spec to extend is a recipe if it names a model, or has a
-    table that only recipes have.
+    A file without `builder` and `extends` is a recipe if it names a model, or has a table that only
+    recipes have.
     """
     if not document.data.keys().isdisjoint(OF_SPECS):
         return False
@@ -72,14 +72,14 @@ def is_recipe(document: Document) -> bool:
 
 
 def is_card(document: Document) -> bool:
-    """Whether a file is that of a published model, and not a spec."""
+    """Return whether a file describes a published model and is not a spec."""
     data = document.data
     return isinstance(data.get("source"), dict) and data.keys().isdisjoint(OF_SPECS)
 
 
 def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | None]:
-    """Read the spec of a spec file, a registered model, a weights file or the folder of one, or a
-    published model in the store; of weights also what their header says.
+    """Read the spec of a spec file, a registered model, a weights file or its folder, or a
+    published model in the store; for weights, also return their header.
 
     Raises:
         ZooError: as `read_spec`, and `WeightsError` for a damaged weights file.
@@ -100,7 +100,7 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
 
 
 def _stored(name: str, registry: Registry) -> Path | None:
-    """The folder of a published model in the store; None for what is not the name of one.
+    """Return the folder of a published model in the store; None if there is no such name.
 
     Raises:
         StoreError: it is not in the store.
@@ -119,7 +119,7 @@ def _stored(name: str, registry: Registry) -> Path | None:
 
 
 def find_document(source: str | Path | Mapping[str, Any], registry: Registry) -> Document:
-    """The text or data that `read_spec` reads; arguments and errors are its own."""
+    """Return the text or data that `read_spec` reads, with the same arguments and errors."""
     if isinstance(source, Mapping):
         return from_data(dict(source), "<data>", budget=registry.budget)
     if isinstance(source, str) and "\n" in source:
@@ -135,7 +135,7 @@ def find_document(source: str | Path | Mapping[str, Any], registry: Registry) ->
 
 
 def _nothing(source: str | Path, registry: Registry) -> Problem:
-    """What is told of a source that is neither there nor registered."""
+    """Return the error for a source that neither exists nor is registered."""
     from zoo.inside import neighbours  # here: only a mistake needs it
 
     name, files = str(source), neighbours(Path(source))

@@ -1,7 +1,7 @@
-"""Names to plugins and models: layered `registry.toml` files.
+"""Maps names to plugins and models: layered `registry.toml` files.
 
-An installed package takes part only when a registry names it (`include`). Only what is asked for is
-imported.
+An installed package is used only if a registry names it (`include`). Plugins are imported on first
+use.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 @dataclass
 class Registry:
     """All layers merged. `plugins[slot][name]`, `sources[kind]` and `models[name]` hold the
-    entries, `families` the folders of family files, `catalog` the published models; `budget` is
-    what the one who loads it allows."""
+    entries, `families` the folders of family files, `catalog` the published models; `budget`
+    limits the size of specs."""
 
     plugins: dict[str, dict[str, Entry]] = field(
         default_factory=lambda: {slot: {} for slot in SLOT_NAMES}
@@ -60,17 +60,17 @@ class Registry:
     )
 
     def plugin(self, slot: str, kind: str, at: Callable[[], Place] | None = None) -> type[Plugin]:
-        """The description class registered as `kind` in `slot`, imported on first use.
+        """Return the description class registered as `kind` in `slot`, imported on first use.
 
         Raises:
-            RegistryError: nothing has that name; the nearest name is told. `at` says where the
-                name was written.
-            PluginError: it cannot be imported, or is no description for that slot.
+            RegistryError: the name is unknown; the nearest one is suggested. `at` is the place
+                where the name was written.
+            PluginError: it cannot be imported, or is not a description for that slot.
         """
         return self._class(slot, kind, at)
 
     def source(self, kind: str, at: Callable[[], Place] | None = None) -> type[Source]:
-        """The source registered as `kind`. Raises as `plugin`."""
+        """Return the source registered as `kind`. Raises as `plugin`."""
         return self._class(SOURCE, kind, at)
 
     def _class(self, group: str, name: str, at: Callable[[], Place] | None) -> type[Any]:
@@ -87,7 +87,7 @@ class Registry:
         return self._loaded[group, name]
 
     def entries(self, group: str) -> dict[str, Entry]:
-        """The lines of a slot, of `source`, `models` or `defaults`, by their names."""
+        """Return the entries of a slot, of `source`, `models` or `defaults`, by name."""
         others = {SOURCE: self.sources, "models": self.models, "defaults": self.defaults}
         return others[group] if group in others else self.plugins[group]
 
@@ -120,7 +120,7 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
 
 
 def _field_over(plugin: type[Plugin], slot: type[Plugin]) -> str | None:
-    """Which field of its slot a description states otherwise: its parent counts on those."""
+    """Return which field of its slot a description redefines; its parent relies on those."""
     from zoo.component import GIVEN, fields_of
 
     for name, mark in fields_of(slot).items():
@@ -142,16 +142,16 @@ def _interface(group: str) -> type[Any]:
 
 
 def shipped_registry() -> Path:
-    """The registry that comes with the zoo: inside the package, or beside it in a checkout."""
+    """Return the shipped registry: inside the package, or beside it in a checkout."""
     package = Path(__file__).parent
     inside = package / FILE_NAME
     return inside if inside.is_file() else package.parent / FILE_NAME
 
 
 def find_registries(extra: Path | None = None) -> list[Path]:
-    """The layers, first to last: shipped, the user's, the nearest one at or above the working
-    directory, and `extra`. A nearest one that another copy of the zoo ships is no layer: it holds
-    the names that this one has from its own."""
+    """Return the registry files, first to last: the shipped one, the user's, the nearest one at or
+    above the working directory, and `extra`. The shipped registry of another copy of the zoo is
+    ignored, since it holds the same names as that of this one."""
     try:
         here = Path.cwd()
     except OSError as error:
@@ -168,19 +168,19 @@ def find_registries(extra: Path | None = None) -> list[Path]:
 
 
 def _nearest(folder: Path) -> Path | None:
-    """The registry in a folder, or else in the first around it that has one."""
+    """Return the registry file in a folder, or in the nearest enclosing folder that has one."""
     candidates = (around / FILE_NAME for around in (folder, *folder.parents))
     return next(filter(os.path.isfile, candidates), None)
 
 
 def _is_of_a_checkout(registry: Path) -> bool:
-    """Whether this file lies beside the sources of a zoo, as the shipped one of a checkout does."""
+    """Return whether a registry lies beside the sources of a zoo, as in a checkout."""
     return os.path.isfile(registry.parent / "zoo" / Path(__file__).name)
 
 
 def registered_near(file: str, group: str, name: str) -> str | None:
-    """A help text, if a name that no layer holds stands in the registry at or above a file: that
-    of somebody's project, who runs the zoo from elsewhere."""
+    """Return a help text if an unknown name is in the registry at or above a file, which then is in
+    a project that the zoo was not run from."""
     found = _nearest(Path(file).absolute().parent)
     try:
         if found is None or name not in read_layers([found]).entries(group):
@@ -194,8 +194,8 @@ def load_registry(extra: Path | None = None, *, budget: Budget | None = None) ->
     """Read and merge the layers of `find_registries`.
 
     Args:
-        extra: a further registry, over the others.
-        budget: how large specs may be; the default limits unless given.
+        extra: a further registry, with priority over the others.
+        budget: limits of the size of specs; the default limits unless given.
 
     Raises:
         RegistryError: every problem of every layer: a malformed line, a name defined twice.
@@ -204,7 +204,7 @@ def load_registry(extra: Path | None = None, *, budget: Budget | None = None) ->
 
 
 def read_layers(paths: Iterable[Path]) -> Registry:
-    """Merge these registries, the later over the earlier, and no others.
+    """Merge only these registries; later ones have priority.
 
     Raises:
         RegistryError: as `load_registry`.
@@ -218,7 +218,7 @@ def read_layers(paths: Iterable[Path]) -> Registry:
 
 
 class _Layers:
-    """Lays registries over each other and collects the problems of all of them."""
+    """Merges registries and collects the problems of all of them."""
 
     def __init__(self) -> None:
         self.registry = Registry()
@@ -226,7 +226,7 @@ class _Layers:
         self._seen: set[str] = set()
 
     def add(self, path: Path, included: Callable[[], Place] | None = None) -> None:
-        """Lay a registry over those before; `included` says where one of them includes it."""
+        """Merge a registry over the earlier ones; `included` is where one of them includes it."""
         real = os.path.realpath(path)
         if real in self._seen:
             return
@@ -237,7 +237,7 @@ class _Layers:
             self.problems += error.problems
             return
         self.problems += file.problems
-        # First, so that this registry's own lines go over those that it includes.
+        # First, so that this registry's own entries have priority over included ones.
         for other in file.included:
             self.add(other.path, other.named)
         self._add_lines(file)

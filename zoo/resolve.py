@@ -1,7 +1,7 @@
-"""Documents in, one complete tree of component tables out: kinds, shared values, per-layer rules.
+"""Resolve documents into one complete tree of component tables: kinds, shared values, layer rules.
 
-Every leaf remembers the document and the key path where it was written, so that later problems,
-and `zoo show --resolved`, can tell its origin. Nothing is validated here but names.
+Every leaf keeps the document and the key path where it was written, so that later errors and
+`zoo show --resolved` can state its origin. Only names are validated here.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from zoo.toml.tables import Leaf, Table, as_table, described, long_form, merge_v
 from zoo.toml.usage import Usage
 
 _MISSING = "it is a plugin that the model was made with: name it in a `registry.toml`"
-"""The help for a stored spec that names a component which is not registered here."""
+"""The help if a stored spec names a component that is not registered here."""
 
 
 def resolve(document: Document, registry: Registry) -> Resolved:
     """Find the parents, the plugins and the shared values of a spec.
 
-    What is wrong with single names and values goes into the result's findings, so that validation
-    can add to them: unknown keys and kinds, a bad `format`, a plugin that cannot be loaded.
+    Problems with single names and values (unknown keys and kinds, a wrong `format`, a plugin that
+    cannot be loaded) are collected in the result's findings, so that validation can add to them.
 
     Raises:
-        SpecError: there is nothing to go on with: no known builder, or a bad `extends`.
+        SpecError: resolving cannot continue: there is no known builder, or `extends` is wrong.
         PluginError: the same, and a plugin could not be loaded.
     """
     findings = Findings()
@@ -56,8 +56,8 @@ def resolve(document: Document, registry: Registry) -> Resolved:
 
 
 class _Resolver:
-    """One walk over a spec. `scope` is the chain of tables from the top level to a component's own;
-    `given` the dimensions that the components around it bind."""
+    """Resolves one spec. `scope` is the chain of tables from the top level to that of a component,
+    and `given` holds the dimensions that the enclosing components pass to it."""
 
     def __init__(self, root: Table, registry: Registry, findings: Findings) -> None:
         self.root = root
@@ -87,14 +87,14 @@ class _Resolver:
         return Resolved(name.value if name is not None else "", node, self.findings)
 
     def top_level(self, key: str, kind: type, expected: str) -> Leaf | None:
-        """The value of a key that every spec states; None, and a problem, if it is missing or not
-        of type `kind`."""
+        """Return the value of a key that every spec must state; None, with a problem, if it is
+        missing or not of type `kind`."""
         self.usage.remember(self.root, key)
         entry = self.root.entries.get(key)
         if entry is None:
             hint = f"add `{key} = {FORMAT if key == 'format' else '...'}` at the top"
             place = self.root.place()
-            # Without a builder nothing reads the other keys, and a typo would not be told.
+            # Without a builder no component reads the other keys, and typos could not be found.
             if key == "builder" and (near := nearest(key, self.root.entries)):
                 hint, place = f"did you mean `{key}`?", self.root.entries[near].place(value=False)
             self.findings.add(Problem(f"the key `{key}` is missing", place, hint))
@@ -109,8 +109,9 @@ class _Resolver:
         return None
 
     def plugin(self, slot: str, kind: Leaf) -> type[Plugin] | None:
-        """The class of a kind; of one that is not registered, the most similar, so that the rest of
-        the spec can be checked. A stored spec has no typing mistakes: there, the plugin is missing.
+        """Return the class of a kind. For a kind that is not registered, return the most similar
+        class, so that the rest of the spec can be checked; but not for a stored spec, which has no
+        typing mistakes: there, the plugin is missing.
         """
         if (slot, kind.value) in self.failed:
             return None
@@ -137,7 +138,7 @@ class _Resolver:
             return None
 
     def of_other_builders(self, key: str) -> str | None:
-        """A help text: the builders that have a key, if any have."""
+        """Return a help text that names the builders with a key, if there are any."""
         names = sorted(self.registry.plugins["builder"])
         builders = {name: self.load_quietly("builder", name) for name in names}
         having = [f"`{name}`" for name, cls in builders.items() if cls and key in fields_of(cls)]
@@ -151,7 +152,7 @@ class _Resolver:
         path: KeyPath,
         given: frozenset[str],
     ) -> Node:
-        """Collect the values of `cls` from its own table, the last of `scope`, and those around."""
+        """Collect the values of `cls` from its own table, the last of `scope`, and outer tables."""
         node = Node(cls, path, scope[-1], kind)
         for name, mark in fields_of(cls).items():
             if name == "kind" or mark is GIVEN:
@@ -172,14 +173,14 @@ class _Resolver:
         return node
 
     def bound(self, node: Node, mark: Part) -> set[str]:
-        """The dimensions that the mark binds; one whose source is optional and absent does not."""
+        """Return the dimensions that the mark passes on, without those whose source is absent."""
         optional = {
             name for name, info in node.cls.model_fields.items() if info.default is None
         } - node.values.keys()
         return {name for name, source in mark.given.items() if source not in optional}
 
     def lookup(self, name: str, tables: Sequence[Table]) -> Leaf | None:
-        """The nearest value of a key; the tables run from the outermost in."""
+        """Return the nearest value of a key; the tables are ordered from the outermost inwards."""
         found: Leaf | Table | None = None
         for table in tables:
             self.usage.remember(table, name)
@@ -199,7 +200,7 @@ class _Resolver:
     def slot(
         self, name: str, slot: Slot, scope: list[Table], path: KeyPath, given: frozenset[str]
     ) -> Node | None:
-        """The component that fills a slot; None, and a problem, if there is no such plugin."""
+        """Return the component of a slot; None, with a problem, if its plugin is unknown."""
         outer = scope[-1].entries.get("kind") or scope[-1]
         if slot.slot not in self.registry.plugins:
             message = f"the field `{name}` of `{dotted(path[:-1])}` is of the slot "
@@ -217,7 +218,7 @@ class _Resolver:
         kind = self.kind(slot, table, path)
         cls = self.plugin(slot.slot, kind) if kind is not None else None
         if kind is not None and any(around.entries.get("kind") is kind for around in scope):
-            # Inside, the same statement would be found again, and so on without end.
+            # Inside, the same statement would be found again, without end.
             message = f"{quoted(kind.value)} would be its own `{name}`, which takes what is stated "
             message += f"for `{slot.slot}` around it"
             hint = f"state another kind for its `{name}`; a plugin rules this out by "
@@ -225,7 +226,7 @@ class _Resolver:
             self.findings.add_unless_told(Problem(message, kind.place(value=True), hint))
         elif cls is not None:
             return self.node(cls, kind, [*scope, table], path, given)
-        # Nobody knows what the table means. The keys around it are taken as the default kind would.
+        # The meaning of the table is unknown. Enclosing keys are read as by the default kind.
         self.usage.use_all(table)
         default = self.default_kind(slot, table)
         if default and (default_class := self.load_quietly(slot.slot, default.value)):
@@ -234,8 +235,8 @@ class _Resolver:
         return None
 
     def kind(self, slot: Slot, table: Table, path: KeyPath) -> Leaf | None:
-        """The kind that a slot's table names, or its default; None, and a problem, if that is no
-        name, or there is none."""
+        """Return the kind that a slot's table names, or the default; None, with a problem, if it is
+        not a name or there is none."""
         for source in table.written():
             self.usage.remember(source, "kind")
             if entry := source.entries.get("kind"):
@@ -256,7 +257,7 @@ class _Resolver:
         return allowed(self.registry.plugins[slot.slot])
 
     def slot_table(self, name: str, slot: Slot, scope: list[Table]) -> Table:
-        """Merge what the tables in scope say of this slot, from the outermost in."""
+        """Merge the tables of this slot in scope, from the outermost inwards."""
         own = scope[-1]
         merged = Table({}, own.document, (*own.path, name))
         for table in scope if slot.inherit else scope[-1:]:
@@ -313,7 +314,7 @@ class _Resolver:
         scope: list[Table],
         given: frozenset[str],
     ) -> list[Node]:
-        """One node for each set of layers that the same rules speak of."""
+        """Return one node for each set of layers to which the same rules apply."""
         own = scope[-1]
         self.usage.remember(own, name)
         entry = own.entries.get(name)
@@ -345,7 +346,7 @@ class _Resolver:
         return found
 
     def list_of_tables(self, name: str, entry: Leaf | Table) -> list[dict[str, Any]]:
-        """The tables of a list; none, and a problem, if the value is no such list."""
+        """Return the tables of a list; none, with a problem, if the value is something else."""
         self.usage.use(entry)
         value = entry.value if isinstance(entry, Leaf) else None
         if isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value):
@@ -360,7 +361,7 @@ class _Resolver:
         return []
 
     def n_layers(self, count: Leaf | Node | list[Node] | None) -> int | None:
-        """How many layers there are; None if that is no number, or more than allowed."""
+        """Return the number of layers; None if it is not a number, or more than allowed."""
         if not isinstance(count, Leaf) or type(count.value) is not int:
             return None
         limit = self.registry.budget.layers
@@ -371,7 +372,7 @@ class _Resolver:
         return None
 
     def layers_of(self, rule: Table, n_layers: int) -> list[int]:
-        """The layers that a rule speaks of; none, and a problem, if its selector is wrong."""
+        """Return the layers that a rule selects; none, with a problem, if its selector is wrong."""
         stated: dict[str, Any] = {}
         for key in (*SELECTORS, START):
             self.usage.remember(rule, key)
@@ -389,8 +390,8 @@ class _Resolver:
 
     @cached_property
     def used_by_parents(self) -> set[tuple[Document, KeyPath]]:
-        """What the extended specs use on their own. A spec that picks another kind than theirs
-        leaves it without effect, and cannot take it out of their files."""
+        """Return the values that the extended specs use on their own. If a spec picks another kind,
+        these have no effect, which is not its mistake: it cannot remove them from their files."""
         found: set[tuple[Document, KeyPath]] = set()
         for parent in self.root.merged[:1]:
             alone = _Resolver(parent, self.registry, Findings())

@@ -1,4 +1,4 @@
-"""A model in, weights out: what is saved of it, digested on all cores."""
+"""Save the weights of a model; digests are computed on all cores."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from zoo.weights.writer import Content, destination
 def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = None) -> str:
     """Write a model as one file, or as shards with their index, that rebuild themselves.
 
-    The bytes depend on the spec, the tensors and the versions of the plugins alone. Whatever was
-    at `path` stays whole until the new model is complete and on disk.
+    The bytes depend on the spec, the tensors and the versions of the plugins alone. What was at
+    `path` before stays intact until the new model is complete and on disk.
 
     Args:
         model: a model that `zoo.build` or `zoo.load` returned, on any device but "meta".
         path: a `.safetensors` file, or a folder that gets a `model.safetensors`; missing folders
             are made. For shards, a folder.
-        max_shard_bytes: the bytes of tensors in each shard; a larger tensor has one of its own.
+        max_shard_bytes: the most bytes of tensors in a shard; a larger tensor gets its own shard.
 
     Returns:
         The content digest: `sha256:` over the sorted records of the tensors.
 
     Raises:
         WeightsError: the model has no values, its tensors are not those of its spec, or this
-            process has but a share of it; or `path` is named as a file of another format.
+            process has only a share of it; or `path` has the ending of another format.
         ZooError: the file cannot be written.
     """
     _refuse_other(model)
@@ -52,7 +52,7 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
 def _refuse_other(model: object) -> None:
     if isinstance(model, Transformer) and isinstance(getattr(model, "spec", None), ModelSpec):
         return
-    # What `torch.compile` and `DataParallel` hold; with them, its tensors have longer names.
+    # `torch.compile` and `DataParallel` wrap the model, and prefix the names of its tensors.
     names = ("_orig_mod", "module")
     inside = next((n for n in names if isinstance(getattr(model, n, None), Transformer)), None)
     raise WeightsError(
@@ -64,7 +64,7 @@ def _refuse_other(model: object) -> None:
 
 
 def _refuse_share(model: Transformer) -> None:
-    # DTensors; all processes would write to the same place, each a part.
+    # DTensors: all processes would write to the same path, each its part.
     if any(hasattr(tensor, "device_mesh") for tensor in model.parameters()):
         message = f"this process has but a share of {model.spec.name}"
         help_ = "`torch.distributed.checkpoint` saves shares; load it without a mesh to save it"
@@ -72,7 +72,7 @@ def _refuse_share(model: Transformer) -> None:
 
 
 def described(model: Transformer) -> tuple[Header, Content]:
-    """The header of a model's weights, and what gives the bytes of each tensor."""
+    """Return the header of a model's weights, and functions that give the bytes of each tensor."""
     tensors = _storable(model)
     spec = model.spec
     header = Header(
@@ -90,7 +90,7 @@ def _provenance(model: Transformer) -> dict[str, Any]:
 
 
 def _storable(model: Transformer) -> dict[str, torch.Tensor]:
-    """The tensors of a model as they are stored: contiguous, on the CPU."""
+    """Return the tensors of a model as they are stored: contiguous, on the CPU."""
     spec = model.spec
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise WeightsError(f"{spec.name} is on the meta device: it has no values to save")
@@ -113,7 +113,7 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
 
 
 def _records(tensors: Mapping[str, torch.Tensor]) -> dict[str, Record]:
-    """The record of each tensor; digests run on all cores, the largest tensors first."""
+    """Return the record of each tensor; digests run on all cores, the largest tensors first."""
 
     def record(name: str) -> Record:
         tensor = tensors[name]
@@ -125,11 +125,11 @@ def _records(tensors: Mapping[str, torch.Tensor]) -> dict[str, Record]:
 
 
 def sha256_of(tensor: torch.Tensor) -> str:
-    """The hexadecimal SHA-256 of a contiguous CPU tensor's bytes."""
+    """Return the hexadecimal SHA-256 of the bytes of a contiguous CPU tensor."""
     return hashlib.sha256(bytes_of(tensor)).hexdigest()
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor."""
+    """Return the memory of a contiguous CPU tensor."""
     raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
     return memoryview(raw)

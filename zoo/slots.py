@@ -1,7 +1,7 @@
-"""The slots of a Transformer: what a plugin in each must describe, and what its module must do.
+"""The slots of a Transformer: the interface of the plugins in each, and of their modules.
 
-The core knows these interfaces and no component by name. A slot's class states the dimensions that
-its parent gives. The docstring of each states the `forward` of the module that `build` returns.
+The core knows these interfaces, and no component by name. The class of a slot states the dimensions
+that the parent passes. Its docstring states the `forward` of the module that `build` returns.
 """
 
 from collections.abc import Mapping
@@ -32,22 +32,23 @@ NORM_SITES: Mapping[str, tuple[NormSite, ...]] = {
     "post_branch": ("post",),
     "parallel": ("pre",),
 }
-"""The norms around a sublayer f for each short form: `pre` is f's input, `post` its output before
-the residual sum, `out` the sum. "Post-norm" of Vaswani et al. (2017) normalises the sum."""
+"""The norms around a sublayer f for each short form: `pre` normalises the input of f, `post` the
+output before the residual sum, `out` the sum. "Post-norm" of Vaswani et al. (2017) normalises the
+sum."""
 
 
 class Plugin(Component):
     """A component that a spec names by its `kind`."""
 
     example: ClassVar[Mapping[str, Any]] = {}
-    """Values of a small working component, for `zoo plugin check`: needed when a required field's
-    value cannot be guessed from its name and type."""
+    """Values of a small working component, for `zoo plugin check`. Needed only if it cannot guess
+    the value of a required field from its name and type."""
     absent: ClassVar[bool] = False
-    """Whether the component stands for there being none (`none`): drawings leave it out."""
+    """Whether the component stands for no component (`none`): drawings leave it out."""
     kind: str
 
     def _named(self) -> str:
-        """With the name that a registry gives it, such as `ffn.mlp`."""
+        """The slot and the registered name, such as `ffn.mlp`."""
         slot, name = slot_of(self), super()._named()
         return name if slot is None else f"{slot}.{self.kind} ({name})"
 
@@ -60,7 +61,7 @@ class Norm(Plugin):
 
 class Sublayer(Plugin):
     """A residual branch with its norms: x = out(skip_scale * x + residual_scale * post(f(pre(x)))),
-    each norm where it is named.
+    each norm at the place that it is named after.
 
     The block registers the norms inside the branch's module, as `pre_norm`, `post_norm` and
     `out_norm`, and applies them. A branch that returns a bare `nn.Sequential` cannot hold them.
@@ -94,19 +95,20 @@ class Attention(Sublayer):
     Module: `forward(x, memory, *, mask, causal, rotation, bias, positions, return_weights)` returns
     the branch's output (..., query, d_model) and, if asked, the weights (..., heads, query, key).
     `memory` (..., key, key_width) is None in self-attention; `mask` is boolean, True = attend,
-    and broadcasts to the weights; `rotation` and `bias` are what the position scheme returned.
-    Cross-attention is called with `memory`, `mask` and `return_weights` alone.
+    and broadcasts to the weights; `rotation` and `bias` come from the position scheme.
+    Cross-attention is called with `memory`, `mask` and `return_weights` only.
 
     With `causal`, the queries are the last of the keys, and each sees those up to its own.
 
     `forward` of an `incremental` attention also takes `cache`, a `zoo.cache.AttentionCache` or
-    None. With one, x holds the next tokens only: `cache.extend(keys, values)` keeps theirs and
-    returns those of all tokens so far, for which `mask` and `bias` are; if it keeps only the last
-    of them, the last columns count. `cache.of_memory` makes what belongs to a memory once.
+    None. With a cache, x holds the next tokens only: `cache.extend(keys, values)` stores their keys
+    and values and returns those of all tokens so far, to which `mask` and `bias` refer; if only
+    the last tokens are kept, the last columns apply. `cache.of_memory` computes the keys and
+    values of a memory once.
     """
 
     key_width: Given[int | None] = None
-    """The width of the memory that keys and values are made from; None in self-attention."""
+    """The width of the memory for keys and values; None in self-attention."""
     reads: ClassVar[str | None] = None
     """The `site` of a position scheme whose tables the attention reads: its `forward` then takes
     that scheme's module as `scheme` too."""
@@ -118,18 +120,18 @@ class Attention(Sublayer):
 
     @property
     def rotation_key(self) -> str | None:
-        """The key of an option that changes nothing unless a position scheme rotates."""
+        """The key of an option without effect unless a position scheme rotates."""
         return None
 
     @property
     def against_fused(self) -> str | None:
-        """Why no fused kernel can compute it, None where one can: what `auto` says of its choice
+        """The reason why no fused kernel can compute it, None if one can; `auto` reports it
         (`zoo.backends`)."""
         return f"`{self.kind}` computes its weights itself"
 
     @property
     def incremental(self) -> bool:
-        """Whether `forward` takes a `cache`. Without, generation computes each token from all."""
+        """Whether `forward` takes a `cache`. If not, generation recomputes all tokens each time."""
         return False
 
 
@@ -138,28 +140,28 @@ class FeedForward(Sublayer):
 
     @property
     def incremental(self) -> bool:
-        """Whether a position's output depends on its own input alone, so that generation may
-        compute it without the others."""
+        """Whether a position's output depends only on its own input, so that generation can
+        compute it without the other positions."""
         return True
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a position's output depends on later ones, in a causal stack too."""
+        """Whether a position's output depends on later ones, even in a causal stack."""
         return False
 
     @property
     def takes_mask(self) -> bool:
-        """Whether `forward` takes `mask` too: boolean, False = padding, (batch, length), or None
-        where there is none."""
+        """Whether `forward` also takes `mask`: boolean, False = padding, (batch, length), or None
+        without padding."""
         return False
 
 
 class Position(Plugin):
-    """Tells positions apart: added to the embeddings, or used inside attention.
+    """Encodes positions: added to the embeddings, or used inside attention.
 
     Module (`zoo.position.PositionScheme`): `embed(x, positions)`, `rotation(positions, dtype)` and
-    `bias(queries, keys, dtype)`, each doing nothing unless the scheme defines it. A token that is
-    padding may be at position -1 (the stack's `count_positions`).
+    `bias(queries, keys, dtype)`; the default of each has no effect. Padding may be at position -1
+    (the stack's `count_positions`).
     """
 
     d_model: Given[int]
@@ -170,19 +172,19 @@ class Position(Plugin):
     embedded: ClassVar[bool] = False
     """Whether the scheme is added to the embeddings, as `embed.positions`, or is for attention."""
     rotates: ClassVar[bool] = False
-    """Whether the scheme turns queries and keys: its module defines `rotation`."""
+    """Whether the scheme rotates queries and keys: its module defines `rotation`."""
     site: ClassVar[str] = "position"
-    """What the module of a scheme with tables that works in attention is called in its stack."""
+    """The name, in the stack, of the module of a scheme in attention that has tables."""
     _builds: ClassVar[str] = "zoo.position.PositionScheme"
 
     @property
     def longest(self) -> int | None:
-        """How many positions there are; None for no end."""
+        """The number of positions; None if it is unlimited."""
         return None
 
     def changes(self, before: int, after: int) -> bool:
-        """Whether in a sequence of `after` tokens positions are told apart otherwise than in one of
-        `before`, so that nothing that was kept of it serves any more."""
+        """Whether positions are encoded differently in a sequence of `after` tokens than in one of
+        `before`, so that cached keys are no longer valid."""
         return False
 
     def build(self) -> "PositionScheme":
@@ -191,12 +193,12 @@ class Position(Plugin):
 
 
 class Embedding(Plugin):
-    """Makes the vectors that enter a stack.
+    """Computes the vectors that enter a stack.
 
-    Module: `forward(inputs, positions, *, token_types, mask)`: what the model is called with, ids
-    (batch, length) or vectors (batch, length, width), the position of each token ((length,) or
-    (batch, length)), the token types and a boolean mask, False = padding (both (batch, length) or
-    None), to (batch, length, d_model). An embedding that changes the length has a method
+    Module: `forward(inputs, positions, *, token_types, mask)` returns (batch, length, d_model). The
+    inputs of the model are ids (batch, length) or vectors (batch, length, width); `positions` are
+    (length,) or (batch, length); `token_types` and the boolean `mask`, False = padding, are (batch,
+    length) or None. An embedding that changes the length has a method
     `embedded_length(length)`. `build` receives the module of the position scheme to add, or None.
     """
 
@@ -205,7 +207,7 @@ class Embedding(Plugin):
     takes_ids: ClassVar[bool] = True
     """Whether it is called with ids, and not with vectors."""
     site: ClassVar[str] = "embed"
-    """What the module is called in its stack."""
+    """The name of the module in its stack."""
 
     @property
     def position_width(self) -> int:
@@ -214,12 +216,12 @@ class Embedding(Plugin):
 
     @property
     def incremental(self) -> bool:
-        """Whether a token's vector depends on that token and its position alone."""
+        """Whether a token's vector depends only on that token and its position."""
         return True
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a token's vector depends on later ones, in a causal stack too."""
+        """Whether a token's vector depends on later tokens, even in a causal stack."""
         return False
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
@@ -228,23 +230,23 @@ class Embedding(Plugin):
 
 
 class Head(Plugin):
-    """Turns states into the model's output. Module: `forward(x)`, (..., d_model) to (..., n)."""
+    """Computes the model's output. Module: `forward(x)`, (..., d_model) to (..., n)."""
 
     vocab: Given[int | None] = None
     d_model: Given[int]
     pools: ClassVar[bool] = False
-    """Whether it makes one output of a whole sequence, (batch, n): its `forward` then takes `mask`
+    """Whether it returns one output for a whole sequence, (batch, n): `forward` then takes `mask`
     too, boolean, False = padding, (batch, length) or None."""
 
     @property
     def task(self) -> Task | None:
-        """What an encoder with this head is for."""
+        """The task of an encoder with this head."""
         return None
 
     @property
     def scores_tokens(self) -> bool:
-        """Whether it scores the tokens of the vocabulary, (..., vocab): their logits, or anything
-        whose softmax is the same, so that a model with it can generate."""
+        """Whether its output are logits of the vocabulary, (..., vocab), or anything with the same
+        softmax, so that a model with it can generate."""
         return False
 
     def ties(self, embedding: str) -> dict[str, str]:
@@ -262,7 +264,7 @@ class Block(Plugin):
 
     @property
     def n_heads(self) -> int | None:
-        """The heads of the self-attention, for position schemes that need the number."""
+        """The number of heads of the self-attention, for position schemes that need it."""
         return None
 
     @property
@@ -283,8 +285,8 @@ class Block(Plugin):
 
     @property
     def rotation_key(self) -> str | None:
-        """The key of an option of the self-attention that changes nothing unless the stack's
-        position scheme rotates."""
+        """The key of an option of the self-attention without effect unless the stack's position
+        scheme rotates."""
         return None
 
     @property
@@ -294,27 +296,27 @@ class Block(Plugin):
 
     @property
     def not_incremental(self) -> tuple[str, ...]:
-        """The parts that need all tokens at once, for a message. A block without any uses
-        `LayerContext.cache`; one that does not know of it needs all tokens itself."""
+        """The parts that need all tokens at once, for a message. Without any, the block uses
+        `LayerContext.cache`; a block that does not support it names itself."""
         return (f"block `{self.kind}`",)
 
     @property
     def by_position(self) -> bool:
-        """Whether positions meet in attention alone, so that padding, which that does not see, may
-        be left out."""
+        """Whether positions interact only in attention, which ignores padding, so that padding can
+        be left out of everything else."""
         return False
 
     @property
     def looks_ahead(self) -> tuple[str, ...]:
-        """The parts by which a position sees later ones in a causal stack, for a message."""
+        """The parts in which a position sees later ones in a causal stack, for a message."""
         return ()
 
 
 class Init(Plugin):
-    """Says which distribution a tensor starts from."""
+    """States the distribution of the initial values of each tensor."""
 
     def start_of(self, tensor: Tensor) -> "Distribution":
-        """The distribution of `tensor`'s initial values; a constant's own value comes first."""
+        """The distribution of the initial values of `tensor`; a constant has its own value."""
         from zoo.distribution import Constant
 
         if tensor.role == "constant":
@@ -322,7 +324,7 @@ class Init(Plugin):
         return self.distribution(tensor)
 
     def distribution(self, tensor: Tensor) -> "Distribution":
-        """The distribution of a tensor that is no constant, by its role and fans."""
+        """The distribution of a tensor that is not a constant, by its role and fans."""
         raise TypeError(f"{type(self).__name__} has no distribution method")
 
 
@@ -330,11 +332,11 @@ class Builder(Plugin):
     """A whole Transformer. Its table is the spec's top level, its kind the key `builder`."""
 
     init: Annotated[Init, Slot("init")]
-    """Where the weights start."""
+    """The initial weights."""
     _builds: ClassVar[str] = "zoo.Transformer"
 
     def ties(self) -> dict[str, str]:
-        """Tensors that are one and the same, each pair as alias and target."""
+        """The tied tensors: maps each alias to its target."""
         return {}
 
     @property
@@ -344,13 +346,13 @@ class Builder(Plugin):
 
     @property
     def reading(self) -> Reading | None:
-        """What the model reads when it is called with ids alone; None if it cannot be."""
+        """The input of a model that can be called with ids only; None for others."""
         return None
 
     @property
     def called_with(self) -> tuple[Reading, ...]:
-        """What is read of each of the ids that the model is called with: of one, or of a source and
-        a target. Empty for a model that is called with anything else."""
+        """The inputs of a model that is called with ids: one, or a source and a target. Empty for a
+        model with other inputs."""
         how = self.generation
         if self.reading is not None:
             return (self.reading,)
@@ -363,7 +365,7 @@ class Builder(Plugin):
 
     @property
     def task(self) -> Task | None:
-        """What `zoo run` does with the model; None for nothing."""
+        """The task of `zoo run` with the model; None if there is none."""
         return None
 
     def build(self) -> "Transformer":

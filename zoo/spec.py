@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 OF_SPECS = ("builder", "extends")
-"""Keys of which each spec has one, and no recipe for training any."""
+"""Keys of which each spec has at least one, and recipes for training have none."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
     """A model's name and its builder, with every default filled in.
 
-    `origin` is the resolved tree that it was made from, which tells where each value was written;
-    it takes no part in equality.
+    `origin` is the resolved tree that it was made from, which knows where each value was written.
+    It is ignored when specs are compared.
     """
 
     name: str
@@ -60,13 +60,13 @@ class ModelSpec:
         return to_toml(self)
 
     def __str__(self) -> str:
-        """What `zoo show` prints: the parts, their kinds and parameters, and the sizes."""
+        """The text of `zoo show`: the parts, their kinds and parameters, and the sizes."""
         from zoo.showing.show import summary_data, summary_text
 
         return summary_text(summary_data(self))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the architecture as a picture, and its sizes."""
+        """The HTML for notebooks: a drawing of the architecture, and its sizes."""
         from zoo.drawing import to_html
 
         return to_html(self)
@@ -76,18 +76,18 @@ class ModelSpec:
         """The tensors of the model, as a tree named like its modules.
 
         Raises:
-            PluginError: a component's `layout` has failed, or is no layout.
+            PluginError: a component's `layout` failed, or did not return a layout.
         """
         with plugin_code(f"the layout of {self.name}"):
             return self.model.layout()
 
     @cached_property
     def ties(self) -> Mapping[str, str]:
-        """Tensors that are one and the same: each other name, and the name it is stored under,
-        which is the lexicographically first.
+        """The tied tensors: maps each further name of a tensor to the name under which it is
+        stored, which is the lexicographically first.
 
         Raises:
-            PluginError: the builder's `ties` has failed, or names a tensor that is not there.
+            PluginError: the builder's `ties` failed, or names a tensor that does not exist.
         """
         with plugin_code(f"the ties of {self.name}"):
             pairs = dict(self.model.ties())
@@ -104,17 +104,17 @@ class ModelSpec:
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The tensors that are stored, by name; of tied ones, only the first name."""
+        """The stored tensors by name; tied tensors are there once, under their first name."""
         return {name: tensor for name, tensor in self.layout.tensors() if name not in self.ties}
 
     @cached_property
     def n_parameters(self) -> int:
-        """Trainable elements, tied ones once; arithmetic only."""
+        """The number of trainable elements, tied ones counted once; nothing is built."""
         shared = {name: self.layout.find(name).size for name in self.ties}
         return self.layout.n_parameters - sum(shared.values())
 
     @property
     def n_active(self) -> int:
-        """The trainable elements that work on one token: all but those of the experts that are not
-        chosen for it. Tables count as a whole, as in the papers."""
+        """The number of trainable elements used for one token: all except those of experts that are
+        not chosen. Embedding tables count as a whole, as in the papers."""
         return self.n_parameters - self.layout.n_idle

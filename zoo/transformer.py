@@ -1,4 +1,4 @@
-"""What every model of the zoo is: a `Transformer` module that knows its spec."""
+"""`Transformer`, the base class of all models: a module with a spec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class AttentionMaps(NamedTuple):
     """The attention weights of every layer, by kind; each is (batch, heads, query, key).
 
-    A kind that the model does not have is an empty tuple.
+    The tuple of a kind that the model does not have is empty.
     """
 
     encoder: tuple[torch.Tensor, ...] = ()
@@ -28,15 +28,14 @@ class AttentionMaps(NamedTuple):
 class Transformer(nn.Module):
     """The base of the modules that builder plugins return.
 
-    `encode` and `decode` give hidden states; calling the model gives what its head makes of them.
-    A model without one of the two sides does not have that method. `spec` is what it was built
-    from. `origin` tells where its weights came from when the zoo has not made them, as plain data;
-    `zoo.load` sets it and `zoo.save` writes it down again. `load_report` tells how `zoo.load` made
-    the model, if it did.
+    `encode` and `decode` return hidden states; calling the model returns the output of its head.
+    A model without an encoder or decoder does not have that method. `spec` is the spec that it was
+    built from. `origin` is plain data on where the weights came from, if the zoo did not initialise
+    them; `zoo.load` sets it and `zoo.save` stores it again. `load_report` is set by `zoo.load`.
 
     A model that generates (`zoo.slots.Builder.generation`) has `decode(target, memory, *,
     target_mask, memory_mask, cache)`, which with a `zoo.cache.Cache` takes the next tokens only,
-    and `head`, which makes scores of states. With an encoder it also has `encode(source, *,
+    and `head`, which returns the logits of states. With an encoder it also has `encode(source, *,
     source_mask)`, which returns the memory, and `memory_mask(source, source_mask)`.
     """
 
@@ -47,29 +46,29 @@ class Transformer(nn.Module):
     load_report: LoadReport | None = None
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the architecture as a picture, and its sizes."""
+        """The HTML for notebooks: a drawing of the architecture, and its sizes."""
         from zoo.drawing import to_html
 
         return to_html(self.spec)
 
 
 def expand_mask(mask: torch.Tensor | None) -> torch.Tensor | None:
-    """A (batch, key) or (batch, query, key) mask with the dimensions that it leaves out."""
+    """Return a (batch, key) or (batch, query, key) mask with its missing dimensions."""
     if mask is None or mask.dim() not in (2, 3):
         return mask
     return mask[:, None, None, :] if mask.dim() == 2 else mask[:, None, :, :]
 
 
 def check_mask(mask: torch.Tensor, *, batch: int, query: int, key: int) -> torch.Tensor:
-    """A mask as attention takes it: boolean, True = attend, (batch or 1, heads or 1, query or 1,
-    key).
+    """Check a mask, and return it as attention takes it: boolean, True = attend, (batch or 1, heads
+    or 1, query or 1, key).
 
     Args:
         mask: (batch, key), (batch, query, key) or (batch, heads, query, key); a batch, heads or
             query of 1 is broadcast.
 
     Raises:
-        TypeError: it is no tensor, or not boolean.
+        TypeError: it is not a tensor, or not boolean.
         ValueError: it has another shape.
     """
     if not isinstance(mask, torch.Tensor):

@@ -1,4 +1,4 @@
-"""A resolved tree in, validated components out: pydantic checks every value against its plugin."""
+"""Make validated components of a resolved tree: pydantic checks every value by its plugin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zoo.spec import ModelSpec
 from zoo.toml.tables import Leaf
 from zoo.toml.value_errors import nearest_literal, value_message
 
-# Errors that only follow from another problem: a child that failed, a value derived from it.
+# Errors that only follow from others: a child that failed, a value derived from it.
 _DERIVED = {"default_factory_not_called"}
 _CONSEQUENCES = {"zoo_child_failed", *_DERIVED}
 
@@ -27,9 +27,9 @@ def validate(resolved: Resolved) -> ModelSpec:
     """Make the components of a resolved spec.
 
     Raises:
-        SpecError: every problem found, by `resolve` or here: wrong types, values out of range,
+        SpecError: with every problem found by `resolve` or here: wrong types, values out of range,
             missing keys, contradictions.
-        PluginError: the same, and a plugin could not be loaded or has failed.
+        PluginError: likewise, if a plugin could not be loaded or has failed.
     """
     validation = _Validation(resolved)
     model = validation.make(resolved.root, {})
@@ -42,7 +42,7 @@ def validate(resolved: Resolved) -> ModelSpec:
 
 class _Validation:
     """Makes components from the root down and collects the problems. It is pydantic's context, so
-    that each child is made with the dimensions of its already validated parent."""
+    that each child is made with the dimensions of its validated parent."""
 
     def __init__(self, resolved: Resolved) -> None:
         self.findings = resolved.findings
@@ -64,7 +64,7 @@ class _Validation:
         self.idle[node, name] = f"`{name}`{where} {reason}"
 
     def make(self, node: Node, given: Mapping[str, Any]) -> Component | None:
-        # A dimension that the parent has as a field, and does not give, was wrong there.
+        # If the parent has this dimension as a field and does not pass it, its value was wrong.
         outer = self.enclosing[-1].cls.model_fields if self.enclosing else {}
         values: dict[str, Any] = {
             name: given.get(name, FAILED)
@@ -94,8 +94,8 @@ class _Validation:
     def make_with_defaults(
         self, node: Node, values: Mapping[str, Any], errors: Sequence[ErrorDetails]
     ) -> Component | None:
-        """The component with the defaults of the values that are wrong, so that the others, and
-        what is around it, can be checked against each other."""
+        """Return the component with defaults in place of wrong values, so that its other values and
+        the enclosing components can be checked too."""
         wrong = {str(e["loc"][0]) for e in errors if e["loc"] and e["type"] not in _DERIVED}
         for name in wrong:
             is_own = isinstance(node.values.get(name), Leaf)
@@ -112,7 +112,7 @@ class _Validation:
             return None
 
     def add(self, node: Node, errors: Sequence[ErrorDetails]) -> None:
-        """Note what pydantic found in one component, one problem a value."""
+        """Record the errors of pydantic for one component, one problem for each value."""
         fields: dict[str, dict[KeyPath, list[ErrorDetails]]] = {}
         for details in errors:
             if details["type"] in _CONSEQUENCES:
@@ -125,7 +125,7 @@ class _Validation:
             path = _path_inside(getattr(leaf, "value", None), details["loc"][1:])
             fields.setdefault(name, {}).setdefault(path, []).append(details)
         for name, found in fields.items():
-            # Of a value that could be several things, the nearest miss counts: the deepest.
+            # For a union, the error at the greatest depth is the most specific.
             depth = max(map(len, found))
             deepest = [item for item in found.items() if len(item[0]) == depth]
             for path, same in deepest[:MAX_SHOWN]:
@@ -141,7 +141,7 @@ class _Validation:
             self.findings.add(Problem(value_message(details), self.place_of(node)))
 
     def add_assertion(self, node: Node, error: BaseException) -> None:
-        """Note a failed `assert`: not a way to tell a user something, but a fault in a plugin."""
+        """Record a failed `assert`, which is a bug of the plugin and not a mistake of the user."""
         what = f"validating {_named(node)}"
         problem = describe_failure(what, error, self.place_of(node))
         self.findings.add_error(PluginError(problem))
@@ -176,8 +176,8 @@ class _Validation:
             self.findings.add_unless_told(Problem(message, place, nearest_literal(same)))
 
     def finish(self) -> None:
-        """Report the missing keys, each with all that need it, and, if nothing else explains the
-        failure, the first dimension that a component was not given; the others follow from it."""
+        """Report each missing key with the components that need it. If nothing else explains the
+        failure, also report the first dimension that is missing; the others follow from it."""
         for (name, place, _), (hint, needed) in self.missing.items():
             few = " and ".join(f"`{path}`" for path in needed[:2])
             more = f" and {len(needed) - 2} more" if len(needed) > 2 else ""
@@ -188,9 +188,9 @@ class _Validation:
             self.findings.add_error(PluginError(self.not_given[0]))
 
     def add_idle(self) -> None:
-        """Report the values that change nothing wherever they are read, one for each field. Those
-        of the specs that this one extends are let pass: it cannot take them out of their files.
-        So are those of a spec that was stored."""
+        """Report the values without effect in all components that read them, one for each field.
+        Values of extended specs are accepted, since this spec cannot remove them from their files;
+        so are the values of a stored spec."""
         if not self.idle or self.root.table.document.stored:
             return
         counted: set[Leaf] = set()
@@ -205,7 +205,7 @@ class _Validation:
                 self.findings.add_unless_told(Problem(reason, left[0].place()))
 
     def leaves(self, node: Node, reason: str | None = None) -> Iterator[tuple[Leaf, str | None]]:
-        """The values in a node and below, each with the reason why it does not count."""
+        """Return the values without effect in a node and below, each with the reason."""
         if node.kind is not None:
             yield node.kind, reason
         for name, value in node.values.items():
@@ -225,8 +225,8 @@ class _Validation:
         self.findings.add(Problem(str(context["message"]), first, related=related))
 
     def find(self, key: str) -> Leaf | None:
-        """Where a key's value was written: in the component that is being made or around it, else
-        in one beside it. A dotted key reaches into a child."""
+        """Find where the value of a key was written: in the component that is being made, in an
+        enclosing one, or otherwise in one beside it. A dotted key refers to a child."""
         name, _, inner = key.partition(".")
         for node in reversed(self.enclosing):
             value = node.values.get(name)
@@ -243,7 +243,7 @@ class _Validation:
         return None
 
     def place_of(self, node: Node) -> Place:
-        """Where a component was asked for: its kind, or its table, or what is around it."""
+        """Return the place that requests a component: its kind, its table, or an enclosing one."""
         for around in reversed(self.enclosing):
             if around.kind is not None and around.kind.stated:
                 return around.kind.place()
@@ -267,13 +267,13 @@ def _validated(cls: type[Component], values: Mapping[str, Any], context: _Valida
 
 
 def _fixed(value: Any) -> Any:
-    """A value as descriptions hold it, which cannot change: an array is a tuple."""
+    """Return a value in the immutable form that descriptions hold: an array becomes a tuple."""
     return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value
 
 
 def _add(node: Node, name: str, *, shared: bool) -> str:
-    """A help text: where a missing key is to be written. A kind that is a word, as in
-    `ffn = "moe"`, has no table that a key could be added to."""
+    """Return a help text that says where to write a missing key. A kind stated as a word, as in
+    `ffn = "moe"`, has no table to which a key could be added."""
     kind = node.kind
     if shared or not node.path:
         return f"add `{name} = ...`"
@@ -287,8 +287,8 @@ def _named(node: Node) -> str:
 
 
 def _path_inside(value: object, location: Sequence[str | int]) -> KeyPath:
-    """The part of pydantic's location that is a path in the value; the rest names members of a
-    union."""
+    """Return the part of pydantic's location that is a path in the value; the rest names members
+    of a union."""
     path: list[str | int] = []
     for part in location:
         if isinstance(value, list | tuple) and isinstance(part, int):

@@ -1,7 +1,7 @@
 """The same models in other libraries, one module for each library.
 
-What they give has the weights of a model of `transformers` and computes the same; a docstring says
-where a library can have the same sizes only.
+The models have the weights of a model of `transformers` and compute the same; a docstring says
+where a library can only have a model of the same sizes.
 """
 
 from __future__ import annotations

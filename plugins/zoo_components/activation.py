@@ -33,28 +33,29 @@ x * sigmoid(1.702 x). SiLU, x * sigmoid(x) (Elfwing et al. 2017, arXiv:1702.0311
 x * sigmoid(beta x) (Ramachandran et al. 2017, arXiv:1710.05941). xIELU with two learned numbers
 (Huang and Schlag 2024, arXiv:2411.13010). tanh; the logistic function; log(1 + exp(x)); none."""
 
-# BLOOM's tanh GELU writes sqrt(2 / pi) with eight digits: the same float32, so `gelu_tanh` is it.
+# BLOOM's tanh GELU writes sqrt(2 / pi) with eight digits, which is the same float32 number:
+# it is `gelu_tanh`.
 
 _XIELU_BETA, _XIELU_EPS = 0.5, -1e-6
 _XIELU_ALPHA = 0.8
 
 
 class Activated(Component):
-    """The activation of a component that has one, with what some activations learn."""
+    """A component with an activation, and the options and tensors of that activation."""
 
     activation: Activation = "relu"
     """The activation between the maps."""
     slope: Annotated[
         float | None, Field(gt=0.0, le=1e6), OnlyWith("activation", "prelu", default=0.25)
     ] = UNSTATED
-    """With `prelu`: where the learned slope below 0 starts, 0.25 unless stated."""
+    """With `prelu`: the initial value of the learned slope for negative inputs; 0.25 by default."""
     beta: Annotated[
         float | None, Field(gt=0.0, le=1e6), OnlyWith("activation", "swish", default=1.0)
     ] = UNSTATED
-    """With `swish`: the steepness of the sigmoid, 1 unless stated."""
+    """With `swish`: the factor beta inside the sigmoid; 1 by default."""
 
     def activation_parts(self) -> dict[str, Layout]:
-        """What the activation adds to the layout of its component: its tensors, if it has any."""
+        """The parts of the component's layout that hold the activation's tensors, if it has any."""
         if self.activation == "prelu":
             assert self.slope is not None
             return {"activation": Layout({"weight": vector(1, value=self.slope)})}
@@ -69,7 +70,7 @@ class Activated(Component):
         return {}
 
     def build_activation(self) -> "nn.Module":
-        """The activation's module, any shape to the same shape."""
+        """Build the activation's module, which keeps the shape of its input."""
         from zoo_components.modules.activation import make_activation
 
         return make_activation(self.activation, slope=self.slope, beta=self.beta)

@@ -31,9 +31,9 @@ class MultiHead(Attention):
     (Shazeer 2019, arXiv:1911.02150)."""
 
     n_heads: Shared[Size]
-    """Query heads."""
+    """The number of query heads."""
     n_kv_heads: Shared[Size] = Field(default_factory=lambda data: data["n_heads"])
-    """Key-value heads; each serves n_heads / n_kv_heads query heads."""
+    """The number of key-value heads; each serves n_heads / n_kv_heads query heads."""
     head_dim: Shared[Size] = Field(default_factory=default_head_dim)
     """The width of a query and key head; d_model / n_heads by default."""
     v_head_dim: Size = Field(default_factory=lambda data: data["head_dim"])
@@ -41,12 +41,14 @@ class MultiHead(Attention):
     d_out: Size = Field(default_factory=lambda data: data["d_model"])
     """The width of the output; in a block it is d_model."""
     bias: Shared[Projections] = ALL
-    """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
+    """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` for all or `false`
+    for none."""
     values: Literal["projected", "keys"] = "projected"
-    """Whether values have a projection of their own, or are the projected keys before norm and
-    rotation (an option of Gemma 4)."""
+    """Whether values have a projection of their own (`projected`), or are the projected keys, taken
+    before norm and rotation (`keys`, an option of Gemma 4)."""
     output_projection: bool = True
-    """Whether the heads' outputs go through a linear map; without it they are the output."""
+    """Whether a linear map follows the concatenated outputs of the heads; without it they are the
+    output of the layer."""
     clip: PositiveFloatOrNone = "none"
     """A bound that projected queries, keys and values are clamped to (MPT, OLMo, DBRX)."""
     qk_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="head_dim")] = Field(
@@ -56,13 +58,13 @@ class MultiHead(Attention):
     qk_norm_scope: Annotated[
         Literal["head", "full", "per_head"] | None, NotWith("qk_norm", "none", default="head")
     ] = UNSTATED
-    """What `qk_norm` normalises: each head with the same tensors, all heads of a position as one
-    vector (OLMo 2), or each head with tensors of its own (StableLM 2)."""
+    """What `qk_norm` normalises: `head`, each head with the same weights; `full`, all heads of a
+    position as one vector (OLMo 2); `per_head`, each head with weights of its own (StableLM 2)."""
     qk_norm_site: Annotated[
         Literal["before_rotation", "after_rotation"] | None,
         NotWith("qk_norm", "none", default="before_rotation"),
     ] = UNSTATED
-    """Whether `qk_norm` comes before or after rotary positions."""
+    """Whether `qk_norm` is applied before or after the rotation by rotary positions."""
     v_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="v_head_dim")] = (
         Field(default_factory=lambda data: NoNorm(kind="none", width=data["v_head_dim"]))
     )
@@ -76,9 +78,9 @@ class MultiHead(Attention):
             because="is about positions in one sequence, and cross-attention sees another",
         ),
     ] = UNSTATED
-    """Whether rotary positions turn values too (an option of RoFormer)."""
+    """Whether rotary positions rotate the values too (an option of RoFormer)."""
     q_temperature: Literal["none", "log", "power"] = "none"
-    """What a query at position p is multiplied with, so that long contexts do not blur attention
+    """The factor that multiplies a query at position p, so that long contexts do not blur attention
     (Nakanishi 2025, arXiv:2501.19399): `log` is 1 + scale * log(1 + floor((p + shift) / floor))
     (Llama 4), `power` is (1 + (p + shift) / floor)**scale (Beam)."""
     q_temperature_scale: Annotated[
@@ -94,18 +96,19 @@ class MultiHead(Attention):
     ] = UNSTATED
     """`shift` in that formula: 1 in Llama 4 and Beam, 0 in Ministral 3."""
     scale: PositiveFloat = Field(default_factory=lambda data: data["head_dim"] ** -0.5)
-    """What the scores are multiplied with; 1 / sqrt(head_dim) by default."""
+    """The factor that multiplies the scores; 1 / sqrt(head_dim) by default."""
     softcap: PositiveFloatOrNone = "none"
     """A bound c that scores approach: c * tanh(score / c) (Gemma 2, arXiv:2408.00118)."""
     window: SizeOrNone = "none"
-    """How far a position sees in its own sequence (Beltagy et al. 2020, arXiv:2004.05150)."""
+    """The width of a sliding window that attention within a sequence is limited to (Beltagy et al.
+    2020, arXiv:2004.05150)."""
     window_sides: Annotated[
         Literal["past", "both"] | None, NotWith("window", "none", default="past")
     ] = UNSTATED
-    """Where `window` w ends. `past`: position i attends to j only if i - j < w, so to w positions
-    under a causal mask. `both`: only if |i - j| <= w, so to 2 w + 1."""
+    """The sides that `window` w limits. `past`: position i attends to j only if i - j < w, so to w
+    positions under a causal mask. `both`: only if |i - j| <= w, so to 2 w + 1."""
     chunk: SizeOrNone = "none"
-    """A position sees only its own chunk of that many positions (Llama 4)."""
+    """The number of positions in a chunk; a position attends only to its own chunk (Llama 4)."""
     global_tokens: Annotated[
         bool | None,
         OnlyWith(
@@ -115,30 +118,32 @@ class MultiHead(Attention):
             because="is about tokens of one sequence, and cross-attention sees another",
         ),
     ] = UNSTATED
-    """Whether the model may be told of global tokens: all see them, whatever the `window`, and they
-    see all, by projections of their own (Beltagy et al. 2020, arXiv:2004.05150, section 3.1)."""
+    """Whether the model accepts `global_tokens`: all tokens attend to these, whatever the `window`,
+    and these attend to all tokens, with projections of their own (Beltagy et al. 2020,
+    arXiv:2004.05150, section 3.1)."""
     sinks: bool = False
-    """Whether each head has one more key with a learned logit and the value zero, on which it can
-    spend weight (gpt-oss; Xiao et al. 2023, arXiv:2309.17453). The logits start at 0."""
+    """Whether each head has one more key with a learned logit and the value zero, which can take up
+    attention weight (gpt-oss; Xiao et al. 2023, arXiv:2309.17453). The logits start at 0."""
     dropout: Shared[Probability] = 0.0
     """Dropout on the attention weights."""
     masked_rows: Literal["zero", "uniform"] = "zero"
-    """What a query that may attend to nothing gets: zero weights, as with a mask of -inf and no
-    NaN, or equal weights, as with a mask of -1e9."""
+    """The weights of a query whose keys are all masked: zero, as with a mask of -inf but without
+    NaN, or equal for all keys, as with a mask of -1e9."""
     v_scale: PositiveFloat = 1.0
-    """What the heads' outputs are multiplied with (MiMo-V2-Flash)."""
+    """The factor that multiplies the heads' outputs (MiMo-V2-Flash)."""
     output_gate: Literal["none", "sigmoid", "softplus"] = "none"
-    """The activation of gates, made from the layer's input by a linear map, that multiply the
-    heads' outputs (Qiu et al. 2025, arXiv:2505.06708)."""
+    """The activation of the gates that multiply the heads' outputs; a linear map computes them from
+    the layer's input (Qiu et al. 2025, arXiv:2505.06708)."""
     output_gate_scope: Annotated[
         Literal["element", "head"] | None, NotWith("output_gate", "none", default="element")
     ] = UNSTATED
-    """What has a gate: each element of the heads' outputs, or each head."""
+    """Whether each element of the heads' outputs has a gate, or each head."""
     output_gate_bias: Annotated[
         Literal["none", "projection", "head"] | None,
         NotWith("output_gate", "none", default="none"),
     ] = UNSTATED
-    """The gates' bias: none, that of their linear map, or one for all gates of a head (Beam)."""
+    """The bias of the gates: none, a bias of their linear map, or one number per head that all its
+    gates share (Beam)."""
     sub_norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="v_head_dim")] = (
         Field(default_factory=lambda data: NoNorm(kind="none", width=data["v_head_dim"]))
     )
@@ -239,15 +244,15 @@ class MultiHead(Attention):
 
     @property
     def past(self) -> int | None:
-        """How many tokens, itself included, a token sees at most where it sees no later one; None
-        for all before it."""
+        """The largest number of tokens, itself included, that a token attends to if it attends to
+        no later one; None if it attends to all earlier ones."""
         window = number(self.window)
         if window is None:
             return number(self.chunk)
         return window + 1 if self.window_sides == "both" else window
 
     def _norms(self) -> dict[str, Norm]:
-        """The norms inside, each for vectors of its width."""
+        """The norms inside the attention, each for vectors of its width."""
         q, k = (self.n_heads, self.n_kv_heads) if self.qk_norm_scope == "full" else (1, 1)
         return {
             "q_norm": _of_width(self.qk_norm, q * self.head_dim),
@@ -257,14 +262,15 @@ class MultiHead(Attention):
         }
 
     def _norms_per_head(self) -> dict[str, int]:
-        """The norms that have tensors of their own for each head, with the number of heads."""
+        """The names of the norms with separate tensors for each head, and the numbers of heads."""
         if self.qk_norm_scope != "per_head":
             return {}
         return {"q_norm": self.n_heads, "k_norm": self.n_kv_heads}
 
     def _by_heads(self, cut: Cut) -> Cut | None:
-        """A cut that gives each process some of the heads; None where all of them are needed at
-        once: by a norm of all or with tensors for each, or without a map that adds them up."""
+        """The cut that gives each process some of the heads. None where one process needs all of
+        them: for a norm over all heads, for a norm with tensors of each head, or without an output
+        projection, which sums over heads."""
         norms = (self.qk_norm, self.v_norm)
         apart = (
             self.output_projection

@@ -1,4 +1,4 @@
-"""One layer of a stack: the `block` slot."""
+"""Layers of a stack: the `block` slot."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
@@ -21,9 +21,9 @@ class Residual(Block):
 
     causal: Given[bool] = False
     self_attn: Annotated[Attention, Slot("attention")]
-    """Attention of the sequence to itself."""
-    # What a position scheme of this layer alone is given: only fields can be, and no parent states
-    # these two.
+    """The attention of the sequence to itself."""
+    # Values for the position scheme of this layer alone. Only fields can be passed on to it, and no
+    # parent states these two.
     self_heads: Given[int | None] = Field(
         default_factory=lambda data: getattr(data["self_attn"], "n_heads", None)
     )
@@ -44,9 +44,9 @@ class Residual(Block):
     cross_attn: Annotated[
         Attention | None, Slot("attention", needs="memory_width", key_width="memory_width")
     ] = None
-    """Attention to the memory; only in a stack that has one."""
+    """The attention to the memory; only in a stack that attends to one."""
     ffn: Annotated[FeedForward, Slot("ffn")]
-    """The position-wise network."""
+    """The position-wise feed-forward network."""
     dropout: Shared[Probability] = 0.0
     """Dropout on the output of each branch, before the sum."""
     arrangement: Literal["sequential", "parallel"] = Field(
@@ -54,12 +54,14 @@ class Residual(Block):
             "parallel" if data["norm_placement"] == "parallel" else "sequential"
         )
     )
-    """Whether each branch reads the sum before it, or all read the layer's input. A parallel `ffn`
-    with `norms = []` reads what the attention's norm returned."""
+    """Whether each branch reads the residual sum after the previous branch (`sequential`), or all
+    read the layer's input (`parallel`). A parallel `ffn` with `norms = []` reads the output of the
+    attention's norm."""
     skip_from: Literal["input", "normed"] = "input"
-    """Whether the other summand is the branch's input, or its norm's output (BLOOM's option)."""
+    """What the branch's output is added to: the branch's input, or the output of its norm (an
+    option of BLOOM)."""
     layer_scale: Literal["none", "learned"] = "none"
-    """Whether the layer's output is multiplied with one learned number (Gemma 4)."""
+    """Whether the layer's output is multiplied by one learned number (Gemma 4)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -153,7 +155,7 @@ class Residual(Block):
         return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead else ()
 
     def sublayers(self) -> dict[str, Sublayer]:
-        """The branches that are there, in order."""
+        """The layer's branches by name, in the order in which they run."""
         named = {"self_attn": self.self_attn, "cross_attn": self.cross_attn, "ffn": self.ffn}
         return {name: sublayer for name, sublayer in named.items() if sublayer is not None}
 

@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from zoo.transformer import Transformer
 
 TOKENS = "embed.tokens.weight"
-"""What a stack calls the token table of its embedding, if that has one."""
+"""The name of the token table in a stack, if its embedding has one."""
 
 
 class EncoderDecoder(Builder):
     """An encoder, and a decoder that attends to it (Vaswani et al. 2017, arXiv:1706.03762)."""
 
     source_vocab: Size | None = None
-    """Tokens of the source vocabulary."""
+    """The number of tokens in the source vocabulary."""
     target_vocab: Size | None = None
-    """Tokens of the target vocabulary."""
+    """The number of tokens in the target vocabulary."""
     share_embeddings: bool = False
-    """Whether source and target have one token table."""
+    """Whether encoder and decoder use the same token table."""
     encoder: Annotated[EncoderStack, Part(vocab="source_vocab")]
-    """The stack over the source."""
+    """The stack that reads the source."""
     decoder: Annotated[
         DecoderStack, Part(vocab="target_vocab", memory_width="encoder.output_width")
     ]
-    """The stack over the target."""
+    """The stack that reads the target."""
     head: Annotated[Head, Slot("head", vocab="target_vocab", d_model="decoder.output_width")]
-    """What is made of the decoder's states."""
+    """The head, applied to the decoder's states."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -95,18 +95,19 @@ class Encoder(Builder):
     """A stack that sees the whole sequence, and a head (Devlin et al. 2018, arXiv:1810.04805)."""
 
     vocab: Size | None = None
-    """Tokens of the vocabulary."""
+    """The number of tokens in the vocabulary."""
     encoder: Annotated[EncoderStack, Part(vocab="vocab")]
     """The stack."""
     head: Annotated[Head, Slot("head", vocab="vocab", d_model="encoder.output_width")]
-    """What is made of its states."""
+    """The head, applied to the stack's states."""
     pooler: Annotated[
         Head, Slot("head", default="none", inherit=False, d_model="encoder.output_width")
     ]
-    """A second head, for whole sequences: `model.pooler` of the states (BERT: kind `pooler`)."""
+    """A second head, for whole sequences, called as `model.pooler(states)` (BERT: kind
+    `pooler`)."""
     nsp: bool = False
-    """Whether there is a third for next-sentence prediction: `model.nsp` of what the pooler
-    returns, a linear map to two classes."""
+    """Whether there is a third head, for next-sentence prediction: `model.nsp`, a linear map of the
+    pooler's output to two classes."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -159,13 +160,14 @@ class Decoder(Builder):
     `memory_width` it also attends to an external memory of that width."""
 
     vocab: Size | None = None
-    """Tokens of the vocabulary."""
+    """The number of tokens in the vocabulary."""
     memory_width: Size | None = None
-    """The width of the vectors of an external memory, if there is one."""
+    """The width of the vectors in an external memory that the decoder attends to, if there is
+    one."""
     decoder: Annotated[DecoderStack, Part(vocab="vocab", memory_width="memory_width")]
     """The stack."""
     head: Annotated[Head, Slot("head", vocab="vocab", d_model="decoder.output_width")]
-    """What is made of its states."""
+    """The head, applied to the stack's states."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -214,7 +216,7 @@ class Decoder(Builder):
 
 
 def _head_ties(head: Head, stack: str) -> dict[str, str]:
-    """The head's tensors that are those of the token table of a stack."""
+    """The ties between the head's tensors and the token table of a stack."""
     ties = head.ties(f"{stack}.{TOKENS}")
     return {f"head.{name}": target for name, target in ties.items()}
 
@@ -224,7 +226,7 @@ def _whole(**parts: Layout) -> Layout:
 
 
 def _check_ties(model: Builder) -> None:
-    """Raises a contradiction unless the tensors that are to be one exist and are alike."""
+    """Raise a contradiction unless the tensors to be tied exist and have the same shape."""
     layout = model.layout()
     keys = ("head.tied", "share_embeddings", "embedding.kind", "d_embed", "d_model")
     for alias, target in model.ties().items():

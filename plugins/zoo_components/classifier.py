@@ -1,4 +1,4 @@
-"""Classes of tokens and of sequences, and vectors of sequences: the `head` slot."""
+"""Heads that classify tokens or sequences, or pool a sequence to a vector: the `head` slot."""
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -22,10 +22,10 @@ class TokenClassifier(Head):
     out(dropout(x)), with or without a dense layer before."""
 
     n_classes: Size
-    """How many classes there are."""
+    """The number of classes."""
     dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "none"
-    """The activation of a dense layer d_model wide before the output; `none`: there is no such
-    layer."""
+    """The activation of a dense layer of width d_model before the output; with `none` there is no
+    such layer."""
     dense_bias: Annotated[
         bool | None,
         OnlyWith("dense", "tanh", "relu", "gelu", "gelu_tanh", "silu", default=True),
@@ -80,11 +80,12 @@ class Classifier(TokenClassifier):
 
     pools: ClassVar[bool] = True
     dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "tanh"
-    """The activation of a dense layer d_model wide before the output; `none`: there is no such
-    layer."""
+    """The activation of a dense layer of width d_model before the output; with `none` there is no
+    such layer."""
     pooling: Pooling = "first"
-    """What is classified: the first position's state (BERT), that of the last token that is not
-    padding (GPT), or one of the sums over all that are not."""
+    """How the states become the vector that is classified: the state of the first position (BERT),
+    of the last token that is not padding (GPT), or a pooling over all tokens that are not
+    padding."""
 
     def build(self) -> "nn.Module":
         return self._build(pooling=self.pooling)
@@ -95,8 +96,8 @@ class Pooler(Head):
 
     pools: ClassVar[bool] = True
     pooling: Pooling = "first"
-    """What the dense layer sees: the first position's state (BERT), that of the last token that is
-    not padding, or one of the sums over all that are not."""
+    """How the states become the input of the dense layer: the state of the first position (BERT),
+    of the last token that is not padding, or a pooling over all tokens that are not padding."""
     activation: Literal["tanh", "relu", "gelu", "none"] = "tanh"
     """The activation after the dense layer."""
 

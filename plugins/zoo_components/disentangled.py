@@ -19,37 +19,38 @@ Term = Literal["content_to_position", "position_to_content"]
 
 
 class Disentangled(Attention):
-    """Multi-head attention in which content and position are apart (He et al. 2020,
+    """Multi-head attention with separate vectors for content and position (He et al. 2020,
     arXiv:2006.03654, section 3.1): besides q k^T, the query is matched with the vector of its
     distance to the key, and the key with the same vector. It needs the position scheme
     `disentangled`, which holds those vectors."""
 
     reads: ClassVar[str | None] = "rel_embed"
     n_heads: Shared[Size]
-    """Heads."""
+    """The number of heads."""
     head_dim: Shared[Size] = Field(default_factory=default_head_dim)
     """The width of a head; d_model / n_heads by default."""
     bias: Shared[Projections] = ALL
-    """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` or `false`."""
+    """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` for all or `false`
+    for none."""
     terms: Annotated[tuple[Term, ...], Field(min_length=1)] = (
         "content_to_position",
         "position_to_content",
     )
-    """What is added to q k^T: the queries' scores with the distances, the keys' scores with the
-    distances."""
+    """The terms that are added to q k^T: the scores of the queries with the distances, those of the
+    keys with the distances, or both."""
     position_projections: Literal["own", "shared"] = "own"
-    """Whether the distances' vectors have projections of their own, or those of keys and queries
-    (DeBERTa V3)."""
+    """Whether the vectors of the distances have projections of their own, or share those of keys
+    and queries (DeBERTa V3)."""
     position_key_bias: Annotated[
         bool | None, OnlyWith("position_projections", "own", default=True)
     ] = UNSTATED
-    """With projections of their own: whether that for queries to match with has a bias (not in
-    DeBERTa V1)."""
+    """With projections of their own: whether the one whose outputs are matched with queries has a
+    bias (not in DeBERTa V1)."""
     scale: PositiveFloat = Field(
         default_factory=lambda data: (data["head_dim"] * (1 + len(data["terms"]))) ** -0.5
     )
-    """What the sum of all scores is multiplied with; 1 / sqrt(head_dim * (1 + terms)) unless
-    stated."""
+    """The factor that multiplies the sum of all scores; 1 / sqrt(head_dim * (1 + number of terms))
+    by default."""
     dropout: Shared[Probability] = 0.0
     """Dropout on the attention weights."""
 
@@ -68,7 +69,7 @@ class Disentangled(Attention):
 
     @property
     def position_biases(self) -> dict[str, bool]:
-        """The projections of the distances' vectors alone, and whether each has a bias."""
+        """The separate projections of the vectors of the distances, and whether each has a bias."""
         if self.position_projections == "shared":
             return {}
         biases = {

@@ -1,4 +1,4 @@
-"""What enters a stack: the `embedding` slot."""
+"""The input of a stack: the `embedding` slot."""
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -20,23 +20,23 @@ class TokenEmbedding(Embedding):
     al. 2017, section 3.4)."""
 
     scale: PositiveFloat | Literal["sqrt_d_model", "sqrt_d_model_rounded"] = 1.0
-    """What the token vectors are multiplied with, before anything is added; `sqrt_d_model_rounded`
-    is first rounded to the model's dtype (Gemma)."""
+    """The factor that multiplies the token vectors before anything is added; with
+    `sqrt_d_model_rounded` it is sqrt(d_model) rounded to the model's dtype (Gemma)."""
     d_embed: Size = Field(default_factory=lambda data: data["d_model"])
     """The width of the table; where it is not d_model, the table is one factor of two (Lan et al.
     2019, arXiv:1909.11942)."""
     projection: Literal["none", "before_positions", "after_norm"] = Field(
         default_factory=lambda data: "none" if data["d_embed"] == data["d_model"] else "after_norm"
     )
-    """Where the other factor, a linear map to d_model, is: before anything is added to the token
-    vectors (OPT-350m), or after the norm (ALBERT, ELECTRA)."""
+    """Where the other factor, a linear map to d_model, is applied: before anything is added to the
+    token vectors (OPT-350m), or after the norm (ALBERT, ELECTRA)."""
     projection_bias: Annotated[
         bool | None, OnlyWith("projection", "before_positions", "after_norm", default=True)
     ] = UNSTATED
     """With a projection: whether it has a bias."""
     n_types: int = Field(default=0, ge=0)
-    """How many types of tokens there are, each with a vector that is added (Devlin et al. 2018,
-    arXiv:1810.04805: the two segments); 0: no types."""
+    """The number of token types, each with a learned vector that is added (Devlin et al. 2018,
+    arXiv:1810.04805: the two segments); 0 for none."""
     inner_width: Given[int] = Field(
         default_factory=lambda data: data[
             "d_embed" if data["projection"] == "after_norm" else "d_model"
@@ -47,12 +47,12 @@ class TokenEmbedding(Embedding):
     dropout: Shared[Probability] = 0.0
     """Dropout after the norm."""
     masked_tokens: Literal["kept", "zeroed"] = "kept"
-    """What happens to the vectors of padding and of masked tokens after the norm (zeroed in XLM,
-    DeBERTa and ESM)."""
+    """Whether the vectors of padding and of masked tokens are set to 0 after the norm (XLM,
+    DeBERTa, ESM) or kept."""
     token_dropout: Probability = 0.0
-    """The share of tokens that `mask_id` replaced in training (0.12 in ESM-2: Lin et al. 2022).
-    Mask tokens then have the vector 0, and the others are multiplied with the share of tokens that
-    were left in training, over the share that is left in the sequence."""
+    """The share m of tokens that were replaced by `mask_id` in training (0.12 in ESM-2: Lin et al.
+    2022). If it is not 0, mask tokens have the vector 0, and the others are multiplied by
+    (1 - m) / (1 - the share of mask tokens in the sequence)."""
     mask_id: int | None = Field(default=None, ge=0)
     """The id of the mask token, for `token_dropout`."""
 
@@ -94,7 +94,7 @@ class TokenEmbedding(Embedding):
 
     @property
     def incremental(self) -> bool:
-        return self.mask_id is None  # else vectors depend on how many tokens are masked
+        return self.mask_id is None  # otherwise vectors depend on how many tokens are masked
 
     def layout(self) -> Layout:
         parts = {"tokens": embedding(self.vocab or 0, self.d_embed, cut=BY_VOCABULARY)}
@@ -132,7 +132,7 @@ class TokenEmbedding(Embedding):
 
 
 class Vectors(Embedding):
-    """No table of tokens, vectors as they come: dropout(x + positions)."""
+    """Input vectors instead of token ids: dropout(x + positions)."""
 
     takes_ids: ClassVar[bool] = False
     dropout: Shared[Probability] = 0.0

@@ -47,8 +47,8 @@ class Mlp(Activated, FeedForward):
         )
 
     def _cuts(self) -> tuple[Cut | None, Cut | None]:
-        """The cuts of the maps to the hidden units and from them. None where something between
-        needs all units at once: a norm of them, or an activation that learns from all."""
+        """The cuts of the maps to the hidden units and from them. None where a norm, or an
+        activation with learned tensors, needs all hidden units in one process."""
         if self.activation_parts() or not self.sub_norm.absent:
             return None, None
         return column_wise(self.d_ff), row_wise(self.d_ff)
@@ -86,8 +86,8 @@ class Conv1d(Activated, FeedForward):
     d_ff: Shared[Size]
     """The inner number of channels."""
     kernel_size: Size = 1
-    """Positions that each output sees, earlier and later ones, in a causal stack too; the sequence
-    is padded with zeros to keep its length."""
+    """The number of positions that each output depends on, earlier and later ones, also in a causal
+    stack; the sequence is padded with zeros to keep its length."""
     bias: Shared[bool] = True
     """Whether both convolutions have a bias."""
     dropout: Shared[Probability] = 0.0
@@ -138,9 +138,9 @@ class ResidualStack(Activated, FeedForward):
     x + down(dropout(activation(up(unit_norm(x))))); the branch returns what all units add to x."""
 
     n_units: Size = 1
-    """How often the unit is applied."""
+    """The number of times the unit is applied."""
     expansion_factor: PositiveFloat = 4.0
-    """The inner width is int(d_model * expansion_factor)."""
+    """The inner width as a multiple of d_model: int(d_model * expansion_factor)."""
     unit_norm: Annotated[Norm, Slot("norm", width="d_model")]
     """The norm at the start of each unit."""
     activation: Activation = "prelu"

@@ -1,4 +1,4 @@
-"""What enters a stack from a signal: the `embedding` slot."""
+"""Embeddings of signals, such as audio: the `embedding` slot."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -26,18 +26,19 @@ class ConvFrontend(Embedding):
     site: ClassVar[str] = "frontend"
     example: ClassVar[Mapping[str, Any]] = {"n_features": 16, "strides": [1, 1]}
     n_features: Size
-    """Features of each frame."""
+    """The number of features of each frame."""
     kernel_sizes: Sizes = (3, 3)
-    """Frames that each convolution sees."""
+    """The kernel size of each convolution, in frames."""
     strides: Sizes = (1, 2)
-    """Frames from one output of each convolution to the next."""
+    """The stride of each convolution, in frames."""
     d_conv: Size = Field(default_factory=lambda data: data["d_model"])
     """The width between convolutions; after the last it is d_model."""
     activation: Literal["gelu", "glu"] = "gelu"
-    """What follows each convolution: GELU, or a gated linear unit, whose gate is the second half of
-    the convolution's outputs (Dauphin et al. 2016, arXiv:1612.08083; speech-to-text of fairseq)."""
+    """The activation after each convolution: GELU, or a gated linear unit, whose gate is the second
+    half of the convolution's outputs (Dauphin et al. 2016, arXiv:1612.08083; speech-to-text of
+    fairseq)."""
     scale: PositiveFloat | Literal["sqrt_d_model"] = 1.0
-    """What the vectors are multiplied with, before positions are added."""
+    """The factor that multiplies the vectors before positions are added."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the sum."""
 
@@ -66,7 +67,8 @@ class ConvFrontend(Embedding):
 
     @property
     def widths(self) -> list[tuple[int, int]]:
-        """Channels in and out of each convolution; a gated one puts out twice what it passes on."""
+        """The input and output channels of each convolution; with `glu`, there are twice as many
+        output channels as the activation returns."""
         after = [*[self.d_conv] * (len(self.kernel_sizes) - 1), self.d_model]
         gated = 2 if self.activation == "glu" else 1
         return [(a, gated * b) for a, b in zip([self.n_features, *after], after, strict=False)]

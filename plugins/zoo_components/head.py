@@ -1,4 +1,4 @@
-"""What a model puts out for each position: the `head` slot."""
+"""Heads that return an output for each position: the `head` slot."""
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -26,15 +26,16 @@ class LinearHead(Head):
     """Whether the map's weight is the token table of the stack below (Press and Wolf 2017,
     arXiv:1608.05859)."""
     input_scale: PositiveFloat | Literal["inverse_sqrt_d_model"] = 1.0
-    """What the states are multiplied with before the map (T5 with a tied head)."""
+    """The factor that multiplies the states before the map (T5 with a tied head)."""
     logits_bias: bool = False
-    """Whether a vector is added to the map's values that is stored and not trained (BART)."""
+    """Whether a vector is added to the map's output that is stored with the weights and not trained
+    (BART)."""
     scale: PositiveFloat = 1.0
-    """What the sum is multiplied with (Cohere, Granite)."""
+    """The factor that multiplies the sum of the map's output and its biases (Cohere, Granite)."""
     softcap: PositiveFloatOrNone = "none"
     """A bound c that the logits approach: c * tanh(logit / c) (Gemma 2, arXiv:2408.00118)."""
     output: Literal["logits", "log_softmax", "softmax"] = "logits"
-    """What is put out: the logits, their log-softmax, or their softmax."""
+    """What the head returns: the logits, their log-softmax, or their softmax."""
 
     @model_validator(mode="after")
     def _check_vocab(self) -> Self:
@@ -70,7 +71,7 @@ class LinearHead(Head):
         return Layout(parts, self.kind)
 
     def logits(self) -> "Logits":
-        """What is made of the values of the map."""
+        """The function from the values of the map to the head's output."""
         from zoo_components.modules.head import Logits
 
         return Logits(scale=self.scale, softcap=number(self.softcap), output=self.output)
@@ -104,9 +105,9 @@ class MlmHead(Activated, LinearHead):
     activation: Activation = "gelu"
     """The activation after each dense layer."""
     d_wide: SizeOrNone = "none"
-    """The width of a first dense layer, with the activation after it, before the other."""
+    """The width of an additional first dense layer, followed by the activation."""
     d_hidden: Size = Field(default_factory=lambda data: data["d_model"])
-    """The width of the dense layer; that of the token table, if the head is tied to it."""
+    """The width of the dense layer; if the head is tied, it is that of the token table."""
     dense_bias: bool = True
     """Whether the dense layers have a bias."""
     norm: Annotated[Norm, Slot("norm", width="d_hidden")]
@@ -118,7 +119,7 @@ class MlmHead(Activated, LinearHead):
 
     @property
     def dense_widths(self) -> list[int]:
-        """The widths between which the dense layers map."""
+        """The input width of the first dense layer and the output width of each."""
         widths = [self.d_model, number(self.d_wide), self.d_hidden]
         return [width for width in widths if width is not None]
 
@@ -149,7 +150,7 @@ class MlmHead(Activated, LinearHead):
 
 
 class NoHead(Head):
-    """No head: the model puts out its hidden states."""
+    """No head: the model returns its hidden states."""
 
     absent: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""How wide an attention's heads are, unless it says."""
+"""The default width of attention heads."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ def default_head_dim(data: dict[str, Any]) -> int:
 
 
 def check_default_head_dim(d_model: int, n_heads: int) -> None:
-    """Raises a contradiction if d_model / n_heads is no width."""
+    """Raise a contradiction if d_model is not divisible by n_heads."""
     if d_model % n_heads:
         raise contradiction(
             f"d_model = {d_model} is not divisible by n_heads = {n_heads}; state `head_dim`, or "

@@ -1,4 +1,4 @@
-"""Where weights start: the `init` slot."""
+"""Initialisation of weights: the `init` slot."""
 
 import math
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zoo.distribution import Distribution
 
 Deviation = Annotated[float, Field(gt=0.0, le=1e6)]
-"""A standard deviation, or what one is multiplied with: within what a float32 holds in any case."""
+"""A standard deviation, or a factor of one, that is always within the range of float32."""
 Draw = Literal["uniform", "normal"]
 
 
@@ -24,9 +24,10 @@ class XavierInit(Init):
     draw: Draw = "uniform"
     """The form of the distribution."""
     gain: Deviation = 1.0
-    """What the deviation is multiplied with."""
+    """The factor that multiplies the standard deviation."""
     embedding_std: Deviation | None = None
-    """The deviation of embeddings, which then are normal; unless stated they start as matrices."""
+    """The standard deviation of embeddings, which are then drawn from a normal distribution; by
+    default they are initialised like the other matrices."""
 
     def distribution(self, tensor: Tensor) -> "Distribution":
         from zoo.distribution import Constant, Normal, Uniform
@@ -46,13 +47,16 @@ class KaimingInit(Init):
     arXiv:1502.01852); embeddings are normal, biases are 0."""
 
     fan: Literal["in", "out"] = "in"
-    """Whether the inputs of a weight count, which keeps the variance forward, or its outputs."""
+    """Whether fan is the number of inputs of a weight, which preserves the variance in the forward
+    pass, or of its outputs, which preserves it in the backward pass."""
     draw: Draw = "normal"
     """The form of the distribution."""
     gain: Deviation = math.sqrt(2)
-    """What the deviation is multiplied with: sqrt(2), the default, makes up for a ReLU."""
+    """The factor that multiplies the standard deviation; the default, sqrt(2), compensates for a
+    ReLU."""
     embedding_std: Deviation = 1.0
-    """The deviation of embeddings, whose rows are not summed."""
+    """The standard deviation of embeddings; it is independent of fan, since their rows are not
+    summed."""
 
     def distribution(self, tensor: Tensor) -> "Distribution":
         from zoo.distribution import Constant, Normal, Uniform
@@ -68,8 +72,8 @@ class KaimingInit(Init):
 
 
 class TorchInit(Init):
-    """As PyTorch's own modules start: maps and their biases uniform on +- 1 / sqrt(fan_in) (LeCun
-    et al. 1998), tables standard normal, the biases of norms 0."""
+    """The initialisation of PyTorch's own modules: maps and their biases uniform on
+    +- 1 / sqrt(fan_in) (LeCun et al. 1998), tables standard normal, the biases of norms 0."""
 
     def distribution(self, tensor: Tensor) -> "Distribution":
         from zoo.distribution import Constant, Normal, Uniform
@@ -84,11 +88,11 @@ class NormalInit(Init):
     0.02); biases are 0."""
 
     std: Deviation = 0.02
-    """The standard deviation."""
+    """The standard deviation of the weights."""
     residual_std: Deviation = Field(default_factory=lambda data: data["std"])
-    """That of the matrices whose output is added to the residual stream."""
+    """The standard deviation of the matrices whose output is added to the residual stream."""
     embedding_std: Deviation = Field(default_factory=lambda data: data["std"])
-    """That of embeddings."""
+    """The standard deviation of embeddings."""
 
     def distribution(self, tensor: Tensor) -> "Distribution":
         from zoo.distribution import Constant
@@ -105,12 +109,12 @@ class NormalInit(Init):
 
 
 class TruncatedNormalInit(NormalInit):
-    """As `normal`, but without values beyond `cut` deviations (Devlin et al. 2018,
-    arXiv:1810.04805). The deviations are those before the cut: with a cut of 2, what is left
-    deviates 0.88 times as much."""
+    """The distribution of `normal`, truncated at `cut` standard deviations (Devlin et al. 2018,
+    arXiv:1810.04805). The standard deviations are those before the cut: with a cut of 2, that of
+    the remaining values is 0.88 times as large."""
 
     cut: PositiveFloat = 2.0
-    """The largest value, in deviations."""
+    """The largest absolute value, in standard deviations."""
 
     def _normal(self, std: float) -> "Distribution":
         from zoo.distribution import TruncatedNormal
@@ -119,18 +123,19 @@ class TruncatedNormalInit(NormalInit):
 
 
 class DepthScaledInit(Init):
-    """Normal, and the matrices whose output is added to the residual stream start smaller by
+    """Normal, with matrices whose output is added to the residual stream multiplied by
     1 / sqrt(number of residual branches), so that their sum does not grow with depth (Radford et
     al. 2019, section 2.3: GPT-2); biases are 0."""
 
     std: Deviation = 0.02
-    """The standard deviation before scaling."""
+    """The standard deviation of the weights before scaling."""
     embedding_std: Deviation = Field(default_factory=lambda data: data["std"])
-    """That of embeddings."""
+    """The standard deviation of embeddings."""
     n_layers: Shared[Size]
-    """Layers of the stack."""
+    """The number of layers of the stack."""
     branches_per_layer: Size = 2
-    """Residual branches in a layer: attention and feed-forward network; 3 with cross-attention."""
+    """The number of residual branches in a layer: 2 for attention and feed-forward network, 3 with
+    cross-attention."""
 
     def distribution(self, tensor: Tensor) -> "Distribution":
         from zoo.distribution import Constant, Normal

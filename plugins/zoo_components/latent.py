@@ -21,15 +21,16 @@ class Latent(Attention):
     generation keeps, beside one rotated key part that all heads share."""
 
     n_heads: Shared[Size]
-    """Heads."""
+    """The number of heads."""
     q_lora_rank: SizeOrNone = "none"
-    """The width of the queries' latent; with "none", queries are projected at once."""
+    """The width of the queries' latent; with "none", queries are projected directly from the
+    input."""
     kv_lora_rank: Size
     """The width of the latent of keys and values."""
     qk_nope_head_dim: Size
     """The width of the part of a query and key head that is not rotated."""
     qk_rope_head_dim: Size
-    """The width of the part of a query and key head that rotary positions turn."""
+    """The width of the part of a query and key head that rotary positions rotate."""
     v_head_dim: Size
     """The width of a value head."""
     bias: Shared[bool] = False
@@ -41,14 +42,14 @@ class Latent(Attention):
     scale: PositiveFloat = Field(
         default_factory=lambda data: (data["qk_nope_head_dim"] + data["qk_rope_head_dim"]) ** -0.5
     )
-    """What the scores are multiplied with; by default 1 / sqrt(qk_nope_head_dim +
+    """The factor that multiplies the scores; by default 1 / sqrt(qk_nope_head_dim +
     qk_rope_head_dim)."""
     dropout: Shared[Probability] = 0.0
     """Dropout on the attention weights."""
 
     @property
     def head_dim(self) -> int:
-        """The width that the position scheme turns."""
+        """The width of the part that the position scheme rotates."""
         return self.qk_rope_head_dim
 
     @property

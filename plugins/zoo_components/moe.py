@@ -37,7 +37,7 @@ class Router(Component):
     n_experts: Given[int]
     top_k: Given[int]
     score: Literal["softmax", "sigmoid", "topk_softmax", "topk_sigmoid", "sparsemixer"] = "softmax"
-    """What makes weights of logits. `softmax` over all experts (Fedus et al. 2021,
+    """The function from logits to weights. `softmax` over all experts (Fedus et al. 2021,
     arXiv:2101.03961) and `sigmoid` (DeepSeek-V3) come before the choice, `topk_softmax` (Shazeer et
     al. 2017, arXiv:1701.06538) and `topk_sigmoid` after it, of the chosen logits alone.
     `sparsemixer` is the deterministic part of SparseMixer-v2 (Liu et al. 2024, arXiv:2409.12136),
@@ -45,41 +45,42 @@ class Router(Component):
     threshold: Annotated[PositiveFloat | None, OnlyWith("score", "sparsemixer", default=0.01)] = (
         UNSTATED
     )
-    """With `sparsemixer`: half the relative distance to the chosen logit up to which others take
-    part in its softmax, 0.01 unless stated."""
+    """With `sparsemixer`: half the largest relative distance from the chosen logit at which others
+    take part in its softmax; 0.01 by default."""
     softcap: PositiveFloat | None = None
-    """A bound that logits approach, by softcap * tanh(logits / softcap)."""
+    """A bound that the logits approach: softcap * tanh(logits / softcap)."""
     bias: bool = False
     """Whether the linear map has a bias."""
     correction_bias: bool = False
-    """Whether each expert has a number that is added to its score for the choice alone. It is no
-    parameter: who trains moves it against the load (Wang et al. 2024, arXiv:2408.15664). `zoo
-    train` leaves it as it is."""
+    """Whether each expert has a number that is added to its score for the choice alone. It is a
+    buffer, not a parameter: a training loop adjusts it to balance the load (Wang et al. 2024,
+    arXiv:2408.15664). `zoo train` does not change it."""
     n_groups: Size = 1
-    """Groups of equally many experts (DeepSeek-AI 2024, arXiv:2405.04434)."""
+    """The number of groups of equal size that the experts are divided into (DeepSeek-AI 2024,
+    arXiv:2405.04434)."""
     top_groups: Size = Field(default_factory=lambda data: data["n_groups"])
-    """From how many of the groups a token's experts are chosen; from all unless stated."""
+    """The number of groups that a token's experts are chosen from; all by default."""
     group_score: Literal["max", "top2"] | None = Field(
         default_factory=lambda data: "max" if data["top_groups"] < data["n_groups"] else None
     )
-    """What groups are chosen by, if not all are: their best expert (DeepSeek-V2), unless stated,
-    or the sum of their best two (DeepSeek-V3)."""
+    """The score of a group, if not all groups are chosen: the score of its best expert (`max`, the
+    default; DeepSeek-V2), or the sum of the best two (`top2`; DeepSeek-V3)."""
     normalize: bool = False
     """Whether the weights of the chosen experts are divided by their norm."""
     normalize_order: Annotated[PositiveFloat | None, OnlyWith("normalize", True, default=1.0)] = (
         UNSTATED
     )
-    """With `normalize`: the order of that norm; with 1, the default, weights sum to 1."""
+    """With `normalize`: the order of that norm; with the default, 1, the weights sum to 1."""
     normalize_eps: Annotated[NotNegative | None, OnlyWith("normalize", True, default=0.0)] = (
         UNSTATED
     )
-    """With `normalize`: added to the norm, 0 unless stated."""
+    """With `normalize`: a number that is added to the norm; 0 by default."""
     normalize_min: Annotated[NotNegative | None, OnlyWith("normalize", True, default=0.0)] = (
         UNSTATED
     )
-    """With `normalize`: the least number that is divided by, 0 unless stated."""
+    """With `normalize`: a lower bound of the divisor; 0 by default."""
     scale: PositiveFloat = 1.0
-    """What the weights are multiplied with at the end."""
+    """The factor that multiplies the final weights."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -150,9 +151,9 @@ class MixtureOfExperts(Activated, FeedForward):
     example: ClassVar[Mapping[str, Any]] = {"n_experts": 4, "top_k": 2}
 
     n_experts: Size
-    """Experts to choose from."""
+    """The number of experts, without the shared one."""
     top_k: Size
-    """Experts that are chosen for each token."""
+    """The number of experts that are chosen for each token."""
     d_ff: Shared[Size]
     """The inner width of an expert."""
     expert: Literal["glu", "mlp", "clamped_glu"] = "glu"
@@ -162,7 +163,7 @@ class MixtureOfExperts(Activated, FeedForward):
     limit: Annotated[PositiveFloat | None, OnlyWith("expert", "clamped_glu", default=7.0)] = (
         UNSTATED
     )
-    """With `clamped_glu`: the bound, 7 unless stated."""
+    """With `clamped_glu`: the bound `limit` in its formula; 7 by default."""
     activation: Activation = "silu"
     """The activation of an expert."""
     bias: Shared[bool] = True
@@ -170,20 +171,22 @@ class MixtureOfExperts(Activated, FeedForward):
     dropout: Shared[Probability] = 0.0
     """Dropout inside the experts, before the last map."""
     router: Annotated[Router, Part()]
-    """What chooses the experts."""
+    """How the experts of a token are chosen and weighted."""
     weighted: Literal["outputs", "inputs"] = "outputs"
-    """What the router's weights multiply: what leaves an expert, or what enters it (Llama 4)."""
+    """Whether the router's weights multiply the outputs of the experts or their inputs (Llama
+    4)."""
     shared_d_ff: Size | None = None
-    """The inner width of a shared expert; none unless stated. Several are one as wide as all."""
+    """The inner width of a shared expert; by default there is none. Several shared experts are the
+    same as one with the sum of their widths."""
     shared_gate: bool = False
-    """Whether the shared expert's output is multiplied with the sigmoid of a linear map to one
+    """Whether the shared expert's output is multiplied by the sigmoid of a linear map to one
     number (Qwen1.5-MoE)."""
     shared_average: bool = False
     """Whether the sum with the shared expert's output is halved (Cohere 2 MoE)."""
     auxiliary_loss: NotNegative = 0.0
     """The coefficient of the load-balancing loss of Fedus et al. (2021, arXiv:2101.03961), in which
-    padding does not count; of layers with the same weights, that of the last. `zoo train` adds it
-    to the loss; a training loop of your own adds `zoo.auxiliary_loss(model)`."""
+    padding does not count; for layers with the same weights, it is the loss of the last. `zoo
+    train` adds it to the loss; a training loop of your own adds `zoo.auxiliary_loss(model)`."""
 
     @property
     def takes_mask(self) -> bool:
@@ -241,7 +244,8 @@ class MixtureOfExperts(Activated, FeedForward):
     def _stacked(
         self, n_in: int, n_out: int, *, residual: bool = False, cut: Cut | None = None
     ) -> Layout:
-        """The layout of one map of all experts; each starts as if it were alone."""
+        """The layout of one stacked map of all experts; each expert is initialised as a single
+        map."""
         role: Role = "residual" if residual else "weight"
         shape = (self.n_experts, n_out)
         idle = (self.n_experts - self.top_k) * n_out

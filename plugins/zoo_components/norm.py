@@ -1,4 +1,4 @@
-"""Normalisation: the `norm` slot."""
+"""Normalisation layers: the `norm` slot."""
 
 import math
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -59,8 +59,8 @@ class RmsNorm(Norm):
     zero_centered_weight: bool = False
     """Whether the stored weight is the difference from 1: x is scaled by 1 + weight (Gemma)."""
     cast: Literal["before_weight", "after_weight"] = "after_weight"
-    """In low precision, which is normalised in float32: whether the result is rounded before it is
-    multiplied by the weight (Llama) or after it (Gemma)."""
+    """When the normalised vector, computed in float32, is rounded to a lower precision of the
+    model: before the multiplication by the weight (Llama) or after it (Gemma)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -93,7 +93,7 @@ class ScaleNorm(Norm):
     weight * x / max(|x|, eps) with one learned weight, which starts at sqrt(width)."""
 
     eps: PositiveFloat = 1e-5
-    """The least length that x is divided by."""
+    """A lower bound of the norm that x is divided by."""
 
     def layout(self) -> Layout:
         return Layout({"weight": vector(1, value=math.sqrt(self.width))})
@@ -134,7 +134,7 @@ class BatchNorm(Norm):
     eps: PositiveFloat = 1e-5
     """Added to the variance, inside the root."""
     momentum: PositiveFloat = 0.1
-    """How fast the running statistics follow the batch's."""
+    """The weight of the current batch in the update of the running statistics."""
 
     def layout(self) -> Layout:
         return Layout(
@@ -154,7 +154,7 @@ class BatchNorm(Norm):
 
 
 class NoNorm(Norm):
-    """No normalisation: x."""
+    """No normalisation: x is returned unchanged."""
 
     absent: ClassVar[bool] = True
 
@@ -165,7 +165,7 @@ class NoNorm(Norm):
 
 
 def _check_weight(weight: bool, **states: bool) -> None:
-    """Raises unless what speaks of the weight is stated only where there is one."""
+    """Raise a contradiction if an option of the weight is stated and there is no weight."""
     for key, stated in states.items():
         if stated and not weight:
             raise contradiction(f"`{key}` speaks of a weight that is not there", key, "weight")

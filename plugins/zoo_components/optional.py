@@ -16,7 +16,7 @@ def _tag(value: Any) -> str | None:
 
 
 def _number_or_none(expected: str) -> Discriminator:
-    # A plain union would report each alternative as a problem of its own.
+    # A plain union would report a problem for each alternative.
     return Discriminator(
         _tag,
         custom_error_type="number_or_none",

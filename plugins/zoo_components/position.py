@@ -1,4 +1,4 @@
-"""Positions that are added to the embeddings, and none: the `position` slot."""
+"""Positions that are added to the embeddings, or no positions: the `position` slot."""
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class NoPosition(Position):
-    """No positions: what is left is the causal mask, if there is one (Haviv et al. 2022,
-    arXiv:2203.16634), or a set."""
+    """No positions: only a causal mask, if there is one, distinguishes them (Haviv et al. 2022,
+    arXiv:2203.16634); without it, the input is treated as a set."""
 
     absent: ClassVar[bool] = True
 
@@ -32,19 +32,19 @@ class Sinusoidal(Position):
     embedded: ClassVar[bool] = True
     count_positions: Given[Literal["all", "unpadded", "unmasked"]] = "all"
     max_length: Shared[Size] = 5000
-    """How many positions there are."""
+    """The number of positions."""
     base: PositiveFloat = 10000.0
-    """The longest wavelength is 2 pi times this."""
+    """The longest wavelength, divided by 2 pi."""
     arrangement: Literal["interleaved", "halves"] = "interleaved"
-    """Where sine and cosine stand: in turn (sin, cos, sin, ...), or all sines first."""
+    """The order of sines and cosines: alternating (sin, cos, sin, ...), or all sines first."""
     exponent: Literal["d_model", "half_minus_one"] = "d_model"
     """The exponent of the k-th angle: 2k / d_model, or k / (d_model / 2 - 1) (tensor2tensor)."""
     offset: int = Field(default=0, ge=0)
-    """What is added to each position (2 in M2M-100)."""
+    """A number that is added to each position (2 in M2M-100)."""
     zero_padding: Annotated[bool | None, NotWith("count_positions", "all", default=False)] = (
         UNSTATED
     )
-    """Whether a token that the stack's `count_positions` leaves out gets the zero vector, as in
+    """Whether tokens that the stack's `count_positions` does not count get the zero vector, as in
     fairseq."""
 
     @model_validator(mode="after")
@@ -88,9 +88,10 @@ class Learned(Position):
 
     embedded: ClassVar[bool] = True
     max_length: Shared[Size]
-    """How many positions there are."""
+    """The number of positions."""
     offset: int = Field(default=0, ge=0)
-    """Rows of the table before the first position (2 in RoBERTa, BART and OPT)."""
+    """The number of rows of the table before that of the first position (2 in RoBERTa, BART and
+    OPT)."""
 
     @property
     def longest(self) -> int:

@@ -9,7 +9,7 @@ ALL: tuple[Projection, ...] = ("q", "k", "v", "o")
 
 
 def _listed(value: bool | tuple[Projection, ...]) -> tuple[Projection, ...]:
-    """`true` and `false` as the list of projections that they stand for."""
+    """Replace `true` and `false` by the list of projections that they stand for."""
     return value if isinstance(value, tuple) else ALL if value else ()
 
 

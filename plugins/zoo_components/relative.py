@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Alibi(Position):
-    """Scores fall in proportion to the distance, in each head with another slope (Press et al.
+    """Scores fall in proportion to the distance, with a different slope in each head (Press et al.
     2021, arXiv:2108.12409): -slope * |query - key| is added. The slopes of n heads are
-    2**(-max_exponent * i / n) for i = 1 to n; where n is no power of two, every second one of the
-    next power of two and then the others."""
+    2**(-max_exponent * i / n) for i = 1 to n; if n is not a power of two, the first n of those for
+    the next power of two, in the order 2nd, 4th, ..., 1st, 3rd, ...."""
 
     max_exponent: PositiveFloat = 8.0
-    """The smallest slope is 2 to the power of minus this."""
+    """The exponent m of the smallest slope, 2**-m."""
     scale: PositiveFloat = 1.0
-    """What the bias is multiplied with (1 / sqrt(head_dim) in Falcon)."""
+    """The factor that multiplies the bias (1 / sqrt(head_dim) in Falcon)."""
     rounding: Literal["none", "bfloat16"] = "none"
     """Whether slopes, and slopes times the keys' positions, are rounded to bfloat16 (Falcon)."""
 
@@ -51,12 +51,12 @@ class T5Buckets(Position):
     site: ClassVar[str] = "rel_bias"
     causal: Given[bool] = False
     n_buckets: Annotated[Size, Field(ge=2)] = 32
-    """How many buckets there are."""
+    """The number of buckets."""
     max_distance: Size = 128
-    """The distance from which on all are in one bucket."""
+    """The distance from which on all distances share one bucket."""
     bidirectional: bool = Field(default_factory=lambda data: not data["causal"])
-    """Whether later keys have buckets of their own, half of all; else they share that of distance
-    0. By default if the stack is not causal."""
+    """Whether later keys have buckets of their own, half of all; otherwise they share the bucket of
+    distance 0. True by default if the stack is not causal."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -99,12 +99,13 @@ class DisentangledPosition(Position):
 
     site: ClassVar[str] = "rel_embed"
     max_distance: Annotated[Size, Field(ge=2)] = 512
-    """The span: the distance from which on all are alike. With buckets, where their range ends."""
+    """The distance from which on all distances share one vector; with buckets, the end of their
+    range, otherwise the span."""
     n_buckets: SizeOrNone = "none"
-    """How many buckets there are in each direction, which is then the span: half of them hold one
+    """The number of buckets in each direction, which is then the span: half of them hold one
     distance each, the others grow with its logarithm (DeBERTa V2: 256)."""
     norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_model")]
-    """A norm of the vectors."""
+    """A norm that is applied to the vectors."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -120,7 +121,7 @@ class DisentangledPosition(Position):
 
     @property
     def span(self) -> int:
-        """How many distances, or buckets, have vectors of their own in each direction."""
+        """The number of distances, or buckets, with vectors of their own in each direction."""
         return number(self.n_buckets) or self.max_distance
 
     def layout(self) -> Layout:

@@ -28,11 +28,11 @@ class Rotary(Position):
     pairs: Literal["half", "interleaved"] = "half"
     """Which elements form a pair: k and k + width / 2, or 2k and 2k + 1."""
     direction: Literal["counterclockwise", "clockwise"] = "counterclockwise"
-    """Which way pairs are turned as positions grow; nanochat turns them clockwise."""
+    """The direction in which pairs are rotated as positions grow; clockwise in nanochat."""
 
     @property
     def rotated_width(self) -> int:
-        """Elements of each head that form pairs."""
+        """The number of elements of each head that form pairs."""
         return int((self.head_dim or 0) * self.fraction)
 
     @model_validator(mode="after")
@@ -52,11 +52,11 @@ class Rotary(Position):
 
     @property
     def magnitude(self) -> float:
-        """What queries and keys are multiplied with."""
+        """The factor that multiplies queries and keys."""
         return 1.0
 
     def frequencies(self) -> "Frequencies":
-        """The angle that each pair turns by from one position to the next."""
+        """The angle by which each pair is rotated from one position to the next."""
         from zoo_components.modules.frequencies import Frequencies
 
         return Frequencies(width=self.rotated_width, base=self.base)
@@ -78,7 +78,7 @@ class LinearRotary(Rotary):
     arXiv:2306.15595)."""
 
     factor: PositiveFloat
-    """How many times longer sequences become."""
+    """The factor by which sequences become longer."""
 
     def frequencies(self) -> "Frequencies":
         from zoo_components.modules.frequencies import LinearFrequencies
@@ -87,20 +87,20 @@ class LinearRotary(Rotary):
 
 
 class ProportionalRotary(Rotary):
-    """Rotary positions whose slow pairs stand still (Gemma 4): pairs are made of the whole head,
-    and of them only the first, fastest `fraction` is turned."""
+    """Rotary positions whose slow pairs are not rotated (Gemma 4): the whole head is divided into
+    pairs, and only the first, fastest `fraction` of them is rotated."""
 
     factor: PositiveFloat = 1.0
-    """What all positions are divided by."""
+    """The divisor of all positions."""
 
     @property
     def rotated_width(self) -> int:
-        """Elements of each head that form pairs: all of them."""
+        """The number of elements of each head that form pairs: all of them."""
         return self.head_dim or 0
 
     @property
     def n_turned(self) -> int:
-        """Pairs that are turned."""
+        """The number of pairs that are rotated."""
         return int(self.rotated_width * self.fraction // 2)
 
     def frequencies(self) -> "Frequencies":
@@ -120,9 +120,9 @@ class DynamicRotary(Rotary):
     base * (factor * L / L0 - factor + 1)**(width / (width - 2))."""
 
     factor: PositiveFloat
-    """How many times longer sequences may become."""
+    """The factor by which sequences may become longer."""
     original_length: Size
-    """Tokens of the longest sequence in training."""
+    """The number of tokens in the longest sequence of the original training."""
 
     @model_validator(mode="after")
     def _check_exponent(self) -> Self:
@@ -150,24 +150,25 @@ class DynamicRotary(Rotary):
 
 
 class YarnRotary(Rotary):
-    """Rotary positions by YaRN (Peng et al. 2023, arXiv:2309.00071): pairs that turn often in the
-    original length stay, pairs that do not turn once are slowed by `factor`, those between by a
-    share of it; queries and keys are scaled besides."""
+    """Rotary positions by YaRN (Peng et al. 2023, arXiv:2309.00071): pairs that make many turns
+    within the original length keep their frequency, pairs that make less than one are slowed by
+    `factor`, those between by a share of it; queries and keys are scaled too."""
 
     factor: PositiveFloat
-    """How many times longer sequences become."""
+    """The factor by which sequences become longer."""
     original_length: Size
-    """Tokens of the longest sequence in training."""
+    """The number of tokens in the longest sequence of the original training."""
     beta_fast: PositiveFloat = 32.0
     """Pairs with more turns than this in the original length stay as they are."""
     beta_slow: PositiveFloat = 1.0
     """Pairs with fewer turns than this are slowed by all of `factor`."""
     truncate: bool = True
-    """Whether the ends of the range between the two are moved outwards to whole pairs."""
+    """Whether the ends of the range of pairs between the two are rounded outwards to whole
+    pairs."""
     attention_factor: PositiveFloat = Field(
         default_factory=lambda data: 0.1 * math.log(max(1.0, data["factor"])) + 1.0
     )
-    """What queries and keys are multiplied with; 0.1 ln(factor) + 1 by default."""
+    """The factor that multiplies queries and keys; 0.1 ln(factor) + 1 by default."""
 
     @model_validator(mode="after")
     def _check_betas(self) -> Self:
@@ -181,7 +182,7 @@ class YarnRotary(Rotary):
 
     @property
     def magnitude(self) -> float:
-        """What queries and keys are multiplied with."""
+        """The factor that multiplies queries and keys."""
         return self.attention_factor
 
     def frequencies(self) -> "Frequencies":
@@ -203,8 +204,8 @@ Factors = tuple[PositiveFloat, ...]
 
 class LongRotary(Rotary):
     """Rotary positions by LongRoPE (Ding et al. 2024, arXiv:2402.13753): each pair is slowed by a
-    factor of its own, which was found by search; sequences past the original length have other
-    factors. Queries and keys are scaled besides."""
+    factor of its own, which was found by search, with other factors for sequences longer than the
+    original length. Queries and keys are scaled too."""
 
     example: ClassVar[Mapping[str, Any]] = {
         "factor": 2.0,
@@ -213,19 +214,19 @@ class LongRotary(Rotary):
         "long_factors": [1.0, 2.0, 4.0, 8.0],
     }
     factor: PositiveFloat
-    """How many times longer sequences become."""
+    """The factor by which sequences become longer."""
     original_length: Annotated[Size, Field(ge=2)]
-    """Tokens of the longest sequence in the training before."""
+    """The number of tokens in the longest sequence of the original training."""
     short_factors: Factors
-    """What slows each pair in a sequence of at most the original length."""
+    """The divisor of each pair's frequency in a sequence of at most the original length."""
     long_factors: Factors
-    """What slows each pair in a longer sequence."""
+    """The divisor of each pair's frequency in a longer sequence."""
     attention_factor: PositiveFloat = Field(
         default_factory=lambda data: math.sqrt(
             1 + math.log(max(1.0, data["factor"])) / math.log(data["original_length"])
         )
     )
-    """What queries and keys are multiplied with; sqrt(1 + ln(factor) / ln(original_length)) by
+    """The factor that multiplies queries and keys; sqrt(1 + ln(factor) / ln(original_length)) by
     default."""
 
     @model_validator(mode="after")
@@ -243,7 +244,7 @@ class LongRotary(Rotary):
 
     @property
     def magnitude(self) -> float:
-        """What queries and keys are multiplied with."""
+        """The factor that multiplies queries and keys."""
         return self.attention_factor
 
     def changes(self, before: int, after: int) -> bool:
@@ -263,13 +264,13 @@ class LongRotary(Rotary):
 
 class Llama3Rotary(Rotary):
     """Rotary positions scaled as in Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783): pairs of
-    a short wavelength stay, those of a long one are slowed by `factor`, those between by a share of
-    it."""
+    a short wavelength keep their frequency, those of a long one are slowed by `factor`, those
+    between by a share of it."""
 
     factor: PositiveFloat
-    """How many times longer sequences become."""
+    """The factor by which sequences become longer."""
     original_length: Size
-    """Tokens of the longest sequence in the training before."""
+    """The number of tokens in the longest sequence of the original training."""
     low_freq_factor: PositiveFloat = 1.0
     """A pair that turns less often than this in the original length is slowed by all of
     `factor`."""
@@ -302,8 +303,8 @@ class Llama3Rotary(Rotary):
 
 class StoredRotary(Position):
     """Rotary positions whose frequencies are a tensor of the weights, and not computed: those of
-    ESM-2 were rounded to float16 in its training. Elements k and k + head_dim / 2 are a pair. As
-    all constants are, they are 1 until weights are loaded."""
+    ESM-2 were rounded to float16 in its training. Elements k and k + head_dim / 2 are a pair. Like
+    all constants, they are 1 until weights are loaded."""
 
     rotates: ClassVar[bool] = True
     site: ClassVar[str] = "rotary"

@@ -1,4 +1,4 @@
-"""Vectors that stand for the meaning of whole sequences: the `head` slot."""
+"""Sentence embeddings: the `head` slot."""
 
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -23,13 +23,13 @@ class SentenceEmbedding(Head):
     pooling: Pooling = "mean"
     """How the states of the tokens become one vector."""
     d_out: SizeOrNone = "none"
-    """The width of a dense layer after the pooling; `none`: there is no such layer."""
+    """The width of a dense layer after the pooling; with `none` there is no such layer."""
     activation: Literal["none", "tanh"] = "none"
     """The activation after the dense layer."""
     dense_bias: bool = True
     """Whether the dense layer has a bias."""
     normalize: bool = True
-    """Whether vectors are scaled to the length 1, so that their products are cosines."""
+    """Whether vectors are scaled to length 1, so that their dot products are cosines."""
 
     @property
     def task(self) -> Task:

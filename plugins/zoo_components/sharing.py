@@ -17,8 +17,8 @@ Number = Annotated[int, Field(ge=0)]
 
 
 def _checked(value: bool | tuple[int, ...], info: ValidationInfo) -> bool | tuple[int, ...]:
-    """A list that says what `true` or `false` says becomes that, so that the same model has the
-    same digest."""
+    """Replace a list that means the same as `true` or `false` by that, so that equal models have
+    equal digests."""
     n_layers = info.data.get("n_layers")
     if isinstance(value, bool) or n_layers is None:  # it has a problem of its own
         return value
@@ -38,18 +38,18 @@ def _checked(value: bool | tuple[int, ...], info: ValidationInfo) -> bool | tupl
 
 
 SharedLayers = Annotated[bool | tuple[Number, ...], AfterValidator(_checked)]
-"""Whether all layers use the same weights, or for each layer the number of those that it uses. It
-goes beside a field `n_layers` that is declared before it."""
+"""Whether all layers use the same weights, or the number of the weights that each layer uses. It
+needs a field `n_layers` that is declared before it."""
 
 
 class Alike(NamedTuple):
-    """Layers that one description serves; or the weights of such layers, of which there are fewer
-    where layers share them.
+    """Layers with one common description; or the sets of weights of such layers, of which there are
+    fewer where layers share them.
 
     Args:
         at: the numbers of these layers or weights, from 0.
-        block: what each of them is.
-        position: how they tell positions apart.
+        block: the description of each of them.
+        position: their position scheme.
     """
 
     at: Sequence[int]
@@ -58,15 +58,15 @@ class Alike(NamedTuple):
 
 
 def weights_of_layers(shared: bool | tuple[int, ...], n_layers: int) -> Sequence[int]:
-    """For each layer the number of the weights that it uses."""
+    """The number of the weights that each layer uses."""
     if isinstance(shared, tuple):
         return shared
     return [0] * n_layers if shared else range(n_layers)
 
 
 def alike_weights(layers: Sequence[Alike], shared: bool | tuple[int, ...]) -> list[Alike]:
-    """Which weights are alike, told which layers are: with `shared = (0, 1, 0)`, layers 0 to 2 that
-    are alike have the weights 0 and 1."""
+    """Group the weights as their layers are grouped: with `shared = (0, 1, 0)`, the group of the
+    layers 0 to 2 becomes the group of the weights 0 and 1."""
     if not isinstance(shared, tuple):
         return [layers[0]._replace(at=range(1))] if shared else list(layers)
     left = set(shared)
@@ -80,8 +80,8 @@ def alike_weights(layers: Sequence[Alike], shared: bool | tuple[int, ...]) -> li
 
 
 def check_sharing(layers: Sequence[Alike], weights: Sequence[int]) -> None:
-    """Raises a contradiction if layers with the same weights, which are one module, differ;
-    `weights` are those that each layer uses."""
+    """Raise a contradiction if layers with the same weights, which are one module, differ;
+    `weights` holds the number of the weights of each layer."""
     users: dict[int, tuple[int, Alike]] = {}
     for group in layers:
         for layer in group.at:

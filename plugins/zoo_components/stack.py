@@ -29,7 +29,7 @@ CountPositions = Literal["all", "unpadded", "unmasked"]
 
 
 class LayerGroup(Component):
-    """What differs in some layers of a stack."""
+    """The values that differ in some layers of a stack."""
 
     memory_width: Given[int | None] = None
     d_model: Given[int]
@@ -38,24 +38,24 @@ class LayerGroup(Component):
     width: Given[int]
     count_positions: Given[CountPositions]
     at: tuple[int, ...]
-    """The layers' numbers, from 0."""
+    """The numbers of these layers, from 0."""
     block: Annotated[Block, Slot("block")]
-    """The layer at those places."""
+    """The block of these layers."""
     position: Annotated[
         Position, Slot("position", n_heads="block.n_heads", head_dim="block.head_dim")
     ]
-    """How those layers tell positions apart."""
+    """The position scheme of these layers."""
 
 
 class Stack(Component):
-    """What an encoder and a decoder have in common."""
+    """The common base of encoder and decoder stacks."""
 
     vocab: Given[int | None] = None
     memory_width: Given[int | None] = None
     d_model: Shared[Size]
     """The width of the residual stream."""
     n_layers: Shared[Size]
-    """How many blocks there are."""
+    """The number of layers."""
     norm_placement: Shared[NormPlacement] = "pre"
     """Where the sublayers' norms are, unless a sublayer states its `norms`: before the sublayer
     (`pre`), on the residual sum (`post`: Vaswani et al. 2017), before the sublayer and on its
@@ -64,25 +64,26 @@ class Stack(Component):
     final_norm: bool = Field(default_factory=lambda data: data["norm_placement"] != "post")
     """Whether a norm follows the last block."""
     causal: bool
-    """Whether a position attends to no later one."""
+    """Whether a position attends only to itself and earlier positions."""
     share_layers: SharedLayers = False
     """Whether all layers use the same weights (ALBERT: Lan et al. 2019, arXiv:1909.11942); or a
-    list that has for each layer the number of the weights that it uses, counted from 0, such as
+    list with the number of the weights that each layer uses, counted from 0, such as
     `[0, 0, 1, 1]`."""
     pad_id: Shared[int | None] = Field(default=None, ge=0)
-    """The id of padding: such tokens are hidden from attention, and count for no pooling."""
+    """The id of the padding token; padding is hidden from attention and left out of pooling."""
     padding: Shared[Literal["hidden", "seen"]] = "hidden"
-    """Whether padding that no mask hides is seen by attention, and kept among the embeddings, as in
-    `transformers`."""
+    """Whether padding that no mask hides is hidden, or seen by attention and kept among the
+    embeddings, as in `transformers`."""
     count_positions: CountPositions = "all"
-    """What gives a token its position: its place in the sequence, or the number of tokens before it
-    that are not padding (RoBERTa) or not masked (OPT); padding or masked, it is at -1."""
+    """How the position of a token is counted: as its place in the sequence, or as the number of
+    earlier tokens that are not padding (RoBERTa) or not masked (OPT); padding or masked tokens
+    themselves then have position -1."""
     output_width: Size = Field(default_factory=lambda data: data["d_model"])
-    """The width of the states; where it is not d_model, a linear map follows (OPT-350m)."""
+    """The width of the output states; if it is not d_model, a linear map is added (OPT-350m)."""
     block: Annotated[Block, Slot("block")]
-    """The layer that is repeated."""
+    """The block that each layer consists of."""
     embedding: Annotated[Embedding, Slot("embedding")]
-    """What makes the vectors that enter."""
+    """The embedding of the inputs."""
     position: Annotated[
         Position,
         Slot(
@@ -92,7 +93,7 @@ class Stack(Component):
             head_dim="block.head_dim",
         ),
     ]
-    """How positions are told apart."""
+    """The position scheme."""
     relative: Annotated[
         Position,
         Slot(
@@ -103,13 +104,13 @@ class Stack(Component):
             head_dim="block.head_dim",
         ),
     ]
-    """A second scheme, for attention, beside one that is added to the embeddings (MPNet). It counts
-    all tokens, whatever `count_positions` says."""
+    """A second position scheme, for attention, beside one that is added to the embeddings (MPNet).
+    It counts all tokens, whatever `count_positions` says."""
     layers: Annotated[
         tuple[LayerGroup, ...],
         LayerRules(LayerGroup, count="n_layers", width="embedding.position_width"),
     ] = ()
-    """What differs in single layers, by rules."""
+    """Rules for values that differ in single layers."""
     norm: Annotated[Norm | None, Slot("norm", width="d_model"), OnlyWith("final_norm", True)]
     """The final norm."""
 
@@ -144,8 +145,8 @@ class Stack(Component):
             )
 
     def _check_rotation(self) -> None:
-        """An option that is about rotary positions needs them in some layer that has it, and no
-        layer is rotated by two schemes."""
+        """Raise a contradiction if an option of rotary positions is stated and no layer with it has
+        them, or if two schemes rotate one layer."""
         for group in self.groups:
             own = group.block.own_position
             schemes = (group.position, self.relative, *([own] if own else []))
@@ -176,7 +177,8 @@ class Stack(Component):
             )
 
     def _check_positions(self) -> None:
-        """What is added to the embeddings is added once, before the layers."""
+        """Raise a contradiction if layers differ in positions that are added to the embeddings,
+        which happens once, before the layers."""
         for group in self.layers:
             if self.position != group.position and (
                 self.position.embedded or group.position.embedded
@@ -194,7 +196,8 @@ class Stack(Component):
             )
 
     def _check_tables(self) -> None:
-        """The schemes that have tables are modules of the stack, each under its own name."""
+        """Raise a contradiction if two schemes with tables would share a name in the stack, or if
+        the attention reads a table that no scheme has."""
         sites = [scheme.site for scheme in self._inner() if scheme.layout().parts]
         if repeated := [site for site in sites if sites.count(site) > 1]:
             raise contradiction(
@@ -215,7 +218,7 @@ class Stack(Component):
 
     @cached_property
     def _alike_layers(self) -> list[Alike]:
-        """The layers that are alike, by their numbers, in the order in which they run."""
+        """The groups of layers with the same description, in the order of their first layers."""
         special = {number for group in self.layers for number in group.at}
         if not special:  # a range, since nothing has refused a huge number of layers yet
             return [Alike(range(self.n_layers), self.block, self.position)]
@@ -227,23 +230,23 @@ class Stack(Component):
 
     @property
     def _weights_of_layers(self) -> Sequence[int]:
-        """For each layer that is run, the number of its module in `layers`."""
+        """The number of the module in `layers` that each layer runs."""
         return weights_of_layers(self.share_layers, self.n_layers)
 
     @cached_property
     def groups(self) -> list[Alike]:
-        """The same of the modules in `layers`, by their numbers. There is one for each layer unless
-        layers share their weights."""
+        """The groups of modules in `layers` with the same description. There is one module for each
+        layer unless layers share their weights."""
         return alike_weights(self._alike_layers, self.share_layers)
 
     @property
     def vocab_of_ids(self) -> int | None:
-        """The ids that it is called with are below this; None if it is called with vectors."""
+        """The bound of the ids that the stack is called with; None if it is called with vectors."""
         return self.embedding.vocab if self.embedding.takes_ids else None
 
     @property
     def not_incremental(self) -> tuple[str, ...]:
-        """The parts that need all tokens at once, each once, for a message."""
+        """The parts that need all tokens at once, without repetitions, for a message."""
         parts = [part for group in self.groups for part in group.block.not_incremental]
         if not self.embedding.incremental:
             parts.append(f"embedding `{self.embedding.kind}`")
@@ -253,7 +256,8 @@ class Stack(Component):
 
     @property
     def looks_ahead(self) -> tuple[str, ...]:
-        """The parts by which a position sees later ones, each once, for a message."""
+        """The parts by which a position depends on later ones, without repetitions, for a
+        message."""
         parts = [part for group in self.groups for part in group.block.looks_ahead]
         if self.embedding.looks_ahead:
             parts.append(f"embedding `{self.embedding.kind}`")
@@ -341,11 +345,11 @@ class EncoderStack(Stack):
     """A stack in which every position attends to every other."""
 
     causal: bool = False
-    """Whether a position attends to no later one."""
+    """Whether a position attends only to itself and earlier positions."""
 
 
 class DecoderStack(Stack):
-    """A stack in which a position attends to no later one."""
+    """A stack in which a position attends only to itself and earlier positions."""
 
     causal: bool = True
-    """Whether a position attends to no later one."""
+    """Whether a position attends only to itself and earlier positions."""

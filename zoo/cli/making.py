@@ -1,4 +1,4 @@
-"""What commands do with torch; imported only by those that need it."""
+"""The parts of commands that need torch; imported only by those commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build_and_save(
     device: str,
     max_shard_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Build a model and save it; what `zoo build` reports."""
+    """Build a model and save it. Returns the report of `zoo build`."""
     target = usable_device(device)
     report: dict[str, Any] = {
         "name": spec.name,
@@ -54,7 +54,7 @@ def build_and_save(
     )
     with (
         bytes_bar(f"building {spec.name}", 2 * n_bytes) as bar,
-        # Opened first: a place that cannot be written to is told before the long work.
+        # Opened first, so that an unwritable place is reported before the long work.
         destination(path, max_shard_bytes=max_shard_bytes, on_bytes=bar.advance) as write,
     ):
         model = build(spec, seed=seed, device=target, dtype=torch_dtype, on_bytes=bar.advance)
@@ -82,11 +82,11 @@ def _own_folder(spec: ModelSpec) -> Path:
 
 
 def _refuse_to_replace(path: Path) -> None:
-    """Initial weights take the place of none but initial ones.
+    """Refuse to replace any weights with initial ones, unless they are initial weights themselves.
 
     Raises:
-        WeightsError: the weights there are not the zoo's, were imported, or were trained, so that
-            a tokenizer or something else that models come with is beside them.
+        WeightsError: the existing weights are not the zoo's, were imported, or were trained, so
+            that a tokenizer or another companion file of models is beside them.
     """
     there = weights_path(path)
     if not there.is_file() or (there == path and not is_file_name(path)):
@@ -111,7 +111,7 @@ def _refuse_to_replace(path: Path) -> None:
 def import_and_save(
     source: Path, output: Path | None, *, name: str | None, registry: Registry
 ) -> dict[str, Any]:
-    """Import a checkpoint; what `zoo import` reports."""
+    """Import a checkpoint. Returns the report of `zoo import`."""
     from zoo.families.importing import plan_import, save_import
 
     found = plan_import(source, name=name, registry=registry)

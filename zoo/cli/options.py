@@ -1,4 +1,4 @@
-"""What several commands take."""
+"""Options and argument types shared by several commands."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from zoo.registry import Registry
 
 Layers = Callable[[], "Registry"]
-"""What `pass_obj` hands to a command: loads the registries, when the command needs them."""
+"""The object that `pass_obj` gives to a command. It loads the registries when it is called."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 dtype_choice = click.Choice(["float32", "float64", "float16", "bfloat16"])
 
 
 def _bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """The number of bytes that an option says, if it is given. Raises BadParameter."""
+    """Parse the number of bytes of an option, if it is given. Raises BadParameter."""
     from zoo.byte_counts import parse_bytes
 
     try:
@@ -40,8 +40,9 @@ max_shard_bytes_option = click.option(
 
 
 class PathType(click.Path):
-    """A path. An empty one, as of a variable that is not set, would be the working directory. With
-    an `ending`, such as ".svg", it has that: a picture takes the place of no spec."""
+    """A path that is not empty: an empty one, as from an unset variable, would be the working
+    directory. With an `ending` such as ".svg", other suffixes are refused, so that a picture never
+    overwrites a spec."""
 
     def __init__(self, ending: str = "") -> None:
         super().__init__(path_type=Path)
@@ -50,7 +51,7 @@ class PathType(click.Path):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """The path. Raises BadParameter if it is empty, or has another ending."""
+        """Return the path. Raises BadParameter if it is empty, or has another suffix."""
         if value == "":
             self.fail("the path is empty", param, ctx)
         if self.ending and Path(value).suffix.lower() != self.ending:
@@ -62,7 +63,7 @@ class ModelType(click.types.StringParamType):
     """A file, a folder or the name of a model."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """What is given. Raises BadParameter if it is empty."""
+        """Return the value unchanged. Raises BadParameter if it is empty."""
         if not value:
             self.fail("the name is empty", param, ctx)
         return super().convert(value, param, ctx)
@@ -70,7 +71,7 @@ class ModelType(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """What a shell offers: files, and names that begin so."""
+        """The completions for a shell: files, and model names that begin with `incomplete`."""
         from click.shell_completion import CompletionItem
 
         from zoo.errors import ZooError
@@ -81,7 +82,7 @@ class ModelType(click.types.StringParamType):
             names = {*registry.models, *registry.catalog.known()}
         except ZooError:
             names = set()
-        # Files come first: where they stand behind them, bash forgets the names.
+        # Files come first: if they come after the names, bash drops the names.
         found = [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
         return [CompletionItem(incomplete, type="file"), *found]
 

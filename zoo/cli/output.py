@@ -1,4 +1,4 @@
-"""What a command prints: its report as text, or as JSON for other programs."""
+"""Printing of a command's report, as text or as JSON for other programs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 def print_report(
     as_json: bool, data: Any, text: Callable[[Any], str], *, one_of_several: bool = False
 ) -> None:
-    """Print `data` as indented JSON, as one line of it if it is one of several, or what `text`
-    makes of it."""
+    """Print a report: with `as_json` as indented JSON, or as one line of JSON if it is one of
+    several; otherwise as the text that `text` returns."""
     if as_json:
         import json
 

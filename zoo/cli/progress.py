@@ -1,4 +1,4 @@
-"""How far a command is, as a bar on stderr; where that is no terminal, nothing."""
+"""The progress of a command, as a bar on stderr; nothing is shown if that is not a terminal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class Bar:
-    """A bar to be moved.
+    """A progress bar.
 
     Args:
-        shown: the rich `Progress` that draws it; without one, nothing is drawn.
+        shown: the rich `Progress` that draws it; if None, nothing is drawn.
     """
 
     def __init__(self, shown: Any = None, description: str = "", total: int | None = None) -> None:
@@ -20,19 +20,19 @@ class Bar:
         self._task = None if shown is None else shown.add_task(description, total=total)
 
     def advance(self, n: int = 1) -> None:
-        """So many more are done."""
+        """Add `n` to what is done."""
         self._update(advance=n)
 
     def set_total(self, n: int) -> None:
-        """There are so many in all."""
+        """Set the total."""
         self._update(total=n)
 
     def set_done(self, done: int, total: int) -> None:
-        """So many are done, of so many in all."""
+        """Set what is done, and the total."""
         self._update(completed=done, total=total)
 
     def describe(self, description: str) -> None:
-        """Write this before the bar."""
+        """Set the text before the bar."""
         self._update(description=description)
 
     def _update(self, **changes: Any) -> None:
@@ -42,7 +42,7 @@ class Bar:
 
 @contextmanager
 def bytes_bar(description: str, total: int | None = None) -> Generator[Bar]:
-    """A bar over bytes, with their rate. The total may be told later."""
+    """A bar that counts bytes and shows their rate. The total may be set later."""
     if not sys.stderr.isatty():
         yield Bar()
         return
@@ -69,7 +69,7 @@ def bytes_bar(description: str, total: int | None = None) -> Generator[Bar]:
 
 @contextmanager
 def count_bar(description: str, total: int | None = None) -> Generator[Bar]:
-    """A bar over so many things. The total may be told later."""
+    """A bar that counts items. The total may be set later."""
     if not sys.stderr.isatty():
         yield Bar()
         return

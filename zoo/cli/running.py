@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
 
 AT_ONCE = 256
-"""How many lines are read before their results are printed."""
+"""The number of lines that are read before their results are printed."""
 
 GENERATING_OPTIONS = {
     "max_new_tokens",
@@ -150,14 +150,15 @@ def run(
 
 
 _FIRST = "utf-8-sig"
-"""How a text begins: with a byte order mark, if Windows wrote it, which is no part of it."""
+"""The encoding of the beginning of a text, which skips a byte order mark as written by Windows."""
 
 
 def _lines() -> Iterator[tuple[list[Place], list[str]]]:
-    """The lines of the standard input and their places: one at a time of who types them, else many.
+    """Yield the lines of the standard input with their places: one at a time if they are typed,
+    many at once otherwise.
 
     Raises:
-        InputError: one is not UTF-8.
+        InputError: a line is not UTF-8.
     """
     if sys.stdin is None:  # closed
         return
@@ -178,8 +179,8 @@ def _lines() -> Iterator[tuple[list[Place], list[str]]]:
 
 
 def _standard_input() -> str:
-    """What stands there, without the line's end that `echo` adds. Raises InputError if it is not
-    UTF-8."""
+    """Read the whole standard input, without the line end that `echo` adds. Raises InputError if it
+    is not UTF-8."""
     raw = b"" if sys.stdin is None else sys.stdin.buffer.read()
     try:
         return raw.decode(_FIRST).removesuffix("\n").removesuffix("\r")
@@ -188,7 +189,7 @@ def _standard_input() -> str:
 
 
 def _refuse_generating(context: click.Context, model: str) -> None:
-    """Raises UsageError if an option is given that only generated text has."""
+    """Raise UsageError if an option is given that applies only to generated text."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if option.name in GENERATING_OPTIONS and source is ParameterSource.COMMANDLINE:
@@ -197,7 +198,7 @@ def _refuse_generating(context: click.Context, model: str) -> None:
 
 @contextmanager
 def _options_named(context: click.Context) -> Generator[None]:
-    """What an error of the block says of `top_p` it says of `--top-p`, which is what was typed."""
+    """Rename arguments in the block's errors to options, as typed: `top_p` becomes `--top-p`."""
     try:
         yield
     except InputError as error:

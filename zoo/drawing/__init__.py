@@ -1,4 +1,4 @@
-"""A model as a picture, as papers draw Transformers. Imports no torch.
+"""Draw the architecture of a model in the style of papers. Does not import torch.
 
 spec -> parts -> Figure -> page, columns, boxes -> shapes -> SVG text
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def to_svg(spec: ModelSpec) -> str:
-    """The architecture of a spec as SVG text: the same spec, the same bytes."""
+    """Draw the architecture of a spec as SVG text; the same spec always gives the same bytes."""
     from zoo.drawing.page import draw
     from zoo.drawing.parts import figure_of
 
@@ -21,7 +21,7 @@ def to_svg(spec: ModelSpec) -> str:
 
 
 def to_html(spec: ModelSpec) -> str:
-    """What a notebook shows of a model: the picture, and the sizes that `zoo show` prints."""
+    """Return the HTML for notebooks: the drawing, and the sizes that `zoo show` prints."""
     from zoo.showing.show import summary_data, summary_text
 
     summary = escape(summary_text(summary_data(spec)))

@@ -1,4 +1,4 @@
-"""How a component's box looks: its text, the boxes inside it, its mark when it is tied."""
+"""Draw the box of a component: its text, the boxes inside it, and the marks of its ties."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TITLE_LINE, DETAIL_LINE, INNER_LINE = 17.0, 14.0, 17.0
 PADDING = 7.0
 
 Ties = Mapping[str, tuple[int, ...]]
-"""The numbers of the ties that a component takes part in, by its path."""
+"""Maps the path of a component to the numbers of its ties."""
 
 
 def box_width(box: Box, ties: Ties) -> float:
-    """The width that a box needs for its text."""
+    """Return the width that a box needs for its text."""
     marks = 12 * len(ties.get(box.path, ()))
     lines = [
         text_width(box.title, TITLE, bold=True) + 2 * marks,
@@ -27,13 +27,13 @@ def box_width(box: Box, ties: Ties) -> float:
 
 
 def box_height(box: Box) -> float:
-    """The height that a box needs for its text."""
+    """Return the height that a box needs for its text."""
     text = TITLE_LINE + DETAIL_LINE * len(box.details)
     return 2 * PADDING + text - 2 + (INNER_LINE + 3) * len(box.inner)
 
 
 def draw_box(box: Box, x: float, y: float, width: float, height: float, ties: Ties) -> Group:
-    """A box by its lower left corner."""
+    """Draw a box with its lower left corner at (x, y)."""
     fill, outline = FILLS.get(box.role, FILLS["other"])
     shapes: list[Shape] = [Rect(x, y, width, height, fill, outline)]
     spare = height - box_height(box)
@@ -62,5 +62,5 @@ def _draw_inner(box: Box, x: float, y: float, width: float, ties: Ties) -> Group
 
 
 def dots(path: str, x: float, y: float, ties: Ties) -> list[Shape]:
-    """The marks of the ties that a component takes part in, the first at `x`."""
+    """Return the marks of the ties of a component, the first at `x`, the others to the left."""
     return [Dot(x - 12 * i, y, number) for i, number in enumerate(ties.get(path, ()))]

@@ -1,7 +1,7 @@
-"""Shapes with places, and the SVG text that they make.
+"""Shapes with positions, and their SVG text.
 
-Coordinates grow to the right and upwards, as a Transformer is drawn; the text has them downwards.
-Each shape carries its own colours: a style sheet in the SVG would reach into the page around it.
+y grows upwards, as a Transformer is drawn; in the SVG text it grows downwards. Each shape states
+its own colours: a style sheet in the SVG would affect the page around it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Placed:
-    """What has one place."""
+    """A shape with a single position."""
 
     x: float
     y: float
@@ -63,7 +63,7 @@ class Rect(_Placed):
 
 @dataclass(frozen=True)
 class Text(_Placed):
-    """One line of text by its baseline; `anchor` is what `x` means: start, middle or end."""
+    """One line of text; `y` is its baseline, and `x` its start, middle or end, as `anchor` says."""
 
     text: str
     size: float = 11
@@ -81,7 +81,7 @@ class Text(_Placed):
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points, with an arrowhead at the end or without; `role` says what it is."""
+    """A line through points, with or without an arrowhead at the end; `role` is its meaning."""
 
     points: tuple[Point, ...]
     role: str
@@ -111,7 +111,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Plus(_Placed):
-    """A sum: a circle with a plus."""
+    """The sign of a sum: a circle with a plus."""
 
     radius: float = 9
 
@@ -127,7 +127,7 @@ class Plus(_Placed):
 
 @dataclass(frozen=True)
 class Dot(_Placed):
-    """The mark of tied parts; those with one colour belong together."""
+    """The mark of tied parts; parts with marks of the same colour are tied."""
 
     number: int
 
@@ -139,7 +139,7 @@ class Dot(_Placed):
 
 @dataclass(frozen=True)
 class Group:
-    """The shapes of one component, with its path and what a viewer shows of it."""
+    """The shapes of one component, with its path and its tooltip."""
 
     shapes: tuple[Shape, ...]
     path: str
@@ -159,7 +159,8 @@ Shape = Rect | Text | Line | Plus | Dot | Group
 
 
 def svg_text(shapes: Iterable[Shape], *, left: float, top: float, size: Point, title: str) -> str:
-    """The SVG of shapes. `left` and `top` are the page's corner, `size` its width and height."""
+    """Return the SVG text of shapes. `left` and `top` are the upper left corner of the page, `size`
+    is its width and height."""
     width, height = _n(size[0]), _n(size[1])
     inside = "\n".join(shape.moved(-left, 0).svg(top) for shape in shapes)
     return (
@@ -176,17 +177,17 @@ _WIDE = frozenset("mwMWOQ@%+×—")
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """An upper estimate of a text's width; viewers have different fonts."""
+    """Return an upper estimate of the width of a text, since viewers have different fonts."""
     widths = (
         0.4 if c in _NARROW else 0.9 if c in _WIDE else 1.0 if ord(c) > 0x2E7F else 0.64
         for c in text
     )
-    # Not `sum`, which rounds otherwise since Python 3.12: a picture is the same from every Python.
+    # Not `sum`, whose rounding changed in Python 3.12: drawings must not depend on the version.
     return fsum(widths) * size * (1.07 if bold else 1.0)
 
 
 def _n(value: float) -> str:
-    """A coordinate to a tenth of a pixel, the same text everywhere."""
+    """Format a coordinate to a tenth of a pixel, the same on all platforms."""
     return f"{round(value, 1) + 0:g}" if abs(value) < 100_000 else f"{value:.0f}"
 
 
@@ -195,6 +196,6 @@ def _sign(value: float) -> int:
 
 
 def _safe(text: str) -> str:
-    """Text for XML, which has no place for control characters."""
+    """Escape a text for XML and replace control characters, which XML does not allow."""
     kept = (c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return escape("".join(kept))

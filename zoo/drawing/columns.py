@@ -1,6 +1,7 @@
-"""A stack on paper: boxes above each other, the residual paths beside them, layers in frames.
+"""Draw a stack as a column: boxes above each other, residual paths beside them, layers in frames.
 
-The middle of a column is x = 0 and its lower end y = 0; `zoo.drawing.page` puts it in its place.
+The middle of a column is at x = 0 and its lower end at y = 0; `zoo.drawing.page` moves it to its
+position.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from zoo.drawing.canvas import FILLS, GREY, Group, Line, Plus, Point, Rect, Shap
 from zoo.drawing.components import cut
 from zoo.drawing.figure import Box, Branch, Column, Cycle, Layer, Run, runs_of
 
-GAP = 16.0  # between two boxes: room for an arrow
-PILL = 18.0  # from a position scheme to the attention that it works in
+GAP = 16.0  # between two boxes, with room for an arrow
+PILL = 18.0  # from a position scheme to its attention
 LANE = 16.0  # from the boxes to the residual path beside them
-EDGE = 12.0  # from what is inside a frame to the frame
+EDGE = 12.0  # from the content of a frame to the frame
 CAPTION = 17.0  # the line of text at the top of a frame
 SUM = 9.0  # the radius of a sum
 BIG, SMALL = 18.0, 10.5
@@ -25,8 +26,8 @@ BIG, SMALL = 18.0, 10.5
 
 @dataclass
 class DrawnColumn:
-    """A column's shapes, how far it reaches to both sides and up, where its states come out, and
-    where memory enters it."""
+    """The shapes of a column, its extent to both sides and upwards, the point where its output
+    leaves, and the points where memory enters."""
 
     column: Column
     shapes: list[Shape]
@@ -38,15 +39,15 @@ class DrawnColumn:
 
 
 def draw_column(column: Column, ties: Ties, *, gives_output: bool) -> DrawnColumn:
-    """Draw a stack; one whose states only go to another stack has no output of its own."""
+    """Draw a stack; `gives_output` is false if its states only go to another stack."""
     drawing = _Drawing(column, ties)
     drawing.draw(gives_output=gives_output)
     return drawing.result
 
 
 class _Drawing:
-    """A column while it grows upwards. `start` is where the next arrow begins, `floor` from where
-    on the next thing may stand."""
+    """A column that is drawn upwards. The next arrow begins at `start`; the next shape may be
+    placed from `floor` on."""
 
     def __init__(self, column: Column, ties: Ties) -> None:
         self.column = column
@@ -97,12 +98,12 @@ class _Drawing:
         self.shapes.append(Line(points, role, arrow))
 
     def reach(self, left: float, right: float) -> None:
-        """Note how far something reaches to both sides."""
+        """Extend the column to both sides."""
         self.result.left = min(self.result.left, left)
         self.result.right = max(self.result.right, right)
 
     def place(self, box: Box, *, gap: float = GAP, height: float | None = None) -> None:
-        """A box above what is there, with an arrow into it."""
+        """Draw a box above the current top, with an arrow into it."""
         bottom = self.floor + gap
         height = box_height(box) if height is None else height
         self.line("flow", (0, self.start), (0, bottom))
@@ -110,8 +111,8 @@ class _Drawing:
         self.start = self.floor = bottom + height
 
     def add_positions(self, added: tuple[Box, ...]) -> None:
-        """A sum with what is added to the embeddings: the first from the left, others from the
-        right."""
+        """Draw the sum of the embeddings and the added schemes, the first of which enters from the
+        left, others from the right."""
         heights = [box_height(box) for box in added]
         y = self.floor + max(GAP + SUM, max(heights) / 2 + 6)
         self.line("flow", (0, self.start), (0, y - SUM))
@@ -172,8 +173,8 @@ class _Drawing:
     def times(
         self, times: int, notes: Sequence[str], left: float, right: float, middle: float
     ) -> None:
-        """How often what is in a frame comes, beside the frame: on the left, or on the right where
-        memory comes in from the left."""
+        """Write the number of repetitions of a frame beside it: on the left, or on the right if
+        memory enters from the left."""
         big = f"{times} ×"
         width = max([text_width(big, BIG, bold=True), *(text_width(n, SMALL) for n in notes)])
         side = 1 if self.column.memory else -1
@@ -187,7 +188,7 @@ class _Drawing:
         self.reach(x - width if side < 0 else 0, x + width if side > 0 else 0)
 
     def sequence(self, layer: Layer) -> Point:
-        """Branches above each other; how far they reach to both sides."""
+        """Draw branches above each other; return their extent to both sides."""
         half = self.width / 2
         for step in layer.steps:
             if isinstance(step, Box):
@@ -205,7 +206,7 @@ class _Drawing:
         return -half - self.pill_reach, half + LANE
 
     def body(self, branch: Branch, gap: float) -> None:
-        """The sublayer, with what comes in from the left."""
+        """Draw the sublayer, and its inputs from the left."""
         height = max(box_height(branch.body), _pills_height(branch))
         self.place(branch.body, gap=gap, height=height)
         x, middle = -self.width / 2, self.start - height / 2
@@ -220,7 +221,7 @@ class _Drawing:
             y -= 6
 
     def merge(self, out: Box | None, tee: float, lane: float) -> None:
-        """The sum of a branch with what went past it, or the sum and its norm in one box."""
+        """Draw the sum of a branch and its residual path, or the sum and its norm in one box."""
         if out is None:
             y, edge = self.floor + GAP + SUM, SUM
             self.line("flow", (0, self.start), (0, y - SUM))
@@ -232,9 +233,9 @@ class _Drawing:
         self.line("residual", (0, tee), (lane, tee), (lane, y), (edge, y))
 
     def parallel(self, layer: Layer) -> Point:
-        """Branches side by side, from one input to one sum; how far they reach to both sides."""
+        """Draw branches side by side, from one input to one sum; return their extent."""
         branches = [Branch(step) if isinstance(step, Box) else step for step in layer.steps]
-        # Only the first has something at its left side.
+        # Only the first has inputs on its left side.
         branches.sort(key=lambda branch: (not branch.reads_memory, not branch.positions))
         branches[1:] = [_with_positions_inside(branch) for branch in branches[1:]]
         tee = self.floor + 9
@@ -272,7 +273,7 @@ class _Drawing:
 
 
 def _with_positions_inside(branch: Branch) -> Branch:
-    """A branch with no room at its side: what works inside its attention is shown inside."""
+    """Move the position schemes of a branch into its box, where there is no room beside it."""
     body = replace(branch.body, inner=(*branch.body.inner, *branch.positions))
     return replace(branch, body=body, positions=())
 
@@ -287,7 +288,7 @@ def _pills_height(branch: Branch) -> float:
 
 
 def _boxes_of(column: Column) -> list[Box]:
-    """The boxes that stand above each other in a column."""
+    """Return the boxes that are drawn above each other in a column."""
     found = [*column.before, *column.after, *([column.embedding] if column.embedding else [])]
     for run in runs_of(column):
         for step in run.layer.steps:

@@ -1,4 +1,4 @@
-"""The tree of a spec's components: what is inside one, what it is called, where its tensors are."""
+"""Boxes for the components of a spec, and the parts of the layout that hold their tensors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from zoo.showing.parts import values_text
 from zoo.slots import Embedding, Init, Plugin, slot_of
 
 Keys = Mapping[str, Sequence[str]]
-"""Keys of components, by their places, whose values a drawing shows."""
+"""Maps the paths of components to the keys whose values a drawing shows."""
 
 
 def box_of(
     child: Child, *, without: tuple[str, ...] = (), keys: Keys = MappingProxyType({})
 ) -> Box:
-    """The box of a component: its kind, what its layout says of it, its parameters. `without` names
-    fields whose components are drawn elsewhere."""
+    """Return the box of a component: its kind, the label of its layout, its parameters. `without`
+    names fields whose components are drawn elsewhere."""
     count = child.component.layout().n_parameters
     return Box(
         path=child.path,
@@ -37,7 +37,7 @@ def box_of(
 
 
 def _inner(child: Child, without: tuple[str, ...], keys: Keys) -> Iterator[Box]:
-    """What is inside a component, and inside that, as boxes of one line."""
+    """Yield boxes of one line for the components inside a component, at any depth."""
     for inside in children(child.component, child.path):
         if inside.name in without or is_absent(inside.component):
             continue
@@ -51,15 +51,15 @@ def _inner(child: Child, without: tuple[str, ...], keys: Keys) -> Iterator[Box]:
 
 
 def _said(child: Child, keys: Keys) -> str:
-    """What the layout of a component says beside its kind, and the values of the keys to show."""
+    """Return the label of the layout without the kind, and the values of the keys to show."""
     said = beside_kind(child.component.layout().label, kind_of(child.component))
     values = {key: getattr(child.component, key) for key in keys.get(child.path, ())}
     return ", ".join(filter(None, [said, values_text(untold(values, said))]))
 
 
 def varied(layers: Sequence[Sequence[Child]]) -> Keys:
-    """The keys whose values tell layers of one stack apart; each layer is given by its block and
-    its position schemes."""
+    """Return the keys whose values differ between the layers of a stack. Each layer is given by its
+    block and its position schemes."""
     values: dict[tuple[str, str, str], set[str]] = {}
     places: dict[tuple[str, str, str], set[str]] = {}
     for layer in layers:
@@ -75,8 +75,8 @@ def varied(layers: Sequence[Sequence[Child]]) -> Keys:
 
 
 def _values(child: Child, name: str) -> Iterator[tuple[tuple[str, str, str], str, str]]:
-    """Each value inside a component: where (its place in the layer, its kind, its key), the path of
-    the component, and the value. One that counts only beside another's is absent without that."""
+    """Yield each value inside a component as its key (place in the layer, kind, field), the path of
+    the component, and JSON. None is left out: a field that depends on an absent one is None."""
     component = child.component
     for key, mark in fields_of(type(component)).items():
         value = getattr(component, key)
@@ -88,17 +88,17 @@ def _values(child: Child, name: str) -> Iterator[tuple[tuple[str, str, str], str
 
 
 def kind_of(component: Component) -> str:
-    """The kind of a plugin; the class's name of what is none."""
+    """Return the kind of a plugin; for other components, the name of the class."""
     return component.kind if isinstance(component, Plugin) else type(component).__name__
 
 
 def role_of(component: Component) -> str:
-    """The slot that a component fills, or "other"."""
+    """Return the slot that a component fills, or "other"."""
     return slot_of(component) or "other"
 
 
 def _hint(child: Child) -> str:
-    """The place of a component, and those of its values that are not the defaults."""
+    """Return the tooltip of a component: its path, and its values that are not the defaults."""
     component = child.component
     kind = {"kind": component.kind} if isinstance(component, Plugin) else {}
     values = {**kind, **distinctive_values(component)}
@@ -111,9 +111,11 @@ def _hint(child: Child) -> str:
 
 
 def layout_names(inside: list[Child], layout: Layout) -> dict[str, str]:
-    """What the layout of a component calls each of those inside it, by field: the part of the same
-    name, an embedding's `site`, which holds added positions too, or else the first that holds the
-    same tensors. Several may be in one list of layers."""
+    """Map the fields of components inside another to the names of their parts in its layout.
+
+    That is the part of the same name; for an embedding, its `site`, which also holds added
+    positions; or otherwise the first part with the same tensors. A list of layers may hold several.
+    """
     found = {child.name: child.name for child in inside if child.name in layout.parts}
     for child in inside:
         if isinstance(child.component, Embedding) and child.component.site in layout.parts:
@@ -142,7 +144,7 @@ def _holds(
 
 
 def short_number(count: int) -> str:
-    """A count in at most four digits: 512, 65.0M, 405B."""
+    """Format a count with at most four digits: 512, 65.0M, 405B."""
     if count < 10_000:
         return f"{count:,}"
     size = float(count)
@@ -154,7 +156,7 @@ def short_number(count: int) -> str:
 
 
 def wrapped(text: str, width: int = 30) -> list[str]:
-    """A text in lines, broken after commas."""
+    """Wrap a text into lines, broken after commas."""
     lines: list[str] = []
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
         if lines and len(lines[-1]) + 2 + len(piece) <= width:
@@ -165,5 +167,5 @@ def wrapped(text: str, width: int = 30) -> list[str]:
 
 
 def cut(text: str, width: int = 44) -> str:
-    """A text of at most that many characters."""
+    """Shorten a text to at most `width` characters."""
     return text if len(text) <= width else text[: width - 1] + "…"

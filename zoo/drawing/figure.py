@@ -1,4 +1,4 @@
-"""What a drawing shows of a model, before anything has a place on paper."""
+"""The content of a drawing, before its parts have positions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class Box:
     """One component.
 
     Args:
-        path: its place in the resolved spec, such as `encoder.block.self_attn`.
-        role: the slot that it fills, which gives the colour; "other" when it fills none.
+        path: its path in the resolved spec, such as `encoder.block.self_attn`.
+        role: the slot that it fills, which determines the colour; "other" if it fills none.
         title: its kind.
         details: lines below the title.
-        hint: what a viewer shows when it is pointed at: every value of the component.
-        inner: components inside it that have no place of their own in a drawing.
+        hint: the tooltip: every value of the component.
+        inner: components inside it that have no box of their own in the drawing.
     """
 
     path: str
@@ -29,20 +29,20 @@ class Box:
 
 @dataclass(frozen=True)
 class Branch:
-    """A sublayer with its norms, and the sum with what went past it."""
+    """A sublayer with its norms, and the sum with its residual path."""
 
     body: Box
     pre: Box | None = None
     post: Box | None = None
     out: Box | None = None
     positions: tuple[Box, ...] = ()
-    """The schemes that work inside this attention."""
+    """The position schemes that are applied inside this attention."""
     reads_memory: bool = False
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: branches one after the other, or side by side; a `Box` is what is no branch."""
+    """A layer: branches in sequence or in parallel; a `Box` is a step that is not a branch."""
 
     path: str
     title: str
@@ -52,7 +52,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Run:
-    """Equal layers in a row. `numbers` says which, when the stack has others too."""
+    """Consecutive equal layers. `numbers` says which, if the stack also has others."""
 
     layer: Layer
     times: int
@@ -61,7 +61,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Cycle:
-    """Runs that follow each other again and again."""
+    """A repeated sequence of runs."""
 
     runs: tuple[Run, ...]
     times: int
@@ -72,20 +72,20 @@ OUTSIDE = "memory"
 
 @dataclass(frozen=True)
 class Column:
-    """A stack, from its input up.
+    """A stack, from its input upwards.
 
     Args:
-        path: its place in the resolved spec.
-        name: what the model calls it.
-        entry: what it is fed with: `ids` or `vectors`.
-        embedding: what makes vectors of that.
-        added: position schemes that are added to them.
+        path: its path in the resolved spec.
+        name: its name in the model.
+        entry: its input: `ids` or `vectors`.
+        embedding: the embedding of the input, if any.
+        added: position schemes that are added to the embeddings.
         before: boxes between that sum and the first layer.
         layers: the layers, equal ones folded.
-        note: what is to be said of all layers.
+        note: a remark on all layers.
         after: boxes over the last layer: final norm, head.
-        memory: the path of the column that its cross-attention reads, `OUTSIDE` for what the caller
-            gives, None without cross-attention.
+        memory: the path of the column that its cross-attention reads; `OUTSIDE` if the caller
+            passes the memory; None without cross-attention.
     """
 
     path: str
@@ -102,7 +102,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Tie:
-    """Tensors that several parts have in common: what they are called, and the boxes' paths."""
+    """Tensors that several parts share: their label, and the paths of the boxes."""
 
     label: str
     paths: tuple[str, ...]
@@ -119,6 +119,6 @@ class Figure:
 
 
 def runs_of(column: Column) -> Iterator[Run]:
-    """The runs of a column from the bottom up, those in a cycle once."""
+    """Yield the runs of a column from the bottom up, those in a cycle once."""
     for part in column.layers:
         yield from part.runs if isinstance(part, Cycle) else (part,)

@@ -1,4 +1,4 @@
-"""Layers in order, folded: equal neighbours to a run, a pattern that repeats to a cycle."""
+"""Fold a sequence of layers: equal neighbours become a run, a repeated pattern a cycle."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from zoo.drawing.figure import Cycle, Layer, Run
 from zoo.showing.parts import ranges
 
 MAX_FRAMES = 4
-"""With more frames than that, each kind of layer is drawn once, and told by its numbers."""
+"""If there were more frames, each kind of layer is drawn once, with the numbers of its layers."""
 
 Span = tuple[int, tuple[int, ...]]
-"""The number of a kind of layer, and the layers of one run."""
+"""The index of a kind of layer, and the numbers of the layers of a run."""
 
 
 def fold(kinds: Sequence[int], layers: Sequence[Layer]) -> tuple[Run | Cycle, ...]:
-    """The layers of a stack as runs and cycles. `kinds[i]` is the index in `layers` of layer i."""
+    """Fold the layers of a stack into runs and cycles. Layer i is `layers[kinds[i]]`."""
     spans: list[Span] = [
         (kind, tuple(number for number, _ in group))
         for kind, group in groupby(enumerate(kinds), key=lambda item: item[1])
@@ -30,8 +30,8 @@ def fold(kinds: Sequence[int], layers: Sequence[Layer]) -> tuple[Run | Cycle, ..
 
 
 def _parts(spans: list[Span]) -> list[tuple[list[Span], int]]:
-    """Spans, or several that repeat, each with how often; the spans of a repeated part hold the
-    layers of all repetitions."""
+    """Split spans into single ones and repeated sequences, with the number of repetitions. Spans of
+    a repeated sequence hold the layers of all repetitions."""
     parts: list[tuple[list[Span], int]] = []
     at = 0
     while at < len(spans):
@@ -44,8 +44,8 @@ def _parts(spans: list[Span]) -> list[tuple[list[Span], int]]:
 
 
 def _longest_cycle(spans: list[Span], at: int) -> tuple[int, int]:
-    """The period, in spans, and the number of repetitions of the longest cycle that starts at
-    `at`; (1, 1) when nothing repeats there."""
+    """Return the period, in spans, and the number of repetitions of the longest cycle that starts
+    at `at`; (1, 1) if nothing repeats there."""
     shapes = [(kind, len(numbers)) for kind, numbers in spans]
     best = (1, 1)
     for period in range(2, min(MAX_FRAMES, (len(shapes) - at) // 2) + 1):

@@ -1,4 +1,4 @@
-"""The layers of a stack for a drawing: which there are, in which order, what each is made of."""
+"""The layers of a stack for a drawing: their kinds, their order and their components."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from zoo.showing.parts import ranges
 from zoo.slots import Attention, Block, Position, Sublayer
 
 MAX_SHARED = 4
-"""Of more sets of layers with the same weights than that, only the first are told."""
+"""Of more sets of layers with the same weights, only the first are listed."""
 
 
 class _Kind(NamedTuple):
-    """Layers that are alike: their block, the position schemes that work inside their attention,
-    and their numbers when a rule names them."""
+    """Layers of the same kind: their block, the position schemes inside their attention, and their
+    numbers if they come from a layer rule."""
 
     block: Child
     schemes: Sequence[Child]
@@ -29,8 +29,8 @@ class _Kind(NamedTuple):
 
 
 class _Sequence(NamedTuple):
-    """Layers as they run, each by the index of its kind, and by the number of its weights when
-    some share them."""
+    """Layers in the order that they run: the index of the kind of each and, if some share weights,
+    the number of the weights of each."""
 
     kinds: list[int]
     weights: Sequence[int] = ()
@@ -39,8 +39,8 @@ class _Sequence(NamedTuple):
 def layers_of(
     stack: Child, inside: Sequence[Child], layout: Layout
 ) -> tuple[tuple[Run | Cycle, ...], list[str]]:
-    """The layers of a stack, folded, and what is to be said of all of them. `inside` are the
-    components of the stack that are there."""
+    """Return the layers of a stack, folded, and the remarks on all of them. `inside` are the
+    components of the stack that are not absent."""
     schemes = [c for c in inside if isinstance(c.component, Position) and not is_embedded(c)]
     kinds = [_Kind(c, schemes) for c in inside if isinstance(c.component, Block)]
     n_plain = len(kinds)
@@ -58,7 +58,7 @@ def layers_of(
 
 
 def _sharing(weights: Sequence[int]) -> str:
-    """Which layers share their weights."""
+    """Describe which layers share their weights."""
     layers: dict[int, list[int]] = {}
     for layer, number in enumerate(weights):
         layers.setdefault(number, []).append(layer)
@@ -70,12 +70,12 @@ def _sharing(weights: Sequence[int]) -> str:
 
 
 def is_embedded(child: Child) -> bool:
-    """Whether a component is a position scheme that is added to the embeddings."""
+    """Return whether a component is a position scheme that is added to the embeddings."""
     return isinstance(child.component, Position) and child.component.embedded
 
 
 def _rule(rule: Child, schemes: Sequence[Child]) -> Iterator[_Kind]:
-    """The layers that a set of rules speaks of; what the rules leave open is the stack's."""
+    """Yield the kinds of layers of a layer rule, which take what it leaves open from the stack."""
     own = list(children(rule.component, rule.path))
     names = {c.name for c in own}
     near = [c for c in own if isinstance(c.component, Position) and not is_absent(c.component)]
@@ -94,7 +94,7 @@ def _sequences(
     n_plain: int,
     layout: Layout,
 ) -> Iterator[_Sequence]:
-    """The lists of layers of a stack, which its layout tells. Rules speak of the first."""
+    """Yield the layer lists of a stack, from its layout. Layer rules apply to the first."""
     names = layout_names(list(inside), layout)
     lists = {name: part for name, part in layout.parts.items() if isinstance(part, LayerList)}
     special = {number: i for i, kind in enumerate(kinds) for number in kind.at}
@@ -119,8 +119,8 @@ def _sequences(
 
 
 def _numbered(layers: LayerList, kinds: Sequence[_Kind], plain: Sequence[int]) -> dict[int, int]:
-    """The kind of each layer of a list, of those that no rule speaks of: the first whose block has
-    the same tensors, or else the first."""
+    """Map each layer of a list to its kind among those without a rule: the first whose block has
+    the same tensors, or otherwise the first."""
     numbered: dict[int, int] = {}
     for at, layer in layers.groups:
         same = (i for i in plain if kinds[i].block.component.layout().parts == layer.parts)
@@ -166,6 +166,6 @@ def _branch(child: Child, sublayer: Sublayer, schemes: Sequence[Child], keys: Ke
 
 
 def _norm_box(norm: Child, keys: Keys) -> Box:
-    """The box of a norm between others, without its name."""
+    """Return the box of a norm between other boxes, without its name."""
     box = box_of(norm, keys=keys)
     return replace(box, details=box.details[:-1])

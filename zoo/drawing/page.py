@@ -1,4 +1,4 @@
-"""The columns of a figure side by side, what goes from one to the other, title and legend."""
+"""Draw the columns of a figure side by side, the connections between them, title and legend."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from zoo.drawing.components import cut
 from zoo.drawing.figure import OUTSIDE, Figure, Tie
 
 MARGIN = 22.0
-BETWEEN = 34.0  # two columns
+BETWEEN = 34.0  # between two columns
 CHANNEL = 22.0  # from the path of a memory to the column that reads it
 TITLE, SUBTITLE, SMALL = 17.0, 12.0, 11.0
 
 
 def draw(figure: Figure) -> str:
-    """The figure as SVG text."""
+    """Draw a figure as SVG text."""
     ties: dict[str, tuple[int, ...]] = {}
     for number, tie in enumerate(figure.ties):
         for path in tie.paths:
@@ -54,7 +54,7 @@ def draw(figure: Figure) -> str:
 
 
 def _places(columns: Sequence[DrawnColumn]) -> tuple[list[float], float]:
-    """The middle of each column, and the width of all."""
+    """Return the middle of each column, and the total width."""
     middles: list[float] = []
     end = -BETWEEN
     for column in columns:
@@ -69,7 +69,7 @@ def _places(columns: Sequence[DrawnColumn]) -> tuple[list[float], float]:
 
 
 def _memories(columns: Sequence[DrawnColumn], middles: Sequence[float]) -> Iterator[Shape]:
-    """The ways from what is remembered to each cross-attention."""
+    """Yield the lines from each memory to the cross-attentions that read it."""
     paths = [column.column.path for column in columns]
     for index, (column, middle) in enumerate(zip(columns, middles, strict=True)):
         if not column.entries:

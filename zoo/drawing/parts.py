@@ -1,7 +1,7 @@
-"""A spec in, the figure of its model out: which stacks there are, what their layers are made of.
+"""Make the figure of a spec: its stacks, and the components of their layers.
 
-Nothing here knows a kind by name. A stack is a component that holds a block; what it is made of
-shows in its fields, in the slots that they fill, and in its layout.
+No kind is treated by name. A stack is a component that holds a block; its parts follow from its
+fields, from the slots that they fill, and from its layout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def figure_of(spec: ModelSpec) -> Figure:
-    """What a drawing of a model shows."""
+    """Return the content of the drawing of a model."""
     root = Child("builder", Part(), spec.model, "")
     stacks = _stacks(root)
     columns = {stack.path: _column(stack, stacks) for stack in stacks}
@@ -48,7 +48,7 @@ def _with(column: Column, box: Box) -> Column:
 
 
 def _stacks(child: Child) -> list[Child]:
-    """The stacks inside a component, or the component if it is one."""
+    """Return the stacks inside a component, or the component itself if it is one."""
     inside = list(children(child.component, child.path))
     if any(isinstance(c.component, Block) for c in inside):
         return [child]
@@ -56,7 +56,7 @@ def _stacks(child: Child) -> list[Child]:
 
 
 def _source_of(child: Child, paths: Sequence[str]) -> str | None:
-    """The stack that a dimension of a component comes from."""
+    """Return the path of the other stack that a dimension of a component comes from, if any."""
     heads = [source.split(".")[0] for source in child.mark.given.values() if "." in source]
     return next((head for head in heads if head in paths and head != child.path), None)
 
@@ -110,7 +110,7 @@ def _norms_inside(embedding: Child) -> tuple[tuple[str, Box], ...]:
 
 
 def _unnamed(stack: Child, layout: Layout, names: dict[str, str]) -> list[Box]:
-    """Boxes for tensors of a stack that belong to no component inside it."""
+    """Return boxes for the tensors of a stack that belong to no component inside it."""
     boxes: list[Box] = []
     for name, part in layout.parts.items():
         if isinstance(part, Tensor) or (isinstance(part, Layout) and name not in names.values()):

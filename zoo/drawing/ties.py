@@ -1,4 +1,4 @@
-"""Which parts of a model have tensors in common."""
+"""Find the parts of a model that share tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def ties_of(spec: ModelSpec) -> tuple[Tie, ...]:
-    """The ties of a spec, those between the same parts told as one."""
+    """Return the ties of a spec; those between the same parts are merged into one."""
     if not spec.ties:
         return ()
     modules = dict(_modules(spec.model, "", "", spec.layout))
@@ -36,7 +36,7 @@ def ties_of(spec: ModelSpec) -> tuple[Tie, ...]:
 def _modules(
     component: Component, path: str, prefix: str, part: Tensor | Layout | LayerList
 ) -> Iterator[tuple[str, str]]:
-    """How the names of a component's tensors start, and where it stands in the spec."""
+    """Yield the prefix of the tensor names of each component, and its path in the spec."""
     yield prefix, path
     if isinstance(part, Layout):
         inside = list(children(component, path))

@@ -27,7 +27,7 @@ from zoo.weights.open_file import STEP
 
 
 class Conversion(NamedTuple):
-    """What is to be made of which tensors.
+    """The conversion of a checkpoint's tensors into those of the zoo.
 
     Args:
         plan: the steps.
@@ -195,7 +195,7 @@ class _Scratch:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.Tensor:
-        """A tensor of any values, in the place of the one before."""
+        """An uninitialised tensor that reuses the memory of the previous one."""
         n_bytes = prod(shape) * dtype.itemsize
         if n_bytes > len(self._bytes):
             self._bytes = empty((n_bytes,), torch.uint8, spec)

@@ -1,4 +1,4 @@
-"""An imported model in, the checkpoint that it came from out: the same names, layouts and bytes."""
+"""Export an imported model as its original checkpoint: the same names, layouts and bytes."""
 
 from __future__ import annotations
 

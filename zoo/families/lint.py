@@ -1,4 +1,4 @@
-"""Whether a family file is sound, without a checkpoint: `zoo lint`.
+"""Check a family file without a checkpoint: `zoo lint`.
 
 For the default configuration of each model type, and for every way in which a checkpoint may be
 saved (by which class, with which of the tensors that expressions ask for), each tensor of the model

@@ -145,7 +145,7 @@ def _text(text: str, rule: str, scope: Scope) -> str:
 
 
 def _check_invertible(active: ActiveRule, place: Place) -> None:
-    """Raises `SpecError` unless the checkpoint's name can be told from the zoo's."""
+    """Raise `SpecError` unless the checkpoint's name can be derived from the zoo's."""
     ends = (*active.zoo, *([active.computed] if active.computed else []))
     own = active.hf.placeholders
     for end in ends:

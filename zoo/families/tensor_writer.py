@@ -1,4 +1,4 @@
-"""Tensors to a file, from several threads, each digested while it is written."""
+"""Write tensors to a file from several threads, computing the digest of each on the way."""
 
 from __future__ import annotations
 

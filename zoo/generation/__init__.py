@@ -1,8 +1,8 @@
 """Text from models: `generate` and `stream`, with the methods `Greedy`, `Sampling` and `Beam`.
 
-One file for each step: `prompts` and `inputs` (what the caller gives, checked), `decoding` (the
-model and its cache: from tokens to the scores of the next), `search` (one token after the other),
-`sampling` (from scores to probabilities) and `beam`.
+One file for each step: `prompts` and `inputs` (check the arguments), `decoding` (the model and its
+cache: from tokens to the scores of the next token), `search` (the loop of greedy search and
+sampling), `sampling` (from scores to probabilities) and `beam` (beam search).
 """
 
 from zoo.generation.arrange import arrange_weights

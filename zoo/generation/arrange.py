@@ -1,4 +1,4 @@
-"""Weights in the order in which a CPU multiplies with them fastest."""
+"""Packing of weight matrices into the memory layout in which a CPU multiplies fastest."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from zoo.transformer import Transformer
 
 
 def arrange_weights(model: Transformer) -> None:
-    """Keep a copy of each large matrix in the order in which the CPU reads it fastest.
+    """Keep a copy of each large matrix in the memory layout that the CPU reads fastest.
 
-    It is for running a model whose weights stay as they are, with few rows at a time: maps of 4 to
-    32 rows take two thirds of the time. It takes as long as generating ten tokens, and the memory
-    of the matrices once more. On a GPU, in other dtypes than float32 and for shares of a matrix,
-    nothing is done. The weights themselves, their names, files and digests stay the same. A matrix
-    that is changed in place afterwards, as by `load_state_dict`, is read as it is then; a call in
-    training lets go of the copies.
+    Use it for inference with few rows at a time: linear maps of 4 to 32 rows take two thirds of the
+    time. Packing takes as long as generating ten tokens, and the copies as much memory as the
+    matrices. Nothing is packed on a GPU, in dtypes other than float32, or for shards of a matrix.
+    The weights, their names, files and digests stay the same. If a matrix is changed in place
+    later, as by `load_state_dict`, its new values are used; a call in training mode drops the
+    copies.
     """
     for module in model.modules():
         if isinstance(module, Linear):

@@ -18,12 +18,12 @@ from zoo.memory import memory_limit
 
 @dataclass(slots=True)
 class Hypotheses:
-    """The best ended sequences of one row of the batch, and its running ones.
+    """The running sequences of one row of the batch, and its best ended ones.
 
     Args:
-        number: the row.
+        number: the index of the row in the batch.
         running: the new tokens of each running sequence, best first.
-        ended: at most as many as the beam is wide.
+        ended: the best ended sequences, best first; at most the beam size.
     """
 
     number: int
@@ -31,7 +31,7 @@ class Hypotheses:
     ended: list[Generated] = field(default_factory=list[Generated])
 
     def add(self, found: Generated, size: int) -> None:
-        """Keep an ended sequence if it is one of the best."""
+        """Add an ended sequence, and keep the best `size` of them."""
         self.ended.append(found)
         self.ended.sort(key=lambda one: -one.score)
         del self.ended[size:]
@@ -45,11 +45,18 @@ class Hypotheses:
         method: Beam,
         ends: Ends,
     ) -> list[int]:
-        """Take the candidates of one step, best first: their log-probabilities, the running
-        sequence that each extends, and by which token.
+        """Sort the candidates of one step into ended and running sequences.
+
+        Args:
+            values: the log-probability of each candidate, best first.
+            beams: the index of the running sequence that each candidate extends.
+            tokens: the token that it is extended by.
+            method: the beam size and the length penalty.
+            ends: when a sequence ends.
 
         Returns:
-            The candidates that run on, by their places, filled up with -1; empty if all ended.
+            The indices of the candidates that go on, padded with -1 to the beam size; empty if
+            all have ended.
         """
         running: list[tuple[int, ...]] = []
         picked: list[int] = []
@@ -70,22 +77,24 @@ class Hypotheses:
         return picked + [-1] * n_missing
 
     def settled(self, best_running: float, n_tokens: int, method: Beam) -> bool:
-        """Whether no running sequence, the best of which has this log-probability, is better than
-        the worst ended one."""
+        """Whether the search of this row is done: the list of ended sequences is full, and the best
+        running sequence, with log-probability `best_running`, scores no better than the worst of
+        them."""
         if len(self.ended) < method.size:
             return False
         return self.ended[-1].score >= method.judged(best_running, n_tokens)
 
 
 def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> list[Generated]:
-    """The best sequence for each row.
+    """Find the best sequence for each row.
 
-    In each step every running sequence is extended by every token. Of the best `size` of all these,
-    those that end are kept aside; the best `size` that do not end run on. A row is done when as
-    many have ended, and the best that runs is judged no better than the worst of them.
+    In each step every running sequence is extended by every token. Those of the best `size`
+    candidates that end are set aside; the best `size` candidates that do not end go on. A row is
+    done when `size` sequences have ended and the best running one scores no better than the worst
+    of them.
 
     Raises:
-        InputError: there is too little memory for so many sequences.
+        InputError: the scores of this number of beams do not fit into memory.
     """
     size, batch, device = method.size, prompt.values.shape[0], prompt.values.device
     scores = decoding.scores(prompt.values, prompt.mask)
@@ -95,10 +104,10 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
     copies = torch.arange(batch, device=device).repeat_interleave(size)
     decoding.select(copies)
     scores, seen = scores[copies], _seen(prompt)[copies]
-    # All beams of a row are the same at first: only one of them counts.
+    # All beams of a row are equal at first, so all but one start at -inf.
     totals = torch.full((batch, size), -torch.inf, device=device)
     totals[:, 0] = 0.0
-    # As many as may end in one step, and `size` that run on.
+    # The most candidates that can end in one step, plus the `size` that go on.
     n_best = (1 + len(ends.last_ids)) * size
     for n_tokens in range(1, ends.max_new_tokens + 1):
         values, beams, tokens = _candidates(scores, totals, seen, method, n_best)
@@ -129,8 +138,8 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
 
 
 def _check_memory(size: int, scores: torch.Tensor) -> None:
-    """Raises InputError where the scores of `size` beams for each row of these, (batch, vocab), are
-    more than the machine's memory."""
+    """Raise InputError if the scores of `size` beams for each row of `scores`, (batch, vocab), are
+    larger than the machine's memory."""
     limit, n_bytes = memory_limit(), size * scores.nbytes
     if limit is not None and n_bytes > limit:
         raise InputError(
@@ -145,18 +154,19 @@ def _check_memory(size: int, scores: torch.Tensor) -> None:
 def _candidates(
     scores: torch.Tensor, totals: torch.Tensor, seen: torch.Tensor, method: Beam, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The best extensions of each row's sequences.
+    """Find the best extensions of each row's sequences.
 
     Args:
-        scores: of the next token, (rows * size, vocab).
+        scores: scores of the next token, (rows * size, vocab).
         totals: log-probabilities of the running sequences, (rows, size).
-        seen: the ids of each so far, (rows * size, n).
-        method: the search.
-        n_best: how many are wanted of each row.
+        seen: the ids of each sequence so far, (rows * size, n).
+        method: the repetition penalty.
+        n_best: the number of extensions per row.
 
     Returns:
-        Their log-probabilities, best first, the sequences that they extend, and the tokens, each
-        (rows, n_best) or as many as there are.
+        The log-probabilities of the extensions, best first, the indices of the sequences that they
+        extend, and their tokens, each (rows, n_best), or fewer columns if there are fewer
+        extensions.
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     judged = penalize(wide.log_softmax(-1), seen, method.repetition_penalty)
@@ -167,7 +177,7 @@ def _candidates(
 
 
 def _seen(prompt: Rows) -> torch.Tensor:
-    """The ids of the prompt, (rows, length), with the last one in the place of padding."""
+    """The ids of the prompt, (rows, length), with padding replaced by the last id of its row."""
     if prompt.mask is None:
         return prompt.values
     return prompt.values.where(prompt.mask, prompt.values[:, -1:])

@@ -1,4 +1,4 @@
-"""The model while it generates: from the next tokens to the scores of those after them."""
+"""Running a model step by step: from the latest tokens to the scores of the next one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.transformer import Transformer
 
 
 class RecomputeWarning(UserWarning):
-    """A component needs all tokens at once, so that each new one costs as much as all before it."""
+    """The cache cannot be used, so each new token costs a pass over all tokens before it."""
 
 
 class Generating(Protocol):
@@ -43,11 +43,11 @@ class Generating(Protocol):
 
 
 class Memory:
-    """What cross-attention attends to: (batch, length, width), and its mask."""
+    """The states that cross-attention attends to, (batch, length, width), and their mask."""
 
     def __init__(self, states: torch.Tensor, mask: torch.Tensor | None) -> None:
         self.states = states
-        # A mask that hides nothing only slows down.
+        # A mask that hides nothing would only slow attention down.
         self.mask = None if mask is None or bool(mask.all()) else mask
 
     def select(self, rows: torch.Tensor) -> None:
@@ -57,12 +57,12 @@ class Memory:
 
 
 def describe(model: Transformer) -> Generation:
-    """How the model generates.
+    """Describe how the model generates.
 
     Raises:
-        InputError: it does not, or is no model.
+        InputError: the model does not generate, or is not a `zoo.Transformer`.
     """
-    # Not its class, so that what `torch.compile` returns generates too.
+    # Checks the spec and not the class, so that the result of `torch.compile` is accepted too.
     if not isinstance(getattr(model, "spec", None), ModelSpec):
         raise InputError(
             Problem(
@@ -86,20 +86,21 @@ def describe(model: Transformer) -> Generation:
 
 
 def encode(model: Transformer, source: Rows) -> Memory:
-    """The memory that the model's encoder makes of the source."""
+    """Encode the source into the memory that the decoder attends to."""
     module = cast("Generating", model)
     states = module.encode(source.values, source_mask=source.mask)
     return Memory(states, module.memory_mask(source.values, source.mask))
 
 
 class Decoding:
-    """The rows that are generated, and what is kept of them.
+    """The state of a generation: the model, the tokens so far, and the key-value cache.
 
     Args:
-        model: generates.
-        capacity: how many tokens a row will have at most.
-        memory: what is attended to; rows in turn share one of its rows, each as many.
-        keep: whether the tokens before are kept; else each pass computes all anew.
+        model: the model that generates.
+        capacity: the most tokens that a row will have.
+        memory: what the decoder attends to. Each of its rows serves the same number of consecutive
+            rows of tokens (the beams of one source).
+        keep: whether to cache earlier tokens; otherwise each pass computes all of them again.
     """
 
     def __init__(
@@ -126,26 +127,26 @@ class Decoding:
         )
 
     def scores(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """What the head makes of the last of these tokens.
+        """Append tokens to each row, and score the token that follows them.
 
         Args:
-            tokens: the next ones, (rows, length).
-            mask: (rows, length), False at padding on the left; with the first tokens only.
+            tokens: the new tokens, (rows, length).
+            mask: (rows, length), False at padding on the left; only in the first call.
 
         Returns:
-            Scores of the token after them, (rows, vocab).
+            Scores of the next token, (rows, vocab).
         """
         memory, memory_mask = self._memory_for(tokens.shape[0])
         before = 0 if self._tokens is None else self._tokens.shape[1]
         every, every_mask = self._append(tokens, mask)
         changed = self.keep and self._changed(before, every, every_mask)
         if changed or not self.keep:
-            # No cache yet, or what it holds serves no more.
+            # There is no cache, or its contents are no longer valid.
             self.cache = Cache(self.capacity)
             tokens, mask = every, every_mask
         at: tuple[slice | torch.Tensor, int | torch.Tensor] = slice(None), -1
         if not self.keep and mask is not None:
-            # What reads its neighbours, as a convolution does, would read padding before a token.
+            # Move padding to the right: a convolution would read padding that precedes a token.
             order = mask.long().argsort(dim=1, descending=True, stable=True)
             tokens, mask = tokens.gather(1, order), mask.gather(1, order)
             at = torch.arange(len(mask), device=mask.device), mask.sum(1) - 1
@@ -167,7 +168,7 @@ class Decoding:
     def _append(
         self, tokens: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """All tokens so far, and their mask."""
+        """Append tokens, and return all tokens so far and their mask."""
         if self._tokens is None:
             self._tokens, self._mask = tokens, mask
         else:
@@ -178,7 +179,8 @@ class Decoding:
         return self._tokens, self._mask
 
     def _changed(self, before: int, tokens: torch.Tensor, mask: torch.Tensor | None) -> bool:
-        """Whether some row is now so long that its positions are told apart otherwise."""
+        """Whether the new length of some row changes the encoding of its earlier positions, which
+        makes the cache invalid."""
         if before == 0:
             return False
         n_new, longest = tokens.shape[1] - before, tokens.shape[1]
@@ -190,7 +192,7 @@ class Decoding:
         return changed
 
     def select(self, rows: torch.Tensor, memory_rows: torch.Tensor | None = None) -> None:
-        """Keep these rows, and of the memory these or all."""
+        """Keep these rows, and `memory_rows` of the memory, or all of it if that is None."""
         if self.memory is not None and memory_rows is not None:
             self.memory.select(memory_rows)
         if self.keep:
@@ -200,7 +202,7 @@ class Decoding:
             self._mask = None if self._mask is None else self._mask[rows]
 
     def check(self, log_probabilities: list[float]) -> None:
-        """Raises WeightsError if the scores that these are of were not numbers."""
+        """Raise WeightsError if one of the chosen tokens' log-probabilities is NaN."""
         if any(value != value for value in log_probabilities):
             raise WeightsError(
                 Problem(
@@ -211,7 +213,7 @@ class Decoding:
 
 
 def penalize(scores: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.Tensor:
-    """Scores (rows, vocab) with a repetition penalty on the tokens in `seen`, (rows, n)."""
+    """Penalize the scores, (rows, vocab), of the tokens in `seen`, (rows, n), for repetition."""
     if penalty == 1.0:
         return scores
     found = scores.gather(1, seen)

@@ -1,4 +1,4 @@
-"""Evaluation mode for as long as a model generates, also if several threads let it."""
+"""Evaluation mode while a model generates, also when several threads use the model at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch import nn
 
 @dataclass(slots=True)
 class _Uses:
-    """How many blocks a model is in, and which of its modules will be training after the last."""
+    """The number of `evaluating` blocks a model is in, and the modules to put back into training
+    mode after the last."""
 
     count: int = 0
     trained: list[nn.Module] = field(default_factory=list[nn.Module])
@@ -25,10 +26,10 @@ _lock = Lock()
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every module is in the mode in which it was.
+    """Put a model into evaluation mode; afterwards restore the mode of every module.
 
-    The mode belongs to the model and not to a thread. So of several blocks at once, the last that
-    ends gives it back: one that ended earlier would switch on the dropout of the others.
+    The mode belongs to the model and not to a thread. So the last of several concurrent blocks
+    restores it: if an earlier one did, it would switch on dropout in the others.
     """
     with _lock:
         uses = _in_use.setdefault(model, _Uses())

@@ -32,29 +32,30 @@ def generate(
     memory_mask: torch.Tensor | None = None,
     cache: bool = True,
 ) -> list[Generated]:
-    """Let a model continue prompts, or, with an encoder, make targets of sources.
+    """Continue prompts with a decoder, or generate targets from sources with an encoder-decoder.
 
     Args:
         model: a decoder or an encoder-decoder; it is run in evaluation mode.
         ids: the prompts, or the sources: lists of ids of any lengths, or a tensor (batch, length).
-            In a tensor, what `mask` hides and the spec's `pad_id` are padding, on either side. An
-            encoder of vectors takes a tensor (batch, length, width).
-        max_new_tokens: where every sequence ends at last.
+            In a tensor, positions where `mask` is False and those with the spec's `pad_id` are
+            padding, on either side. An encoder of vectors takes a tensor (batch, length, width).
+        max_new_tokens: the most tokens that are generated for a sequence.
         method: how tokens are chosen.
-        eos: an id, or ids, with which a sequence ends.
-        stop: sequences of ids with which it ends too.
+        eos: an id, or ids, that end a sequence.
+        stop: sequences of ids that end it too.
         start: with an encoder, the ids that each target begins with.
-        mask: of a tensor of ids or vectors, boolean, (batch, length), False at padding.
-        memory: for a decoder with a `memory_width`, what it attends to, (batch, length, width).
-        memory_mask: of the memory, boolean, (batch, length), False at padding.
-        cache: whether what was computed for earlier tokens is kept.
+        mask: boolean mask of a tensor of ids or vectors, (batch, length), False at padding.
+        memory: for a decoder with a `memory_width`, the states that it attends to,
+            (batch, length, width).
+        memory_mask: boolean mask of the memory, (batch, length), False at padding.
+        cache: whether to use a key-value cache.
 
     Returns:
         A result for each prompt or source, in their order.
 
     Raises:
-        InputError: something does not fit the model; nothing has been computed.
-        WeightsError: the model's scores are not numbers.
+        InputError: an argument does not fit the model; raised before anything is computed.
+        WeightsError: the model's scores are NaN.
     """
     _check_method(method, (Greedy, Sampling, Beam))
     ends = Ends.read(max_new_tokens, eos, stop)
@@ -85,15 +86,16 @@ def stream(
     memory_mask: torch.Tensor | None = None,
     cache: bool = True,
 ) -> Iterator[list[int | None]]:
-    """As `generate`, one token of each sequence at a time.
+    """Generate as `generate` does, but yield one token of each sequence at a time.
 
-    The arguments are those of `generate`; beam search knows no token before its end.
+    The arguments are those of `generate`. Beam search is not supported, as its tokens are known
+    only at the end.
 
     Returns:
-        An iterator. Each step gives the next id of every sequence, None for one that has ended.
+        An iterator that gives the next id of every sequence, None for sequences that have ended.
 
     Raises:
-        InputError: as `generate`, at once.
+        InputError: as `generate`, at the call.
         WeightsError: as `generate`, while iterating.
     """
     _check_method(method, (Greedy, Sampling))
@@ -114,7 +116,7 @@ def _check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
 def _steps(
     model: Transformer, inputs: Inputs, method: Greedy | Sampling, cache: bool
 ) -> Iterator[list[int | None]]:
-    # The decorator, unlike the statement, leaves inference mode between two steps.
+    # Unlike a `with` statement, the decorator leaves inference mode between two steps.
     with evaluating(model):
         decoding = inputs.decoding(model, keep=cache)
     steps = search(decoding, inputs.prompt, method, inputs.ends)

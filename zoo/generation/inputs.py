@@ -1,4 +1,4 @@
-"""What a model is to generate from, checked against what the model is."""
+"""The inputs of a generation, checked against the model."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from zoo.transformer import Transformer
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What `generate` was called with.
+    """The checked arguments of `generate`.
 
     Args:
-        prompt: what each sequence begins with, padded on the left.
-        source: what the encoder makes the memory of.
-        memory: what is attended to, where there is no encoder.
+        prompt: the tokens that each sequence begins with, padded on the left.
+        source: the input of the encoder, if the model has one.
+        memory: what a decoder without an encoder attends to, if anything.
         ends: when a sequence ends.
     """
 
@@ -51,10 +51,10 @@ class Inputs:
         memory: torch.Tensor | None,
         memory_mask: torch.Tensor | None,
     ) -> Inputs:
-        """Check everything and put it where the model is.
+        """Check all inputs and move them to the model's device.
 
         Raises:
-            InputError: it does not fit the model.
+            InputError: an input does not fit the model.
         """
         how = describe(model)
         device = next(model.parameters()).device
@@ -90,9 +90,9 @@ class Inputs:
         return cls(prompt.to(device), source, attended, ends)
 
     def decoding(self, model: Transformer, *, keep: bool) -> Decoding:
-        """The model at work on them, its encoder having run."""
+        """Run the encoder, if there is one, and return the state in which decoding starts."""
         memory = self.memory if self.source is None else encode(model, self.source)
-        # The last new token is never read.
+        # The last new token is never fed to the model.
         capacity = self.prompt.values.shape[1] + self.ends.max_new_tokens - 1
         return Decoding(model, capacity=capacity, memory=memory, keep=keep)
 
@@ -117,7 +117,7 @@ def _begin(start: Any, name: str) -> list[int]:
         )
     try:
         return list(start)
-    except TypeError:  # one id, of Python, numpy or torch, or what is told of as none
+    except TypeError:  # one id of Python, numpy or torch; anything else is refused by `read_ids`
         return [start]
 
 

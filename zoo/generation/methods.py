@@ -1,4 +1,4 @@
-"""How the next token is chosen, and what comes out."""
+"""The methods of choosing tokens, and the result of a generation."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
 class Method(BaseModel):
-    """What all methods have in common.
+    """Base class of the methods.
 
     Raises:
-        InputError: a value is out of range, or a name is unknown; everything that is wrong is told.
+        InputError: a value is out of range, or a name is unknown; the error lists all problems.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     repetition_penalty: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    """What the logit of a token that the sequence holds already is divided by if it is positive and
-    multiplied with if it is not (Keskar et al. 2019, arXiv:1909.05858); above 1 it repeats less.
-    Far from 1 the results could be infinite."""
+    """Penalty on tokens that the sequence already holds: their logits are divided by it if positive
+    and multiplied by it otherwise (Keskar et al. 2019, arXiv:1909.05858). Values above 1 reduce
+    repetition. The range is bounded because far from 1 the results could be infinite."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -54,27 +54,27 @@ class Method(BaseModel):
 
 
 class Greedy(Method):
-    """The most probable token."""
+    """Choose the most probable token in each step."""
 
 
 class Sampling(Method):
-    """A random token from the model's distribution, with its unlikely end cut off. The steps are in
-    the order of the fields, each on what the one before has left."""
+    """Draw each token at random from the model's distribution, without its unlikely tail. The
+    fields are applied in their order, each to the result of the previous one."""
 
     temperature: Annotated[float, Field(ge=1e-6, allow_inf_nan=False)] = 1.0
-    """What logits are divided by: below 1 likely tokens become likelier. By less than 1e-6 the
-    quotients could be infinite; `Greedy` is the limit."""
+    """The divisor of the logits: below 1, likely tokens become likelier. Below 1e-6 the quotients
+    could be infinite; `Greedy` is the limit."""
     top_k: Annotated[int, Field(ge=1)] | None = None
-    """Only so many tokens, the most probable (Fan et al. 2018, arXiv:1805.04833)."""
+    """Keep only this number of the most probable tokens (Fan et al. 2018, arXiv:1805.04833)."""
     top_p: Share = 1.0
-    """Only the fewest most probable tokens whose probabilities sum to this at least (Holtzman et
-    al. 2019, arXiv:1904.09751)."""
+    """Keep only the smallest set of most probable tokens whose probabilities sum to at least this
+    (Holtzman et al. 2019, arXiv:1904.09751)."""
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Only tokens whose probability is at least this share of the greatest (Nguyen et al. 2024,
-    arXiv:2407.01082)."""
+    """Keep only tokens whose probability is at least this fraction of the largest one (Nguyen et
+    al. 2024, arXiv:2407.01082)."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Of the random numbers, which are drawn for a batch as a whole: the same seed gives the same
-    tokens for the same batch on the same machine."""
+    """Seed of the random numbers, which are drawn for a batch as a whole: the same seed gives the
+    same tokens for the same batch on the same machine."""
 
 
 class Beam(Method):
@@ -83,14 +83,15 @@ class Beam(Method):
     size: Annotated[int, Field(ge=1)] = 4
     """How many sequences are extended at a time."""
     length_penalty: Annotated[float, Field(ge=-16.0, le=16.0)] = 1.0
-    """alpha: a sequence of n tokens, its end counted, is judged by log p / n**alpha. At 0 by its
-    probability alone, which favours short ones. Far from 0 the power could be infinite, or 0."""
+    """alpha: the score of a sequence of n tokens, its end included, is log p / n**alpha. At 0 the
+    score is the log-probability alone, which favours short sequences. The range is bounded because
+    far from 0 the power could be infinite, or 0."""
     length_formula: Literal["power", "gnmt"] = "power"
-    """What log p is divided by: n**alpha, or ((5 + n) / 6)**alpha (Wu et al. 2016,
+    """The divisor of log p: n**alpha for `power`, ((5 + n) / 6)**alpha for `gnmt` (Wu et al. 2016,
     arXiv:1609.08144; alpha = 0.6 in Vaswani et al. 2017)."""
 
     def judged(self, log_probability: float, n_tokens: int) -> float:
-        """The score of a sequence of so many tokens."""
+        """The length-normalised score of a sequence of `n_tokens` tokens."""
         length = n_tokens if self.length_formula == "power" else (5 + n_tokens) / 6
         return log_probability / float(length**self.length_penalty)
 
@@ -99,7 +100,7 @@ AnyMethod = TypeVar("AnyMethod", bound=Method)
 
 
 def for_batch(method: AnyMethod, number: int) -> AnyMethod:
-    """The method for one of several batches, the first being 0: each draws other numbers."""
+    """The method for batch `number`, counted from 0: sampling gets a different seed in each."""
     if number == 0 or not isinstance(method, Sampling):
         return method
     digest = hashlib.sha256(f"{method.seed}/{number}".encode()).digest()
@@ -111,10 +112,11 @@ class Generated:
     """One generated sequence.
 
     Args:
-        ids: the new tokens, without the prompt; what ended the sequence is the last of them.
-        score: the sum of the tokens' log-probabilities under the model; of a beam's, after its
-            repetition penalty, and judged by its length.
-        ended: by a token of `eos`, by a sequence of `stop`, or at `max_new_tokens`.
+        ids: the new tokens, without the prompt; they include the token or stop sequence that ended
+            the sequence.
+        score: the sum of the tokens' log-probabilities under the model; for beam search, after the
+            repetition penalty and normalised by length.
+        ended: why the sequence ended: a token of `eos`, a sequence of `stop`, or `max_new_tokens`.
     """
 
     ids: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What the caller gives, checked and as tensors: everything wrong is told before anything runs."""
+"""Prompts and sources, checked and turned into tensors before the model runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rows:
     Args:
         values: ids (batch, length), or vectors (batch, length, width).
         mask: (batch, length), False at padding; None where there is none.
-        lengths: of each sequence, without padding.
+        lengths: the length of each sequence, without padding.
     """
 
     values: torch.Tensor
@@ -46,19 +46,19 @@ def read_ids(
     pad_id: int | None,
     pad: str,
 ) -> Rows:
-    """Sequences of ids as one tensor, padded on one side.
+    """Turn sequences of ids into one tensor, padded on one side.
 
     Args:
         ids: the sequences.
         mask: with a tensor of ids, (batch, length), False at padding.
-        what: what they are, for messages.
-        vocab: ids are below this.
-        pad_id: an id that stands for padding in a tensor of ids.
+        what: the name of the argument, for messages.
+        vocab: the size of the vocabulary.
+        pad_id: the id that stands for padding in a tensor of ids, if there is one.
         pad: the side of the padding, `left` or `right`.
 
     Raises:
         InputError: there is no sequence or an empty one, an id is outside the vocabulary, or the
-            mask is no mask of it.
+            mask is not boolean or of another shape than the ids.
     """
     rows = _rows(ids, mask, what, pad_id)
     if not rows:
@@ -94,7 +94,7 @@ def _rows(ids: Ids, mask: torch.Tensor | None, what: str, pad_id: int | None) ->
             )
         try:
             rows: list[Any] = list(ids)
-        except TypeError:  # told of as a sequence that is none
+        except TypeError:  # `_row` reports it as not a sequence
             return [_row(ids, what)]
         if rows and isinstance(rows[0], Integral):
             rows = [rows]
@@ -124,7 +124,7 @@ def _row(row: object, what: str) -> torch.Tensor:
 
 
 def check_token_mask(mask: torch.Tensor, shape: Sequence[int], what: str) -> torch.Tensor:
-    """The mask, if it is boolean and of this shape.
+    """Return the mask after checking that it is a boolean tensor of this shape.
 
     Raises:
         InputError: it is not.
@@ -145,10 +145,11 @@ def check_token_mask(mask: torch.Tensor, shape: Sequence[int], what: str) -> tor
 
 
 def read_vectors(x: object, mask: torch.Tensor | None, *, what: str) -> Rows:
-    """Vectors, (batch, length, width), as they are.
+    """Check vectors, (batch, length, width), and return them unchanged.
 
     Raises:
-        InputError: they are something else, empty or not finite, or the mask is no mask of them.
+        InputError: `x` is not such a tensor, is empty or not finite, or the mask is not boolean or
+            not (batch, length).
     """
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dim() != 3:
         raise InputError(f"{what}: vectors (batch, length, width) of floating-point numbers")
@@ -162,8 +163,8 @@ def read_vectors(x: object, mask: torch.Tensor | None, *, what: str) -> Rows:
 
 
 def check_length(length: int, longest: int | None, what: str, *, most_new: int = 0) -> None:
-    """Raises InputError where `length` tokens and `most_new` more are longer than the model's
-    positions."""
+    """Raise InputError if `length` tokens and `most_new` more exceed the model's positions,
+    `longest`."""
     if longest is None or length + most_new <= longest:
         return
     more = f" and {most_new} new ones" if most_new else ""

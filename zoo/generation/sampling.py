@@ -1,4 +1,4 @@
-"""From scores to the probabilities that a token is drawn from."""
+"""The distribution that a token is drawn from."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from zoo.generation.methods import Sampling
 
 
 def probabilities(scores: torch.Tensor, method: Sampling) -> torch.Tensor:
-    """The distribution of the next token.
+    """Compute the distribution of the next token.
 
     Args:
-        scores: (rows, vocab), any shift of the logits.
-        method: how it is cut off.
+        scores: (rows, vocab), the logits up to a constant.
+        method: the temperature, and which tokens are left out.
 
     Returns:
-        (rows, vocab) in float32 at least; each row sums to 1, and at least one token is left.
+        Probabilities, (rows, vocab), in float32 or wider. Each row sums to 1 and keeps at least one
+        token.
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32)) / method.temperature
     if method.top_k is not None and method.top_k < wide.shape[-1]:
@@ -32,7 +33,7 @@ def probabilities(scores: torch.Tensor, method: Sampling) -> torch.Tensor:
 
 
 def _beyond(found: torch.Tensor, top_p: float) -> torch.Tensor:
-    """(rows, vocab), True at tokens before which the likelier ones already have `top_p` in sum."""
+    """A mask (rows, vocab), True at tokens where the likelier tokens already sum to `top_p`."""
     ordered, order = found.sort(-1, descending=True)
     before = ordered.cumsum(-1) - ordered
     return torch.zeros_like(found, dtype=torch.bool).scatter(-1, order, before >= top_p)

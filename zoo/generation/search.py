@@ -1,4 +1,4 @@
-"""One token after the other, the most probable or a random one, for several rows at once."""
+"""Greedy search and sampling, for several rows at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zoo.generation.sampling import probabilities
 
 
 def check_new_tokens(number: object) -> None:
-    """Raises InputError if so many tokens cannot be generated."""
+    """Raise InputError if `number` is not a positive integer."""
     if type(number) is not int or number < 1:
         raise InputError(f"`max_new_tokens` is at least 1, not {number!r:.80}")
 
@@ -26,9 +26,9 @@ class Ends:
     """When a sequence ends.
 
     Args:
-        max_new_tokens: at that many tokens.
-        eos: after one of these.
-        stop: after one of these sequences.
+        max_new_tokens: after this number of new tokens.
+        eos: after one of these ids.
+        stop: after one of these sequences of ids.
     """
 
     max_new_tokens: int
@@ -39,10 +39,11 @@ class Ends:
     def read(
         cls, max_new_tokens: int, eos: int | Sequence[int], stop: Sequence[Sequence[int]]
     ) -> Ends:
-        """Check what `generate` was called with.
+        """Check these arguments of `generate`.
 
         Raises:
-            InputError: a number is none, or a stop sequence is empty.
+            InputError: a value is not an integer, `max_new_tokens` is below 1, or a stop sequence
+                is empty.
         """
         check_new_tokens(max_new_tokens)
         if not isinstance(stop, Iterable):
@@ -57,7 +58,7 @@ class Ends:
         return cls(max_new_tokens, frozenset(ends), tuple(stops))
 
     def check(self, vocab: int) -> None:
-        """Raises InputError if it waits for an id that is outside the vocabulary."""
+        """Raise InputError if `eos` or `stop` has an id that is outside the vocabulary."""
         for one in sorted(self.eos.union(*self.stop)):
             if not 0 <= one < vocab:
                 name = "`eos`" if one in self.eos else "`stop`"
@@ -70,11 +71,11 @@ class Ends:
 
     @property
     def last_ids(self) -> frozenset[int]:
-        """The ids with which a sequence may end before it is as long as it can be."""
+        """The ids that can end a sequence before `max_new_tokens`."""
         return self.eos.union(stop[-1] for stop in self.stop)
 
     def of(self, ids: Sequence[int]) -> Literal["eos", "stop", "length"] | None:
-        """Why a sequence ends here, or None if it goes on."""
+        """The reason why a sequence ends after these new ids, or None if it goes on."""
         if ids[-1] in self.eos:
             return "eos"
         if any(tuple(ids[-len(stop) :]) == stop for stop in self.stop):
@@ -84,7 +85,8 @@ class Ends:
 
 @dataclass(slots=True)
 class Row:
-    """A sequence that is being generated: its number in the batch, and what there is of it."""
+    """A sequence that is being generated: its index in the batch, the ids of its prompt, its new
+    ids, and the sum of their log-probabilities."""
 
     number: int
     seen: list[int]
@@ -98,8 +100,8 @@ def search(
     """Extend each row by one token at a time. Rows that have ended leave the batch.
 
     Yields:
-        For each step the new token of each row, None where it has ended before, and the rows that
-        ended with it, by number.
+        For each step, the new token of each row, None for rows that have ended earlier; and the
+        results of the rows that end in this step, with their indices.
     """
     batch = prompt.values.shape[0]
     rows = [Row(number, _present(prompt, number)) for number in range(batch)]
@@ -153,7 +155,7 @@ def _choose(
         judged = penalize(wide, _rectangle(seen, wide.device), method.repetition_penalty)
     if isinstance(method, Sampling):
         found = probabilities(judged, method)
-        # NaN cannot be drawn from; it is told after the choice, by the log-probability.
+        # `multinomial` refuses NaN, which `Decoding.check` reports later by the log-probability.
         drawable = found.nan_to_num(1.0)
         chosen = torch.multinomial(drawable, 1, generator=random)
     else:
@@ -163,6 +165,6 @@ def _choose(
 
 
 def _rectangle(rows: Sequence[list[int]], device: torch.device) -> torch.Tensor:
-    """Rows of different lengths as one tensor, each filled up with its own first id."""
+    """Rows of different lengths as one tensor, each padded with its own first id."""
     longest = max(len(row) for row in rows)
     return torch.tensor([row + row[:1] * (longest - len(row)) for row in rows], device=device)

@@ -1,4 +1,4 @@
-"""What plugin authors work with: `zoo init`, `zoo plugin new` and `zoo plugin check`.
+"""Tools for plugin authors: `zoo init`, `zoo plugin new` and `zoo plugin check`.
 
-`zoo.testing` offers the checks to their tests.
+`zoo.testing` makes the checks available to their tests.
 """

@@ -1,4 +1,4 @@
-"""How the modules that attend are called and what they must return: attention, and blocks."""
+"""Call the modules that attend, which are attention and blocks, and check their outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Attended = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 
 class AttendingDriver(Driver):
-    """Calls what attends, to the sequence itself or to a memory."""
+    """Calls a module that attends to the sequence itself or to a memory."""
 
     names = ("x", "memory")
     outputs = ("the output", "the output beside weights", "the weights", "the weights of a memory")
@@ -51,18 +51,18 @@ class AttendingDriver(Driver):
 
     @property
     def continued(self) -> bool:
-        """Whether the component says that it goes on from a cache."""
+        """Whether the description states that the module can continue from a cache."""
         raise NotImplementedError
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether the component says that a position sees others beside those that the masks of
-        single queries leave it."""
+        """Whether the description states that a position sees more than the positions that the mask
+        of its query leaves visible."""
         return False
 
     @property
     def n_keys(self) -> int:
-        """How many positions may be attended to."""
+        """The number of positions that can be attended to."""
         return MEMORY_LENGTH if self.crosses else LENGTH
 
     def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
@@ -70,11 +70,11 @@ class AttendingDriver(Driver):
         return (x, vectors(dtype, seed + 1, MEMORY_LENGTH, MEMORY_WIDTH)) if self.crosses else (x,)
 
     def sides(self, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The sequence, and the memory if there is one."""
+        """Return the sequence, and the memory if there is one."""
         return (inputs[0], inputs[1]) if self.crosses else (inputs[0], None)
 
     def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
-        """The output for tokens x (batch, length, d_model), and the weights if asked for."""
+        """Return the output for tokens x (batch, length, d_model), and the weights if requested."""
         raise NotImplementedError
 
     def attend(
@@ -87,7 +87,7 @@ class AttendingDriver(Driver):
         bias: torch.Tensor | None = None,
         return_weights: bool = False,
     ) -> Attended:
-        """`call` with all tokens at once. `mask` is over the memory if there is one."""
+        """Run `call` with all tokens at once. `mask` applies to the memory if there is one."""
         x, memory = self.sides(inputs)
         tokens = None
         if memory is None and mask is not None and mask.shape[-2] == 1:
@@ -122,15 +122,15 @@ class AttendingDriver(Driver):
             expect("the weights", values, BATCH, None, LENGTH, None)
 
     def takes_rotation(self, inputs: Tensors) -> bool:
-        """Whether queries and keys may be turned: position schemes ask for the `head_dim`, and a
-        module may refuse."""
+        """Return whether queries and keys can be rotated: position schemes need `head_dim`, and a
+        module may refuse rotations."""
         if self.crosses or getattr(self.described, "head_dim", None) is None:
             return False
         return self._accepts(inputs, rotation=turning(torch.ones(LENGTH)))
 
     def takes_bias(self, inputs: Tensors) -> bool:
-        """Whether the scores may be given a bias: position schemes ask for `n_heads`, and a module
-        may refuse."""
+        """Return whether a bias can be added to the scores: position schemes need `n_heads`, and a
+        module may refuse biases."""
         if self.crosses or getattr(self.described, "n_heads", None) is None:
             return False
         return self._accepts(inputs, bias=self.bias(inputs[0].dtype))
@@ -143,7 +143,7 @@ class AttendingDriver(Driver):
         return True
 
     def bias(self, dtype: torch.dtype) -> torch.Tensor:
-        """What a position scheme may add to the scores, (heads, query, key)."""
+        """Return a bias of the scores as position schemes do, (heads, query, key)."""
         random = torch.Generator().manual_seed(0)
         return torch.randn(self.described.n_heads, LENGTH, LENGTH, generator=random).to(dtype)
 
@@ -155,8 +155,8 @@ class AttendingDriver(Driver):
             self._check_bias(inputs)
 
     def _check_rotation(self, inputs: Tensors) -> None:
-        # Only the last token is turned: what others see of it are its keys, and what it sees of the
-        # others, when it does not see itself, is by its query.
+        # Only the last token is rotated: its keys affect what others see of it, and its queries
+        # what it sees of others, if it does not see itself.
         turn = turning(torch.eye(LENGTH)[-1])
         widths = set()
 
@@ -168,7 +168,7 @@ class AttendingDriver(Driver):
         unseen[..., -1, -1] = False
         for what, at, mask in (("keys", slice(-1), None), ("queries", slice(-1, None), unseen)):
             if not self._accepts(inputs, mask=mask):
-                continue  # nobody can tell
+                continue  # cannot be checked
             one, _ = self.attend(inputs, mask=mask)
             two, _ = self.attend(inputs, mask=mask, rotation=turned)
             if close(one[:, at], two[:, at], 1e-6):
@@ -231,7 +231,7 @@ class AttendingDriver(Driver):
                 )
 
     def _check_counts(self, inputs: Tensors) -> None:
-        """Raises PromiseError unless a cache keeps as much as the layout says."""
+        """Raises PromiseError unless a cache stores as many elements as the layout states."""
         x, memory = self.sides(inputs)
         layout = self.described.layout()
         of_last = layout.cache_per_recent_token
@@ -287,7 +287,7 @@ class AttendingDriver(Driver):
         mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
         mask[:, :, 2, -1] = False
         if not self._accepts(inputs, mask=mask):
-            return  # as what has no weight for each pair, such as a recurrence
+            return  # refused, as by a recurrence, which has no weight for each pair
         if depends(slice(2, 3), mask=mask):
             yield "a key that a mask (batch, 1, query, key) hides from a query changes its output"
         n_heads = getattr(self.described, "n_heads", None)
@@ -315,7 +315,7 @@ class AttentionDriver(AttendingDriver):
         return output, {} if weights is None else {"": weights}
 
     def _options(self, context: LayerContext) -> dict[str, Any]:
-        """What a block tells its attention by keyword."""
+        """Return the keyword arguments that a block passes to its attention."""
         if context.memory is None:
             options: dict[str, Any] = {
                 "mask": context.mask,
@@ -324,7 +324,7 @@ class AttentionDriver(AttendingDriver):
                 "bias": context.bias,
                 "positions": context.positions,
             }
-        else:  # of which a block says nothing but the mask
+        else:  # for a memory, a block passes only the mask
             options = {"mask": context.memory_mask}
         if self.model.scheme is not None:
             options["scheme"] = self.model.scheme
@@ -357,14 +357,15 @@ class BlockDriver(AttendingDriver):
 
 
 def _kept(window: int, room: int) -> int:
-    """For how many tokens a cache takes memory that keeps the last `window` of `room`."""
+    """Return the number of tokens for which a cache of `room` allocates memory if it keeps the last
+    `window`."""
     kept = Cache(room).layer(0).of("")
     kept.extend(torch.zeros(1, 1), window=window)
     return kept.n_bytes // torch.zeros(1).nbytes
 
 
 def _pair(found: object, what: str) -> tuple[Any, Any]:
-    """Raises PromiseError unless `found` are two."""
+    """Return `found` as a pair. Raises PromiseError unless it is a tuple of two."""
     if not isinstance(found, tuple) or len(found) != 2:
         raise PromiseError(f"`forward` must return {what}, as a tuple, not {type(found).__name__}")
     return found

@@ -1,4 +1,4 @@
-"""What a block promises of its residual branches."""
+"""The promise of a block about its residual branches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def branches(spec: ModelSpec, registry: Registry) -> None:
 
 
 def _branches_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of the tables that are residual branches."""
+    """Yield the paths of the tables of residual branches."""
     if "residual_scale" in table:
         yield path
     for key, value in table.items():
@@ -51,7 +51,7 @@ def _branches_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterat
 def _output_with(
     spec: ModelSpec, path: tuple[str, ...], values: Mapping[str, Any], registry: Registry
 ) -> torch.Tensor | None:
-    """The output of the block when a branch has these values; None if the block refuses them."""
+    """Return the output of the block with these values in a branch; None if they are invalid."""
     data = spec.to_dict()
     table: Any = data
     for key in path:

@@ -1,4 +1,4 @@
-"""Plugins in, reports out: each promise of a plugin is checked on a small model around it."""
+"""Check the promises of plugins, each on a small model around it, and report the results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from zoo.spec import ModelSpec
 
 
 def every_plugin(registry: Registry) -> list[str]:
-    """The plugins of a registry, as `slot.kind`."""
+    """Return the plugins of a registry, as `slot.kind`."""
     return [f"{slot}.{kind}" for slot, kinds in registry.plugins.items() for kind in kinds]
 
 
@@ -50,18 +50,18 @@ def check_plugins(
 
     Args:
         names: the plugins, as `slot.kind`.
-        registry: where they and the components inside them are looked up.
-        values: of the components' fields, instead of the `example` of the description.
-        on_done: called with each report as soon as it is made.
+        registry: the registry to look up the plugins and the components inside them.
+        values: values of the fields, instead of the `example` of the description.
+        on_done: called with each report as soon as it is complete.
 
     Raises:
-        RegistryError: nothing has one of the names.
+        RegistryError: one of the names is unknown.
     """
     entries = [_entry(name, registry) for name in names]
     failures = import_failures(entries)
     registry = with_hosts(registry)
     reports: list[Report] = []
-    # On tensors as small as these, a second thread only costs.
+    # For tensors this small, a second thread only adds overhead.
     with threads(1), started_when_needed() as processes:
         for entry, failure in zip(entries, failures, strict=True):
             reports.append(_Subject(entry, registry, values, failure, processes).report())
@@ -100,8 +100,8 @@ class _Subject:
         self.specs: dict[str, ModelSpec] = {}
 
     def report(self) -> Report:
-        """Run the checks: first those that follow the pipeline, each on what the one before it has
-        made; then, if no link is broken, those that stand for themselves."""
+        """Run the checks: first those of the pipeline, each of which needs the result of the
+        previous one; then, if all of them pass, the independent ones."""
         links: dict[str, Callable[[], str | None]] = {
             "imports": self.imports,
             "schema": self.schema,
@@ -124,17 +124,17 @@ class _Subject:
         return Report(f"{self.slot}.{self.kind}", self.target, tuple(checks))
 
     def imports(self) -> None:
-        """The description can be imported, where there is no torch and here."""
+        """The description can be imported, in a process without torch and in this one."""
         if self.import_failure is not None:
             raise PromiseError(self.import_failure)
         self.registry.plugin(self.slot, self.kind)
 
     def schema(self) -> None:
-        """Each field says what it takes, so that editors can be told."""
+        """Each field has a type with a JSON Schema, for editors."""
         schema(self.registry.plugin(self.slot, self.kind))
 
     def example(self) -> str | None:
-        """There is a small spec around the component and, if it can attend to a memory, another."""
+        """Make a small spec around the component and, if it can attend to a memory, another."""
         for name, mark in fields_of(self.registry.plugin(self.slot, self.kind)).items():
             if isinstance(mark, Slot) and mark.slot == self.slot and mark.inherit:
                 raise PromiseError(
@@ -163,11 +163,11 @@ class _Subject:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the component says how processes can have parts of it."""
+        """Whether the component states cuts, which divide it among processes."""
         return any(True for spec in self.specs.values() for _ in spec.layout.cuts())
 
     def each(self, name: str, promise: Callable[[ModelSpec, Registry], None]) -> None:
-        """Check a promise on every spec of the component."""
+        """Check a promise for every spec of the component."""
         for prefix, spec in self.specs.items():
             found = _run(name, partial(promise, spec, self.registry))
             if not found.ok:
@@ -175,7 +175,7 @@ class _Subject:
 
 
 _HOLDERS = ("builder", "block")
-"""Slots of components whose cuts are those of the components inside."""
+"""Slots whose components have only the cuts of the components inside."""
 
 
 def _unbroken(checks: Sequence[Check]) -> bool:

@@ -1,7 +1,7 @@
-"""One of the processes that try a cut: it has its parts of a small model, computes with them, and
-compares what each module that is cut is given and returns with that of the whole model.
+"""One of the processes that try a cut: it computes with its part of a small model, and compares the
+inputs and outputs of each module that is cut with those in the whole model.
 
-Reads tasks as JSON lines from stdin, and writes one JSON line for each: null, or what is wrong.
+Reads tasks as JSON lines from stdin and writes one JSON line for each: null, or the failure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from zoo.spec import ModelSpec
 
 SAME = 1e-9
 TIMEOUT = timedelta(seconds=30)
-"""How long a process waits for another, which may have failed."""
+"""Timeout for waiting for another process, which may have failed."""
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ def _compare(spec: ModelSpec, registry: Registry, mesh: DeviceMesh) -> None:
     found = _outputs_and_gradients(shared, inputs)
     largest = max(float(tensor.detach().abs().max()) for tensor in expected.values())
     for name, tensor in found.items():
-        # Not beside its own values: some gradients, such as that of a bias of keys, are 0.
+        # Relative to the largest of all: some gradients, such as that of a bias of keys, are 0.
         if float((tensor - expected[name]).detach().abs().max()) > SAME * largest:
             raise PromiseError(
                 f"{name} is another in {mesh.size()} processes, each with its parts, than in one\n"
@@ -116,7 +116,7 @@ def _role(cut: Cut) -> str:
 
 
 def _outputs_and_gradients(driver: Driver, inputs: Tensors) -> dict[str, torch.Tensor]:
-    """What the model makes of the inputs, and the gradients of its parameters, in full."""
+    """Return the outputs of the model and the full gradients of its parameters."""
     random = torch.Generator().manual_seed(0)
     found = dict(zip(driver.outputs, driver(*inputs), strict=False))
     total = torch.zeros((), dtype=torch.float64)
@@ -135,7 +135,7 @@ def _full(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """The whole tensor, shared out as the parameter is."""
+    """Distribute the whole tensor in the same way as the parameter."""
     if not isinstance(parameter, DTensor):
         return whole
     mesh = parameter.device_mesh
@@ -192,7 +192,7 @@ def _check_output(name: str, cut: Cut, module: nn.Module, args: Tensors, output:
 
 
 def _part(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
-    """The part of this process along a dimension; all of it for None."""
+    """Return the part of this process along a dimension; the whole tensor for None."""
     if dim is None:
         return tensor
     return tensor.detach().tensor_split(dist.get_world_size(), dim)[dist.get_rank()]

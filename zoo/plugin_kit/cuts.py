@@ -1,5 +1,5 @@
-"""What a component promises by its cuts (`zoo.layout.Cut`): that processes, each with its parts,
-compute what the whole module does. Two processes try it (`cut_worker.py`)."""
+"""The promise of the cuts of a component (`zoo.layout.Cut`): processes that each have a part of the
+module compute the same as the whole module. Two processes try it (`cut_worker.py`)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ N_PROCESSES = 2
 
 
 class Processes:
-    """Two processes that wait for specs to try, or none yet."""
+    """Two processes that wait for specs to try; they are started at the first use."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._running: list[subprocess.Popen[str]] = []
 
     def keep(self, spec: ModelSpec, registry: Registry) -> None:
-        """Raises PromiseError unless the spec's model computes the same when it is cut."""
+        """Raises PromiseError unless the model of a spec computes the same when it is cut."""
         check_stated(spec.model.layout())
         if any((cut.units or N_PROCESSES) % N_PROCESSES for _, cut in spec.layout.cuts()):
-            return  # such as 3 heads: these values are not for as many processes
+            return  # such as 3 heads, which cannot be divided among the processes
         task = {
             "spec": spec.to_dict(),
             "plugins": [
@@ -49,7 +49,7 @@ class Processes:
         failures = [answer for answer in answers if answer is not None]
         ended = any(process.poll() is not None for process in self._running)
         if ended or len(set(answers)) > 1:
-            self.stop()  # what one has sent may still wait for the other
+            self.stop()  # one may still wait for a message of the other
         if failures:
             raise PromiseError(failures[0])
 
@@ -79,7 +79,7 @@ class Processes:
 
 @contextmanager
 def started_when_needed() -> Iterator[Processes]:
-    """Processes that end with the block."""
+    """Yield processes that are stopped at the end of the `with` block."""
     found = Processes()
     try:
         yield found
@@ -88,7 +88,7 @@ def started_when_needed() -> Iterator[Processes]:
 
 
 def _answer(process: subprocess.Popen[str]) -> str | None:
-    """Why it failed in this process; None if it did not."""
+    """Return the failure that this process reports; None if it succeeded."""
     line = _pipe(process.stdout).readline()
     if not line:
         return f"a process that computes with its parts ended with status {process.wait()}"
@@ -102,8 +102,8 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def check_stated(layout: Layout) -> None:
-    """Raises PromiseError unless each cut is of tensors that are there, along axes that they have,
-    into parts of whole units."""
+    """Raises PromiseError unless each cut names tensors that exist and axes that they have, and the
+    axes can be divided into whole units."""
     of_modules: dict[str, dict[str, Tensor]] = {}
     for full, tensor in layout.tensors():
         module, _, key = full.rpartition(".")

@@ -1,4 +1,4 @@
-"""What all drivers share: small random inputs, the models of hosts, and what is expected."""
+"""The common base of all drivers: small random inputs, the models of hosts, and assertions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ WIDTH, VOCAB = SIZES["d_model"], SIZES["vocab"]
 
 
 class PromiseError(Exception):
-    """What a plugin promises and does not keep."""
+    """A plugin breaks a promise."""
 
 
 class Hosted(Transformer):
-    """A model that holds one component's module, and of an attention that reads a position scheme
-    that scheme's."""
+    """A model that holds the module of one component and, for an attention that reads a position
+    scheme, the module of that scheme."""
 
     def __init__(self, part: nn.Module, scheme: nn.Module | None = None) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Hosted(Transformer):
 
 
 class Ramp(PositionScheme):
-    """A position scheme that an embedding cannot overlook: it adds positions times channels."""
+    """A position scheme whose effect is easily detected: it adds positions times channels."""
 
     def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """x (..., length, width), positions (..., length)."""
@@ -45,7 +45,7 @@ class Ramp(PositionScheme):
 
 
 class Bare(Transformer):
-    """A model of parameters and nothing else."""
+    """A model that has only parameters."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
@@ -59,74 +59,75 @@ class Bare(Transformer):
 
 
 class Driver:
-    """Calls the module of one slot: `model.part`, or the model itself where a builder made it."""
+    """Calls the module of one slot: `model.part`, or the model itself if a builder is checked."""
 
     names: ClassVar[Sequence[str]] = ("x",)
-    """What the inputs are called in messages."""
+    """Names of the inputs, for messages."""
     outputs: ClassVar[Sequence[str]] = ("the output",)
-    """What the outputs are called."""
+    """Names of the outputs, for messages."""
 
     def __init__(self, spec: ModelSpec, model: Any) -> None:
         self.spec = spec
         self.model = model
 
     def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
-        """What the module is called with, for each dtype the same up to rounding."""
+        """Return the inputs of the module, which are the same for each dtype up to rounding."""
         return (vectors(dtype, seed),)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        """What the module computes from the inputs."""
+        """Return the outputs of the module for these inputs."""
         return (self.model.part(*inputs),)
 
     def check(self, inputs: Tensors) -> None:
-        """Raises PromiseError unless the module returns what the slot says."""
+        """Raises PromiseError unless the module returns what the slot specifies."""
         expect("the output", self(*inputs)[0], BATCH, LENGTH, WIDTH)
 
     def tokens(self) -> None:
-        """Raises PromiseError unless a token's output is made of that token alone, where it has to
-        be. The model is in float64."""
+        """Raises PromiseError unless the output for a token depends only on that token, if the slot
+        requires that. The model is in float64."""
 
     def positioned(self) -> None:
-        """Raises PromiseError unless what a position scheme gives is applied. The model is in
-        float64."""
+        """Raises PromiseError unless the rotation and bias of a position scheme are applied. The
+        model is in float64."""
 
     def continues(self) -> None:
-        """Raises PromiseError unless token by token, with a cache, the output is that of all at
-        once. The model is in float64."""
+        """Raises PromiseError unless the output token by token, with a cache, equals the output for
+        all tokens at once. The model is in float64."""
 
     def leaks(self) -> Iterator[str]:
-        """What a mask hides and the output depends on nevertheless. The model is in float64."""
+        """Yield a message for each dependence of the output on masked inputs. The model is in
+        float64."""
         return iter(())
 
 
 def vectors(
     dtype: torch.dtype, seed: int, length: int = LENGTH, width: int = WIDTH
 ) -> torch.Tensor:
-    """Standard normal vectors, (batch, length, width)."""
+    """Return standard normal vectors, (batch, length, width)."""
     random = torch.Generator().manual_seed(seed)
     return torch.randn(BATCH, length, width, generator=random, dtype=torch.float32).to(dtype)
 
 
 def ids(seed: int, length: int = LENGTH) -> torch.Tensor:
-    """Ids of tokens, (batch, length), none of them 0, which may mean padding."""
+    """Return ids of tokens, (batch, length), none of them 0, which may mean padding."""
     return torch.randint(1, VOCAB, (BATCH, length), generator=torch.Generator().manual_seed(seed))
 
 
 def with_another(x: torch.Tensor, position: int) -> torch.Tensor:
-    """`x` with other values at a position."""
+    """Return a copy of `x` with different values at a position."""
     changed, old = x.clone(), x[:, position]
     changed[:, position] = -old if x.is_floating_point() else old % (VOCAB - 1) + 1
     return changed
 
 
 def close(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
-    """Whether the largest difference is below this share of the largest value."""
+    """Return whether `a` is near `b`, with `tolerance` relative to the largest value of `b`."""
     scale = max(float(b.detach().abs().max()), 1e-30) if b.numel() else 1.0
     return a.shape == b.shape and float((a - b).detach().abs().max()) <= tolerance * scale
 
 
 def expect(what: str, found: object, *shape: int | None) -> None:
-    """Raises PromiseError unless `found` is a tensor of that shape; None stands for any size."""
+    """Raises PromiseError unless `found` is a tensor of this shape; None matches any size."""
     sizes = ", ".join("any" if size is None else str(size) for size in shape)
     if not isinstance(found, torch.Tensor):
         raise PromiseError(f"{what} must be a tensor ({sizes}), not {type(found).__name__}")
@@ -152,13 +153,13 @@ def expect_call(forward: Callable[..., Any], *args: object, **options: object) -
 
 
 def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> None:
-    """Raises PromiseError unless each token's output is that of the token alone, in a tensor of
-    any shape.
+    """Raises PromiseError unless the output for each token depends only on that token, for inputs
+    of any shape.
 
     Args:
-        module: in float64.
-        shape: how the tokens of a batch come in another call.
-        help: what to do if another token matters.
+        module: the module, in float64.
+        shape: the shape, without channels, of the same tokens in a second call.
+        help: the help text for an output that depends on other tokens.
     """
     x = vectors(torch.float64, 0)
     output: torch.Tensor = module(x)
@@ -183,8 +184,8 @@ def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> Non
 def expect_no_later(
     network: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, other: torch.Tensor
 ) -> None:
-    """Raises PromiseError unless a token's output stays what it is when the tokens after it are
-    those of another input. The network is in float64."""
+    """Raises PromiseError if the output for a token changes when later tokens are replaced with
+    those of `other`. The network is in float64."""
     n_same = LENGTH // 2
     others = torch.cat([x[:, :n_same], other[:, n_same:]], 1)
     if not close(network(others)[:, :n_same], network(x)[:, :n_same], 1e-9):
@@ -195,8 +196,8 @@ def expect_no_later(
 
 
 def turning(angles: torch.Tensor) -> Rotation:
-    """What a position scheme gives as a rotation: a map of vectors of any width by their positions,
-    of these angles, (length,); the identity where the angle is 0."""
+    """Return a rotation as position schemes do: a map of vectors of any width by these angles,
+    (length,), one for each position; the identity where the angle is 0."""
 
     def turn(x: torch.Tensor) -> torch.Tensor:
         cos, sin = angles.cos()[:, None], angles.sin()[:, None]
@@ -206,7 +207,7 @@ def turning(angles: torch.Tensor) -> Rotation:
 
 
 def expect_branch(module: nn.Module) -> None:
-    """Raises PromiseError if a block could not register norms inside."""
+    """Raises PromiseError if a block cannot register norms inside the module."""
     if isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
         raise PromiseError(
             f"`build` returns a bare {type(module).__name__}, which would run the norms that the "

@@ -1,4 +1,4 @@
-"""How the module of each slot is called and what it must return: the interfaces of `zoo.slots`."""
+"""Call the module of each slot and check its outputs against the interfaces of `zoo.slots`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class FeedForwardDriver(Driver):
             expect_no_later(partial(self.model.part, **self._mask()), x, other)
 
     def _mask(self) -> dict[str, None]:
-        """What `forward` takes beside x."""
+        """Return the arguments of `forward` besides x."""
         host: Any = self.spec.model
         return {"mask": None} if host.part.takes_mask else {}
 
@@ -105,7 +105,7 @@ class PositionDriver(Driver):
         self._check_longest(*inputs)
 
     def _check_description(self) -> None:
-        """Raises PromiseError unless the description says what the module does."""
+        """Raises PromiseError unless the description matches the methods of the module."""
         part = self.model.part
         host: Any = self.spec.model
         described: Position = host.scheme if isinstance(host, ReadingHost) else host.part
@@ -124,7 +124,7 @@ class PositionDriver(Driver):
     def _results(
         self, x: torch.Tensor, heads: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """What the methods make of x and of heads that are at the positions of the queries."""
+        """Return the results of the methods for x and for heads at the positions of the queries."""
         scheme = self.model.part
         rotation, bias = scheme.rotation(queries, x.dtype), scheme.bias(queries, keys, x.dtype)
         found = {"embed": scheme.embed(x, queries)}
@@ -132,7 +132,7 @@ class PositionDriver(Driver):
         return found if bias is None else {**found, "bias": bias}
 
     def _check_longest(self, x: torch.Tensor, heads: torch.Tensor) -> None:
-        """Raises PromiseError unless the scheme knows all positions that the description says."""
+        """Raises PromiseError unless the scheme supports all positions up to the stated longest."""
         host: Any = self.spec.model
         longest = (host.scheme if isinstance(host, ReadingHost) else host.part).longest
         end = FAR if longest is None else longest
@@ -149,7 +149,7 @@ class PositionDriver(Driver):
             ) from None
 
     def _check_rows(self, x: torch.Tensor, heads: torch.Tensor) -> None:
-        """Raises PromiseError unless each row of a batch may have positions of its own, and padding
+        """Raises PromiseError unless each row of a batch can have its own positions, and padding
         the position -1."""
         one = torch.arange(LENGTH)
         rows = torch.stack([one, one.flip(0)])
@@ -170,8 +170,8 @@ class PositionDriver(Driver):
                 raise PromiseError(f"`{name}` is not finite for the position -1, that of padding")
 
     def _check_last(self, x: torch.Tensor, heads: torch.Tensor) -> None:
-        """Raises PromiseError unless a token is told where it is by its position, and not by its
-        place in the call: generation calls with the last token alone."""
+        """Raises PromiseError unless the results depend on the position of a token, not on its
+        index in the call: generation calls the module with the last token alone."""
         positions = torch.arange(LENGTH)
         whole = self._results(x, heads, positions, positions)
         last = self._results(x[:, -1:], heads[..., -1:, :], positions[-1:], positions)
@@ -184,7 +184,7 @@ class PositionDriver(Driver):
 
 
 FAR = 100_000
-"""A position that every scheme without an end knows."""
+"""A position that every scheme without a longest position must support."""
 _METHODS = ("embed", "rotation", "bias")
 
 
@@ -199,7 +199,7 @@ class EmbeddingDriver(Driver):
 
     @property
     def length(self) -> int:
-        """How many vectors are made of the input."""
+        """The number of vectors that the embedding returns for the input."""
         embedded_length = getattr(self.model.part, "embedded_length", lambda length: length)
         return int(embedded_length(LENGTH))
 
@@ -233,7 +233,7 @@ class EmbeddingDriver(Driver):
     def leaks(self) -> Iterator[str]:
         x = self.inputs(torch.float64)[0]
         if x.is_floating_point():
-            return  # a signal: what is around it is silence
+            return  # the padding of a signal is silence, which is not hidden
         for hidden in (0, LENGTH - 1):  # padding on the left, and on the right
             mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
             mask[:, hidden] = False
@@ -272,7 +272,7 @@ class HeadDriver(Driver):
             expect_by_token(self.model.part, (BATCH * LENGTH,), help)
 
     def _check_ties(self, head: Head) -> None:
-        """Raises PromiseError unless what may be tied to a token table has its shape."""
+        """Raises PromiseError unless a tensor that may be tied to a token table has its shape."""
         ties: object = head.ties("tokens.weight")
         table = (SIZES["vocab"], WIDTH)
         shapes = {name: tensor.shape for name, tensor in head.layout().tensors()}
@@ -292,7 +292,7 @@ class BuilderDriver(Driver):
 
     @property
     def arguments(self) -> list[str]:
-        """What `forward` must be given: `source`, `target`."""
+        """The required arguments of `forward`, such as `source` and `target`."""
         parameters = inspect.signature(self.model.forward).parameters
         return [name for name, p in parameters.items() if p.default is p.empty]
 
@@ -353,7 +353,7 @@ class BuilderDriver(Driver):
         for number, name in enumerate(self.arguments):
             if f"{name}_mask" not in parameters:
                 continue
-            # Neither end: a causal model sees the last nowhere else, and heads may pool an end.
+            # Not an end: no other token of a causal model sees the last, and heads may pool an end.
             changed = list(inputs)
             changed[number] = with_another(inputs[number], 1)
             mask = torch.ones(BATCH, inputs[number].shape[1], dtype=torch.bool)
@@ -382,7 +382,7 @@ DRIVERS: Mapping[str, type[Driver]] = {
 
 
 def driver_for(spec: ModelSpec, model: Transformer) -> Driver:
-    """The driver for a model of a component's host, or of a builder."""
+    """Return the driver for the model of a host, or of a builder."""
     if not isinstance(spec.model, Host):
         return BuilderDriver(spec, model)
     slot = next(slot for slot, host in HOSTS.items() if type(spec.model) is host)
@@ -390,8 +390,8 @@ def driver_for(spec: ModelSpec, model: Transformer) -> Driver:
 
 
 def hosted(spec: ModelSpec, registry: Registry, dtype: torch.dtype) -> Driver:
-    """The driver of a model of `spec`, for evaluation. Its parameters are those of no init: what
-    starts at 0, such as a gate, would hide what is behind it."""
+    """Return the driver of a model of `spec` in evaluation mode. Noise is added to its parameters:
+    those that start at 0, such as gates, would hide the modules behind them."""
     model = build(spec, dtype=dtype, registry=registry).eval()
     random = torch.Generator()
     with torch.no_grad():

@@ -1,7 +1,7 @@
-"""The smallest spec around one component, so that a plugin is checked through the whole pipeline.
+"""The smallest spec around one component, to check a plugin through the whole pipeline.
 
-A host is a builder whose model is nothing but the component under test; it gives the dimensions
-that a stack would give. A builder under test needs no host.
+A host is a builder whose model consists only of the component under test; it supplies the
+dimensions that a stack would supply. A builder under test needs no host.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from zoo.transformer import Transformer
 
 OTHER_SIZE = 4
-"""The size of a field with another name."""
+"""The size of a field whose name is not in `SIZES`."""
 MEMORY_WIDTH = 12
 EMBEDDED_WIDTH = 10
-"""Of the vectors that positions are added to: as ALBERT's, not those of the stack."""
+"""The width of the vectors that positions are added to; as in ALBERT, not that of the stack."""
 
 
 class Host(Builder):
-    """A model of one component, with what the component may take from its parent."""
+    """A model of one component, with the fields that the component may take from its parent."""
 
     d_model: Size = SIZES["d_model"]
     n_heads: Size = SIZES["n_heads"]
@@ -98,7 +98,7 @@ class HeadHost(Host):
 
 
 class ReadingHost(Host):
-    """An attention that reads a position scheme's tables, and that scheme."""
+    """A model of an attention that reads the tables of a position scheme, and that scheme."""
 
     part: Annotated[Attention, Slot("attention", inherit=False)]
     scheme: Annotated[Position, Slot("position", inherit=False)]
@@ -113,7 +113,7 @@ class ReadingHost(Host):
 
 
 class InitHost(Builder):
-    """A model of bare tensors, one of each role, which start as the init under test says."""
+    """A model of bare tensors, one of each role, which the init under test initializes."""
 
     def layout(self) -> Layout:
         return Layout(
@@ -147,7 +147,7 @@ HOSTS: Mapping[str, type[Builder]] = {
 
 
 def with_hosts(registry: Registry) -> Registry:
-    """The registry, and the hosts as further builders: the door of every other plugin."""
+    """Return the registry with the hosts as additional builders."""
     source = Document(__name__, {})
     hosts = {
         _host(slot): Entry("builder", _host(slot), f"{__name__}:{cls.__name__}", source, Path())
@@ -164,8 +164,8 @@ def _host(slot: str) -> str:
 def host_data(
     slot: str, kind: str, values: Mapping[str, Any], registry: Registry, *, memory: bool = False
 ) -> dict[str, Any]:
-    """The spec, as data, of a model around one component with these values. With `memory` there is
-    one to attend to, which the hosts of attention and blocks can give."""
+    """Return the spec, as data, of a model around one component with these values. With `memory`,
+    it attends to a memory, which the hosts of attention and blocks can supply."""
     own = {"kind": kind, **values}
     data: dict[str, Any] = {"format": FORMAT, "name": f"check-{slot}-{kind}"}
     if slot == "builder":
@@ -185,13 +185,14 @@ def host_data(
 
 
 def _partner(slot: str, kind: str, registry: Registry) -> dict[str, Any] | None:
-    """The scheme whose tables an attention reads, or the attention that reads a scheme's."""
+    """Return the scheme whose tables an attention reads, or an attention that reads those of a
+    scheme; None if there is none."""
     partners = {"attention": "position", "position": "attention"}
     if slot not in partners:
         return None
     cls: Any = registry.plugin(slot, kind)
     for name in registry.plugins[partners[slot]]:
-        with contextlib.suppress(ZooError):  # a broken neighbour is no partner
+        with contextlib.suppress(ZooError):  # skip plugins that cannot be loaded
             other: Any = registry.plugin(partners[slot], name)
             attention, scheme = (cls, other) if slot == "attention" else (other, cls)
             if attention.reads is not None and attention.reads == scheme.site:
@@ -200,11 +201,11 @@ def _partner(slot: str, kind: str, registry: Registry) -> dict[str, Any] | None:
 
 
 def complete(data: Mapping[str, Any], registry: Registry) -> ModelSpec:
-    """The spec of this data, with small values for what it must state and does not, and without
+    """Return the spec of this data, with small values for missing required fields, and without
     dropout.
 
     Raises:
-        ZooError: a value cannot be guessed, or what was guessed is not allowed.
+        ZooError: a value cannot be guessed, or the guess is invalid.
     """
     found: dict[str, Any] = dict(data)
     resolved = resolve(from_data(found, "<check>"), registry)
@@ -219,13 +220,13 @@ def complete(data: Mapping[str, Any], registry: Registry) -> ModelSpec:
 
 
 def _guess(cls: type[Component], name: str) -> Any:
-    """A small value for a field, or None when it needs none or nobody can tell."""
+    """Return a small value for a field, or None if it needs none or none can be guessed."""
     field, mark = cls.model_fields[name], fields_of(cls)[name]
     if mark is GIVEN or isinstance(mark, Part):
         return None
     if "dropout" in name and field.default:
         return 0.0
-    if name.endswith("vocab"):  # optional in a builder, whose embedding may do without
+    if name.endswith("vocab"):  # optional in a builder, whose embedding may not need it
         return SIZES["vocab"]
     if not field.is_required():
         return None
@@ -236,7 +237,7 @@ def _guess(cls: type[Component], name: str) -> Any:
 
 
 def _put(data: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
-    """Set the value at a path, with the tables on the way to it; `"mlp"` is `{ kind = "mlp" }`."""
+    """Set the value at a path, creating the tables along it; `"mlp"` becomes `{ kind = "mlp" }`."""
     table: Any = data
     for key in path[:-1]:
         inner = table.get(key, {})

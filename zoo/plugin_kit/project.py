@@ -24,10 +24,10 @@ def new_project(folder: Path) -> list[Path]:
     """Write a project: a registry, a spec, and the component that it names with its test.
 
     Returns:
-        The files.
+        The paths of the files.
 
     Raises:
-        ZooError: one of the files is there already, or cannot be written; then none is.
+        ZooError: one of the files exists already or cannot be written; then none is written.
     """
     files = {
         folder / FILE_NAME: _template("registry.toml"),
@@ -39,15 +39,15 @@ def new_project(folder: Path) -> list[Path]:
 
 
 def new_plugin(slot: str, name: str, registry: Path) -> list[Path]:
-    """Write a component that works and its test, and register it in the file `registry`.
+    """Write a working component and its test, and register it in the file `registry`.
 
     Returns:
-        The new files.
+        The paths of the new files.
 
     Raises:
-        RegistryError: there is no such slot, the name is none or is taken, or no line can be
+        RegistryError: the slot does not exist, the name is invalid or taken, or no line can be
             added to the registry.
-        ZooError: one of the files is there already, or cannot be written; then nothing changes.
+        ZooError: one of the files exists already or cannot be written; then nothing changes.
     """
     if slot not in SLOTS:
         raise RegistryError(Problem(f"unknown slot {quoted(slot)}", help=did_you_mean(slot, SLOTS)))
@@ -78,7 +78,7 @@ def new_plugin(slot: str, name: str, registry: Path) -> list[Path]:
 
 
 def nearest_registry() -> Path:
-    """The `registry.toml` at or above the working directory.
+    """Return the nearest `registry.toml` in the working directory or above it.
 
     Raises:
         RegistryError: there is none.
@@ -109,14 +109,14 @@ def _plugin_files(folder: Path, slot: str, name: str, cls: str) -> dict[Path, st
 
 
 def _class_name(slot: str, name: str) -> str:
-    """`my_ffn` as `MyFfn`; with the slot behind it where the template uses that word otherwise."""
+    """Convert `my_ffn` to `MyFfn`; the slot is appended if the template uses that word already."""
     cls = "".join(part.capitalize() for part in name.split("_"))
     used = re.search(rf"\b{cls}\b", _template(f"{slot}.py", name="", class_name=""))
     return cls + slot.capitalize() if used or keyword.iskeyword(cls) else cls
 
 
 def _with_entry(registry: Path, slot: str, name: str, target: str) -> str:
-    """The registry's text with one more line, below those of its slot; every other line is kept."""
+    """Return the text of the registry with one more line, below those of its slot."""
     document = read_document(registry)
     text = document.text or ""
     end = "\r\n" if "\r\n" in text else "\n"
@@ -133,7 +133,7 @@ def _with_entry(registry: Path, slot: str, name: str, target: str) -> str:
     with contextlib.suppress(tomllib.TOMLDecodeError):
         if tomllib.loads(changed) == wanted:
             return changed
-    # The slot is written in another way than as a table with a line for each name.
+    # The slot is not written as a table with one line for each name.
     raise RegistryError(
         Problem(
             f"no line can be added to `{slot}`", document.place((slot,)), f"add it there: {line}"
@@ -142,7 +142,7 @@ def _with_entry(registry: Path, slot: str, name: str, target: str) -> str:
 
 
 def _write_new(files: Mapping[Path, str]) -> None:
-    """Write files that are not there yet, all or none."""
+    """Write files that do not exist yet, all or none."""
     if there := [path for path in files if os.path.exists(path)]:
         raise ZooError(
             Problem(

@@ -1,4 +1,4 @@
-"""The promises of a plugin, one function each, which raises when the promise is broken."""
+"""The promises of a plugin, one function each, which raises `PromiseError` if it is broken."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from zoo.transformer import Transformer
 Promise = Callable[[ModelSpec, Registry], None]
 
 N_BATCHES = 4
-"""Batches in which each parameter must once get a gradient: a router may pass over an expert."""
+"""Number of batches, in at least one of which each parameter must get a gradient: a router may
+skip an expert."""
 SAME = 1e-9
-"""How far, relative to the largest value, two ways to compute the same may be apart in float64."""
+"""Tolerance, relative to the largest value, for two ways to compute the same in float64."""
 TINY = 1e-12
-"""A relative change of the input that float64 sees and float32 does not."""
+"""A relative change of the input that float64 resolves and float32 does not."""
 FLOAT32_ERROR = 1e-4
-"""How far float32 may be from float64, relative to the largest value."""
+"""Tolerance of float32 compared with float64, relative to the largest value."""
 
 
 def schema(cls: type[Plugin]) -> None:
-    """The type of each field can be told as JSON Schema."""
-    cls.model_rebuild()  # says which type there is not
+    """The type of each field has a JSON Schema."""
+    cls.model_rebuild()  # raises for an undefined type
     for name, mark in fields_of(cls).items():
         if mark is GIVEN or isinstance(mark, Part):
             continue
@@ -63,8 +64,11 @@ def schema(cls: type[Plugin]) -> None:
 
 
 def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:
-    """Raises PromiseError unless a spec that states the default of a field is right; one that
-    states nothing goes unchecked, and so would be until it is stored and read again."""
+    """Raises PromiseError unless the default of a field is a valid value.
+
+    pydantic does not validate defaults: an invalid one would only be found when a stored spec,
+    which states it, is read again.
+    """
     try:
         values.validate_python(default)
     except ValidationError as error:
@@ -73,7 +77,7 @@ def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:
 
 
 def meta(spec: ModelSpec, registry: Registry) -> None:
-    """The module is built on the meta device, without memory for its tensors."""
+    """The module can be built on the meta device, without memory for its tensors."""
     with torch.device("meta"):
         model = spec.model.build()
     for name, tensor in values_of(model).items():
@@ -96,8 +100,8 @@ def meta(spec: ModelSpec, registry: Registry) -> None:
 
 
 def layout(spec: ModelSpec, registry: Registry) -> None:
-    """The layout has the names, shapes and kinds of the module's tensors: with them, its count of
-    parameters. It counts the elements of the tables that are not stored."""
+    """The layout states the names, shapes and kinds of the tensors of the module, and thereby its
+    number of parameters, and the number of elements of the buffers that are not stored."""
     model = build_on_meta(spec, torch.float32)
     stored = model.state_dict().keys()
     tables = {name: table for name, table in model.named_buffers() if name not in stored}
@@ -110,7 +114,7 @@ def layout(spec: ModelSpec, registry: Registry) -> None:
 
 
 def interface(spec: ModelSpec, registry: Registry) -> None:
-    """The module is called, and returns, as its slot says."""
+    """The module takes the arguments and returns the values that its slot specifies."""
     driver = hosted(spec, registry, torch.float32)
     inputs = driver.inputs(torch.float32)
     driver.check(inputs)
@@ -127,8 +131,8 @@ def interface(spec: ModelSpec, registry: Registry) -> None:
 
 
 def determinism(spec: ModelSpec, registry: Registry) -> None:
-    """Spec and seed decide all values, and with the input the output: not the number of threads,
-    torch's random state or what was computed before."""
+    """Spec and seed determine all values and, with the input, the output, independently of the
+    number of threads, the random state of torch and earlier calls."""
     with threads(1):
         torch.manual_seed(1)
         first = build(spec, registry=registry)
@@ -155,7 +159,7 @@ def determinism(spec: ModelSpec, registry: Registry) -> None:
 
 
 def saving(spec: ModelSpec, registry: Registry) -> None:
-    """The full form and the weights file give the same model back."""
+    """The full form and the weights file restore the same model."""
     again = read_spec(spec.to_toml(), registry=registry)
     if again.to_dict() != spec.to_dict():
         raise PromiseError("the full form of the spec, read again, is another spec")
@@ -174,8 +178,8 @@ def saving(spec: ModelSpec, registry: Registry) -> None:
 
 
 def modes(spec: ModelSpec, registry: Registry) -> None:
-    """Without dropout, training, evaluation and `no_grad` give the same, unless the module keeps
-    statistics of its batches."""
+    """Without dropout, the outputs in training and evaluation mode and under `no_grad` are equal,
+    unless the module keeps statistics of its batches."""
     driver = hosted(spec, registry, torch.float64)
     inputs = driver.inputs(torch.float64)
     evaluated = driver(*inputs)
@@ -197,7 +201,7 @@ def modes(spec: ModelSpec, registry: Registry) -> None:
 
 
 def gradients(spec: ModelSpec, registry: Registry) -> None:
-    """The output has a gradient by every parameter and every input vector."""
+    """The output has a finite gradient with respect to every parameter and input vector."""
     driver = hosted(spec, registry, torch.float64)
     model = driver.model
     model.train()
@@ -228,8 +232,8 @@ def gradients(spec: ModelSpec, registry: Registry) -> None:
 
 
 def precision(spec: ModelSpec, registry: Registry) -> None:
-    """In float32 and float64 the module gives the same up to rounding, in its own dtype; and it can
-    be called in bfloat16."""
+    """The outputs in float32 and float64 are equal up to rounding and have the dtype of the module,
+    which can also be called in bfloat16."""
     found: list[Tensors] = []
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         driver = hosted(spec, registry, dtype)
@@ -253,7 +257,7 @@ def precision(spec: ModelSpec, registry: Registry) -> None:
 
 
 def compiles(spec: ModelSpec, registry: Registry) -> None:
-    """`torch.compile` takes the module as one graph, which gives the same."""
+    """`torch.compile` compiles the module to one graph, whose output is the same."""
     driver = hosted(spec, registry, torch.float64)
     inputs = driver.inputs(torch.float64)
     torch._dynamo.reset()
@@ -267,22 +271,23 @@ def compiles(spec: ModelSpec, registry: Registry) -> None:
 
 
 def tokens(spec: ModelSpec, registry: Registry) -> None:
-    """A token's output is made of that token alone, in a tensor of any shape."""
+    """The output for a token depends only on that token, for inputs of any shape."""
     hosted(spec, registry, torch.float64).tokens()
 
 
 def positions(spec: ModelSpec, registry: Registry) -> None:
-    """What the position scheme gives is applied, or refused."""
+    """The rotation and bias of a position scheme are applied, or refused."""
     hosted(spec, registry, torch.float64).positioned()
 
 
 def cache(spec: ModelSpec, registry: Registry) -> None:
-    """What is said to be incremental gives the same token by token, and keeps what it says."""
+    """A module that is declared incremental gives the same output token by token, and its cache has
+    the stated size."""
     hosted(spec, registry, torch.float64).continues()
 
 
 def masks(spec: ModelSpec, registry: Registry) -> None:
-    """What a mask hides changes nothing, and what sees nothing is not NaN."""
+    """Masked inputs do not change the output, and a query that sees nothing does not give NaN."""
     leaks = list(hosted(spec, registry, torch.float64).leaks())
     if leaks:
         raise PromiseError("\n".join(leaks))
@@ -311,17 +316,17 @@ PROMISES: Mapping[str, Mapping[str, Promise]] = {
     "head": _BY_TOKEN,
     "init": _OF_ALL,
 }
-"""What is promised in each slot, beside what the pipeline needs of all."""
+"""The promises of each slot, in addition to the checks of the pipeline."""
 
 
 def values_of(model: Transformer) -> dict[str, torch.Tensor]:
-    """Parameters and all buffers, those that are not stored included."""
+    """Return the parameters and all buffers, including those that are not stored."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Lets torch use so many threads."""
+    """Set the number of threads of torch in a `with` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -340,12 +345,12 @@ def expect_equal(
 
 
 def expect_close(when: str, expected: Tensors, found: Tensors, tolerance: float = SAME) -> None:
-    """Raises PromiseError unless the outputs are as near as the tolerance."""
+    """Raises PromiseError unless the outputs are equal within the tolerance."""
     for a, b in zip(expected, found, strict=True):
         if not close(b, a, tolerance):
             raise PromiseError(f"the output is another {when} (largest difference {gap(a, b)})")
 
 
 def gap(a: torch.Tensor, b: torch.Tensor) -> str:
-    """The largest difference, for a message."""
+    """Return the largest difference, for a message."""
     return f"{float((a - b).detach().abs().max()):.1e}" if a.shape == b.shape else "in shape"

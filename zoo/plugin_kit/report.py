@@ -1,4 +1,4 @@
-"""What was found of plugins, as data and as text."""
+"""The results of checking plugins, as data and as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Check:
-    """One promise of a plugin: kept, broken, or, where `ok` is None, not looked at."""
+    """The result for one promise of a plugin: kept, broken or, if `ok` is None, not checked."""
 
     name: str
     ok: bool | None
@@ -18,7 +18,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found of one plugin, `slot.kind`; `target` is what the registry names."""
+    """The results for one plugin, `slot.kind`; `target` is its target in the registry."""
 
     plugin: str
     target: str
@@ -33,7 +33,7 @@ class Report:
         return {"ok": self.ok, **asdict(self)}
 
     def text(self) -> str:
-        """One line if all is well, else a table of the checks."""
+        """Format the report: one line if all checks pass, otherwise a table of the checks."""
         if self.ok:
             return f"{self.plugin}: ok ({', '.join(check.name for check in self.checks)})"
         lines = [f"{self.plugin}: FAILED ({self.target})"]
@@ -49,7 +49,7 @@ class Report:
 
 
 def summary(reports: Sequence[Report]) -> str:
-    """All reports as text."""
+    """Format all reports as text."""
     lines = [report.text() for report in reports]
     if failed := [report.plugin for report in reports if not report.ok]:
         lines.append(f"{len(failed)} of {len(reports)} plugins failed: {', '.join(failed)}")

@@ -1,4 +1,4 @@
-"""What modules hold: what a call must leave as it is, and what no module should have."""
+"""Inspect the state of modules: what a call must not change, and what modules must not hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zoo.transformer import Transformer
 
 
 def plain_tensors(model: Transformer) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors that are bare attributes of modules, by name."""
+    """Yield tensors that are plain attributes of modules, not parameters or buffers, by name."""
     for owner, module in model.named_modules():
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor):
@@ -19,7 +19,7 @@ def plain_tensors(model: Transformer) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def unknown_modules(model: Transformer) -> Iterator[str]:
-    """The names of lists and dicts of modules that torch knows nothing of."""
+    """Yield the names of plain lists and dicts of modules, which are not registered with torch."""
     known = set(model.modules())
     for owner, module in model.named_modules():
         for name, value in vars(module).items():
@@ -31,7 +31,8 @@ def unknown_modules(model: Transformer) -> Iterator[str]:
 
 
 def state_of(model: Transformer) -> dict[str, tuple[object, int]]:
-    """What the modules hold, by name, each with a number that is another once it was changed."""
+    """Return the attributes of all modules by name, each with a version or a length, which shows
+    changes in place."""
     state: dict[str, tuple[object, int]] = {}
     for owner, module in model.named_modules():
         for name, value in {**vars(module), **module._parameters, **module._buffers}.items():
@@ -43,7 +44,7 @@ def state_of(model: Transformer) -> dict[str, tuple[object, int]]:
 
 
 def changes(before: Mapping[str, tuple[object, int]], model: Transformer) -> Iterator[str]:
-    """The names of what is another than in `before`."""
+    """Yield the names of attributes that differ from `before`."""
     for name, (value, count) in state_of(model).items():
         if name not in before or before[name][0] is not value or before[name][1] != count:
             yield name

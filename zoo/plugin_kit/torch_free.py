@@ -1,6 +1,6 @@
-"""Imports plugins in a process that has no torch: a description must not need it.
+"""Import plugins in a process without torch, which descriptions must not need.
 
-This process cannot tell: it has long imported torch itself.
+A separate process is needed because this one has already imported torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zoo.registry import Registry
 
 
 def import_failures(entries: Iterable[Entry]) -> list[str | None]:
-    """Why each plugin cannot be imported without torch, or None."""
+    """Return, for each plugin, why it cannot be imported without torch, or None if it can."""
     told = [[e.group, e.name, e.target, str(e.folder.resolve())] for e in entries]
     answers: list[str | None] = []
     while len(answers) < len(told):
@@ -34,7 +34,7 @@ def import_failures(entries: Iterable[Entry]) -> list[str | None]:
             check=False,
         )
         answers += [json.loads(line) for line in done.stdout.splitlines()]
-        if len(answers) < len(told):  # a plugin that ends the process has no line
+        if len(answers) < len(told):  # a plugin ended the process before its line was written
             answers.append(f"importing it ends the process, with status {done.returncode}")
     return answers
 

@@ -1,2 +1,2 @@
-"""From a line of a `registry.toml` to the plugin or the model that it names, and what is told when
-somebody's plugin fails. `zoo.registry` lays one file over another."""
+"""Read `registry.toml` files, find the plugins and models that their lines name, and report plugins
+that fail. `zoo.registry` merges several such files."""

@@ -1,9 +1,9 @@
-"""The names of published models: folders with one TOML file each, which a registry names.
+"""The catalog of published models: folders, named by a registry, with one TOML file per model.
 
-The file of `bert-base.uncased` is `bert-base.uncased.toml`: an architecture and a tag, of which the
-part behind the last dot is the tag. Listing reads the folders and no file, so that it is quick for
-many models. `names.toml` in the folder says which tag an architecture alone means, which other
-names there are, and which ones are out of use.
+A full name is an architecture and a tag, which follows the last dot: `bert-base.uncased` is
+described by `bert-base.uncased.toml`. Listing the models reads the folders but no file, so that it
+is quick for many models. `names.toml` in a folder states the default tag of an architecture,
+aliases, and deprecated names.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _TABLES = ("default", "alias", "deprecated")
 
 
 class Catalog:
-    """The published models of all registries, the folders of later ones over those of earlier ones.
+    """The published models of all registries; later folders take precedence over earlier ones.
 
-    Every name is looked up on use: no file is read, and no folder listed, before one is asked for.
+    Names are looked up on use: no file is read and no folder listed before a name is requested.
     """
 
     def __init__(self) -> None:
         self.folders: list[Path] = []
 
     def file(self, name: str) -> Path | None:
-        """The file of a model, or None if there is no such name. An architecture, an alias and a
-        name out of use lead to the model that they mean.
+        """Return the file of a model, or None if there is no such name. `name` may also be an
+        architecture alone, an alias or a deprecated name.
 
         Raises:
             RegistryError: two folders have a model of that name, its file is a link, or a folder
@@ -46,20 +46,20 @@ class Catalog:
         return self._own_file(self.full_name(name))
 
     def full_name(self, name: str) -> str:
-        """The name with its tag that a name means: itself, unless it is a short or other one."""
+        """Resolve an architecture alone, an alias or a deprecated name; return others unchanged."""
         return self._full_names.get(name, name)
 
     def replacement(self, name: str) -> str | None:
-        """The full name that is to be used in place of a name out of use."""
+        """Return the full name that replaces a deprecated name; None for any other name."""
         return self._deprecated.get(name)
 
     def names(self) -> dict[str, Path]:
-        """Every model by its full name, sorted, with the folder of its file."""
+        """Map the full name of every model, sorted, to the folder of its file."""
         found = {name: folder for folder in self.folders for name in _listed(folder)}
         return dict(sorted(found.items()))
 
     def known(self) -> list[str]:
-        """Every name that a model can be asked for by."""
+        """Return every name of every model: full names, defaults, aliases and deprecated names."""
         return [*self.names(), *self._full_names]
 
     def _own_file(self, name: str) -> Path | None:
@@ -82,7 +82,7 @@ class Catalog:
 
     @cached_property
     def _full_names(self) -> Mapping[str, str]:
-        """The full name that each short, other or old name means."""
+        """The full name behind each architecture, alias and deprecated name."""
         return {name: full for _, name, full in self._entries}
 
     @cached_property
@@ -94,10 +94,10 @@ class Catalog:
         return (read_document(_no_link(path)) for path in paths if _is_file(path))
 
     def check(self) -> None:
-        """Hold every name against the files.
+        """Check every entry of `names.toml` against the files.
 
         Raises:
-            RegistryError: names that lead to no model, or that are those of one themselves.
+            RegistryError: an entry leads to no model, or its name is itself that of a model.
         """
         names = self.names()
         problems: list[Problem] = []
@@ -114,8 +114,8 @@ class Catalog:
 
 
 def _no_link(path: Path) -> Path:
-    """`path` itself. Raises `RegistryError` for a link, which could lead to any file, whose lines
-    would be shown."""
+    """Return `path`. Raises `RegistryError` for a symbolic link: it could point to any file, and
+    error messages would show lines of that."""
     try:
         is_link = path.is_symlink()
     except OSError as error:
@@ -149,7 +149,7 @@ def _listed(folder: Path) -> Iterator[str]:
 
 
 def model_of(file_name: str) -> str | None:
-    """The model whose file in a folder of models has this name; None if no model's can have it."""
+    """Return the model that a file in a folder of models describes; None if it describes none."""
     stem, _, suffix = file_name.rpartition(".")
     if suffix == "toml" and file_name != NAMES_FILE and MODEL_NAME.fullmatch(stem):
         return stem
@@ -157,7 +157,7 @@ def model_of(file_name: str) -> str | None:
 
 
 def _read_names(document: Document) -> Iterator[tuple[str, str, str]]:
-    """The entries of a `names.toml` as table, name and full name."""
+    """Yield the entries of a `names.toml` as (table, name, full name)."""
     problems = list(document.problems)
     entries: list[tuple[str, str, str]] = []
     if document.data.get("format") != FORMAT:

@@ -1,4 +1,4 @@
-"""How the failure of somebody's plugin is told: what it raised and where, in its own code."""
+"""Report the failure of a plugin: what it raised, and where in its own code."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ import pydantic
 from zoo.errors import Place, PluginError, Problem, ZooError, printable, quoted
 
 MEND = "mend the plugin; nothing that does not use it is affected"
-"""The help where no better one is known."""
+"""The help text where no more specific one is known."""
 _ZOO = Path(__file__).parent.parent
 _RUNNERS = {
     folder
     for file in (functools.__file__, importlib.__file__, pydantic.__file__)
     for folder in (Path(file or "").parent, Path(file or "").parent / "_internal")
 }
-"""The folders of other code that runs plugins; its frames say nothing of theirs."""
+"""The folders of other code that calls plugins; its frames are left out."""
 
 
 def _says_nothing(filename: str) -> bool:
-    """Whether a frame of this file is not a plugin's: the zoo runs it, or it runs in torch."""
+    """Return whether frames of this file are not those of a plugin, but of the zoo, torch or the
+    like."""
     folder, torch = Path(filename).parent, sys.modules.get("torch")
     packages = {_ZOO} if torch is None else {_ZOO, Path(torch.__file__ or "").parent}
     inside = not packages.isdisjoint((folder, *folder.parents))
@@ -35,8 +36,12 @@ def _says_nothing(filename: str) -> bool:
 
 @contextmanager
 def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Generator[None]:
-    """Runs code of plugins. Whatever it raises, `AssertionError` and `SystemExit` included, becomes
-    a `PluginError` that says `what` failed; `at` says where the plugin was asked for."""
+    """Run plugin code in a `with` block.
+
+    Whatever it raises, `AssertionError` and `SystemExit` included, becomes a `PluginError` that
+    says that `what` failed, except `ZooError` and `KeyboardInterrupt`. `at` returns the place that
+    requests the plugin.
+    """
     try:
         yield
     except (ZooError, KeyboardInterrupt):
@@ -46,8 +51,8 @@ def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Generator[N
 
 
 def describe_failure(what: str, error: BaseException, place: Place | None = None) -> Problem:
-    """A problem that shows the exception and the frames of plugins, without those of the zoo and of
-    torch."""
+    """Return a problem that shows the exception and the frames of the plugin, without those of the
+    zoo and of torch."""
     stack = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in stack if not _says_nothing(frame.filename)]
     lines = [f"  {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in frames]
@@ -58,12 +63,12 @@ def describe_failure(what: str, error: BaseException, place: Place | None = None
 
 
 def reason(problem: Problem) -> str:
-    """A problem as a table of checks shows it, where all is about plugins."""
+    """Format a problem for a table of plugin checks: without the help text `MEND`."""
     return problem.message + (f"\nhelp: {problem.help}" if problem.help not in (None, MEND) else "")
 
 
 def _missing(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> str | None:
-    """A help text: how a module that a plugin imports is to be found; None if none is missing."""
+    """Return a hint on how to provide a missing module; None if no module is missing."""
     if not isinstance(error, ImportError) or not frames:
         return None
     line = frames[-1].line or ""

@@ -1,8 +1,8 @@
-"""A registry line in, the class that it names out, through stevedore.
+"""Load the class that a registry line names, through stevedore.
 
-stevedore finds plugins in packaging metadata; here its manager is given one entry point, made from
-the registry's line. What packages merely being installed declare is never looked at, nor is
-stevedore's on-disk cache of it.
+stevedore finds plugins in packaging metadata; here its manager is given a single entry point, made
+from the registry line. The entry points that installed packages declare are never read, nor is
+stevedore's on-disk cache of them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SHA256 = "__sha256__"
 """The attribute of an imported file's module that holds the hexadecimal SHA-256 of the file."""
 
 _importing_file = RLock()
-"""Held while a file is imported, so that no other thread finds half of its module."""
+"""Held while a file is imported, so that no other thread sees a partially initialized module."""
 
 
 class PluginEntryPoint(EntryPoint):
-    """An entry point made from a registry line; `folder` is the registry's own."""
+    """An entry point made from a registry line; `folder` is that of the registry."""
 
     folder: Path
 
@@ -45,8 +45,8 @@ class PluginEntryPoint(EntryPoint):
         """Import the target: `package.module:Name`, or `path/to/file.py:Name` in `folder`.
 
         Raises:
-            PluginError: whatever went wrong, `SystemExit` and `AssertionError` included, which
-                stevedore would let through.
+            PluginError: the import failed for any reason, `SystemExit` and `AssertionError`
+                included, which stevedore would let through.
         """
         where, _, attribute = self.value.rpartition(":")
         with plugin_code(f"importing {quoted(self.value)}"):
@@ -68,7 +68,7 @@ class PluginEntryPoint(EntryPoint):
             near = nearest(path.name, (other.name for other in path.parent.glob("*.py")))
             hint = f"did you mean `{near}`?" if near else None
             raise PluginError(Problem(f"there is no file {quoted(path, 500)}", help=hint))
-        # Named by its whole path: it can shadow no other module, and is imported once.
+        # Named after its full path: shadows no other module, and is imported once.
         name = f"zoo_plugin_file_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
         with _importing_file:
             if name not in sys.modules:
@@ -76,7 +76,7 @@ class PluginEntryPoint(EntryPoint):
                 if spec is None or spec.loader is None:
                     raise PluginError(f"{quoted(path)} cannot be imported")
                 module = module_from_spec(spec)
-                # Of the code that runs; the file may change before it is asked for.
+                # Computed now, for the code that runs: the file may change later.
                 vars(module)[SHA256] = hashlib.sha256(path.read_bytes()).hexdigest()
                 sys.modules[name] = module
                 try:
@@ -92,7 +92,7 @@ def _import_module(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the plugin is there, and misses something itself
+            raise  # the module exists, but one of its own imports is missing
         hint = "install its package, or correct the line; a file is named as `folder/file.py:Class`"
         raise PluginError(Problem(f"there is no module {quoted(error.name)}", help=hint)) from None
 

@@ -1,6 +1,6 @@
-"""One `registry.toml` in, its lines out: names with what they stand for, and what is wrong.
+"""Parse one `registry.toml` into its entries and the problems of its malformed lines.
 
-Whether a name is taken is for `zoo.registry` to say, which lays one registry over another.
+Names that are registered twice are detected by `zoo.registry`, which merges several registries.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SLOT_NAMES = (
     "head",
     "init",
 )
-"""The slots that `zoo.slots` describes: a list of what there is needs no more than their names."""
+"""The names of the slots, which `zoo.slots` describes; listing plugins needs only the names."""
 SOURCE = "source"
-"""The group of the plugins that published models come from."""
+"""The group of the plugins that load published models."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 NAME_RULE = "lower-case letters, digits and `_`, and begin with a letter"
 
@@ -43,10 +43,10 @@ class Entry(NamedTuple):
     Args:
         group: the table that the line stands in.
         name: the name that is registered.
-        target: what it stands for.
+        target: the class, spec file or kind that the name refers to.
         document: the registry.
-        folder: that of the registry, from which paths are taken.
-        override: whether it may go over a line of the same name.
+        folder: the folder of the registry, to which paths are relative.
+        override: whether it may replace an entry of the same name.
     """
 
     group: str
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of the target where the line is a table."""
+        """The key of the target if the line is a table."""
         return _form(self.group).key
 
     @property
@@ -72,15 +72,15 @@ class Entry(NamedTuple):
 
 
 class Included(NamedTuple):
-    """The registry of a package that another registry includes; `named` says where."""
+    """The registry of a package that another one includes; `named` returns the place that does."""
 
     path: Path
     named: Callable[[], Place]
 
 
 class RegistryFile:
-    """What a registry says: its `entries`, the registries that it includes, and the folders with
-    families and published models, if it has any. `problems` are its malformed lines."""
+    """The content of a registry: its `entries`, the registries that it includes, and the folders of
+    families and published models, if any. `problems` lists its malformed lines."""
 
     def __init__(self, document: Document, folder: Path) -> None:
         self.problems = list(document.problems)
@@ -109,7 +109,7 @@ class RegistryFile:
                 self._report(f"unknown key {quoted(key)}", place, did_you_mean(key, known))
 
     def _read_included(self) -> Iterator[Included]:
-        """The registries that installed packages ship, without importing the packages."""
+        """Yield the included registries of installed packages, without importing the packages."""
         packages = self._document.data.get("include", [])
         for index, package in enumerate(packages if isinstance(packages, list) else [packages]):
 
@@ -127,7 +127,7 @@ class RegistryFile:
                 yield Included(folder / FILE_NAME, place)
 
     def _read_folder(self, key: str) -> Path | None:
-        """The folder that the registry names under `key`, if it does."""
+        """Return the folder that the registry names under `key`; None if it names no valid one."""
         name = self._document.data.get(key)
         if name is None:
             return None
@@ -153,7 +153,7 @@ class RegistryFile:
                 self._report(message, place, f"write its lines below `[{group}]`")
 
     def _read_entry(self, group: str, name: str, value: Any) -> Entry | None:
-        """One line: a target, or a table with it and what else is said of it."""
+        """Read one line: a target, or a table with the target and `override`."""
         form, path = _form(group), (group, name)
         written: Mapping[str, Any] = value if isinstance(value, dict) else {form.key: value}
         self._refuse_unknown(written, (form.key, "override"), path)
@@ -179,7 +179,7 @@ class RegistryFile:
 
 
 def read_registry_file(path: Path, named: Callable[[], Place] | None = None) -> RegistryFile:
-    """Read a registry; `named` says where another one includes it.
+    """Read a registry; `named` returns the place in another registry that includes it.
 
     Raises:
         SpecError: it cannot be read, or is not TOML.
@@ -190,14 +190,14 @@ def read_registry_file(path: Path, named: Callable[[], Place] | None = None) -> 
 
 
 class _Form(NamedTuple):
-    """How the lines of a group are written.
+    """The format of the lines of a group.
 
     Args:
         thing: what they register, for a message.
-        key: the key of the target where a line is a table.
-        expected: what the target must be.
-        is_target: whether it is that.
-        name: how names are spelled.
+        key: the key of the target if a line is a table.
+        expected: what the target must be, for a message.
+        is_target: whether a target is valid.
+        name: the pattern of names.
         name_rule: the same in words.
     """
 
@@ -225,7 +225,7 @@ def _is_plugin(target: str) -> bool:
 
 
 def _is_inside(path: Path) -> bool:
-    """Whether a path leads to something below the folder that it is taken from."""
+    """Return whether a relative path stays below the folder that it starts from."""
     return not path.is_absolute() and ".." not in path.parts and path != Path()
 
 
@@ -248,7 +248,7 @@ _FORMS = {
 
 
 def _package_folder(package: str) -> Path | None:
-    """The folder of an installed package; None if there is none."""
+    """Return the folder of an installed package; None if it is not installed."""
     from importlib.util import find_spec
 
     try:

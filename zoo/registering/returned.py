@@ -1,6 +1,6 @@
-"""What the methods of a description return is held, where it is returned, to be what they promise:
-`build` a module, `layout` a layout. Whoever asked for it would fail on it later, and not say whose
-it was."""
+"""Check the values that methods of a description return: a module from `build`, a layout from
+`layout`. Without the check, the caller would fail later, with an error that does not name the
+plugin."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from zoo.registering.plugin_errors import plugin_code
 
 
 def checked(method: Callable[..., Any], wanted: Callable[[Any], str]) -> Callable[..., Any]:
-    """A method of a description, which raises `PluginError` if it fails or returns something else.
+    """Wrap a method of a description: it raises `PluginError` if it fails or returns an object of
+    the wrong type.
 
     Args:
-        method: as the description defines it.
-        wanted: of a description, the full name of the class whose instance the method returns, such
-            as "torch.nn.Module".
+        method: the method that the description defines.
+        wanted: maps a description to the full name of the class of which the method returns an
+            instance, such as "torch.nn.Module".
     """
 
     @functools.wraps(method)

@@ -1,1 +1,1 @@
-"""`zoo run`: a model does what it is for, with text where its folder holds a tokenizer."""
+"""`zoo run`: running a model on its task, with text if its folder holds a tokenizer."""

@@ -1,4 +1,4 @@
-"""What the classes of an imported classifier are called."""
+"""The class names of an imported classifier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zoo.transformer import Transformer
 
 
 class _Labels(BaseModel):
-    """What a config.json says of them."""
+    """The class names in a config.json."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -19,8 +19,8 @@ class _Labels(BaseModel):
 
 
 def class_names(model: Transformer) -> Mapping[int, str]:
-    """The names by the numbers of the classes, from the config.json that the model came with; empty
-    where it came with none, or with one that names no classes."""
+    """The class names by class number, from the config.json that the model was imported with; empty
+    if there was none, or if it names no classes."""
     config = (model.origin or {}).get("config")
     if not isinstance(config, str):
         return {}

@@ -18,20 +18,20 @@ from zoo.running.text_model import TextModel
 from zoo.spec import ModelSpec
 
 WINDOW = 1024
-"""The tokens that a model reads at once, unless said otherwise or its positions end before."""
+"""The default window in tokens, for models with at least this number of positions."""
 
 
 OnProgress = Callable[[int, int], object]
-"""Is told how much of a measurement is done, and how much there is."""
+"""Called with how much of a measurement is done, and the total."""
 
 
 def unseen(done: int, total: int) -> None:
-    """For whom it is not shown."""
+    """An `OnProgress` that does nothing."""
 
 
 class Window(NamedTuple):
-    """The tokens from `begin` to `end` are read, and the last `n_scored` predictions count; the
-    prediction of the last token read is that of the token at `end`."""
+    """A window of the text: the model reads the tokens from `begin` to `end` (exclusive), and its
+    last `n_scored` predictions count. Its last prediction is that of the token at `end`."""
 
     begin: int
     end: int
@@ -48,25 +48,25 @@ def perplexity(
 ) -> dict[str, Any]:
     """Measure how well a decoder predicts a text, each token from those before it.
 
-    The text is one sequence of tokens. A begin that the tokenizer adds is read and not predicted;
-    without one, the first token is neither predicted nor counted. An end that it adds is left out.
-    Where the text is longer than the window, the window moves on by `stride` tokens, and each token
-    is predicted once: from at least `window - stride + 1` tokens before it.
+    The text is one sequence of tokens. A begin token that the tokenizer adds is read but not
+    predicted; without one, the first token is neither predicted nor counted. An end token that it
+    adds is left out. If the text is longer than the window, the window moves on by `stride` tokens,
+    and each token is predicted once, from at least `window - stride + 1` tokens before it.
 
     Args:
         model: a decoder with its tokenizer.
-        text: what is predicted.
-        window: how many tokens the model reads at once: `WINDOW`, or as many as it has positions,
-            unless given.
-        stride: by how many tokens the window moves on, half of it unless given.
-        on_progress: is told how many windows are done.
+        text: the text that is predicted.
+        window: the number of tokens that the model reads at once. Defaults to `WINDOW`, or the
+            number of the model's positions if that is smaller.
+        stride: the number of tokens by which the window moves on. Defaults to half the window.
+        on_progress: called with the number of windows done, and the total.
 
     Returns:
-        As `told_of`, and the `window` and `stride`.
+        The result of `told_of`, with the `window` and `stride`.
 
     Raises:
-        InputError: the model is not one that predicts the next token of a text, it has no
-            tokenizer, or the numbers do not fit it.
+        InputError: the model does not predict the next token of a text, it has no tokenizer, or
+            `window` or `stride` does not fit it.
     """
     spec = model.transformer.spec
     how = predicting(spec)
@@ -91,9 +91,10 @@ def perplexity(
 
 
 def told_of(nats: float, n_tokens: int, n_bytes: int) -> dict[str, Any]:
-    """`perplexity`: e to the mean cross-entropy of a token, in nats. `bits_per_byte`: the whole
-    cross-entropy in bits, over the bytes of the text in UTF-8, which compares models of different
-    tokenizers. And how many `tokens` and `bytes` were predicted."""
+    """The figures of a measurement. `perplexity` is exp of the mean cross-entropy per token, in
+    nats. `bits_per_byte` is the total cross-entropy in bits, divided by the bytes of the text in
+    UTF-8, which makes models with different tokenizers comparable. `tokens` and `bytes` are the
+    numbers that were predicted."""
     return {
         "perplexity": math.exp(min(nats / n_tokens, 700.0)),
         "bits_per_byte": nats / math.log(2) / n_bytes,
@@ -103,8 +104,8 @@ def told_of(nats: float, n_tokens: int, n_bytes: int) -> dict[str, Any]:
 
 
 def windows(length: int, begin: int, window: int, stride: int) -> Iterator[Window]:
-    """The windows over a sequence of `length` tokens, of which those from `begin` on are predicted,
-    each in one window."""
+    """The windows over a sequence of `length` tokens. Each token from `begin` on is predicted in
+    exactly one window."""
     scored = begin
     for start in range(0, length, stride):
         end = min(start + window, length - 1)
@@ -116,7 +117,8 @@ def windows(length: int, begin: int, window: int, stride: int) -> Iterator[Windo
 
 
 def predicting(spec: ModelSpec) -> Generation:
-    """How the model predicts the next token of a text. Raises InputError if it does not."""
+    """Describe how the model generates. Raises InputError if it does not predict the next token of
+    a text."""
     how = spec.model.generation
     if how is None:
         reason = "predicts no next token: perplexity is of decoders"
@@ -148,8 +150,8 @@ def _sizes(
 
 
 def _read(text: Tokenized, written: str) -> tuple[list[int], int, int]:
-    """The ids of a text, with the begin that the tokenizer adds and without an end; the place of
-    the first that is predicted; and how many bytes those have that are."""
+    """Tokenize a text. Returns its ids, with the begin token that the tokenizer adds and without an
+    end token; the index of the first id that is predicted; and the number of bytes predicted."""
     try:
         encoding: Any = text.source.encode(written)
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""What a model's output means for its task: the task is its spec's (`zoo.slots.Builder.task`)."""
+"""Turning a model's output into the result of its task (`zoo.slots.Builder.task` of its spec)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zoo.running.text import Text
 
 N_SHOWN = 5
 GENERATING = ("translate", "generate")
-"""The tasks that make text, one token after the other."""
+"""The tasks that generate text token by token."""
 
 
 def read_off(
@@ -25,20 +25,21 @@ def read_off(
     mask_id: int | None,
     labels: Mapping[int, str],
 ) -> dict[str, Any]:
-    """The result of a task that makes no text, of the model's output for one text.
+    """The result of a task that does not generate text, from the model's output for one text.
 
     Args:
-        task: it.
-        output: to embed, a vector (width,) or one for each token, (length, width); of masked
-            tokens, scores (length, vocab); to classify, scores (classes,) or (length, classes).
-        ids: the text's.
+        task: the task.
+        output: for embedding, a vector (width,), or one per token, (length, width); for masked
+            tokens, scores (length, vocab); for classification, scores (classes,) or
+            (length, classes).
+        ids: the ids of the text.
         text: turns ids into text.
         mask_id: the id of a masked token.
-        labels: what classes are called, by their numbers.
+        labels: the names of the classes, by class number.
     """
     if task == "embed":
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
-    # One class alone is there or is not: a softmax over it would always be 1.
+    # A single class is a yes-or-no decision: a softmax over it would always be 1.
     probabilities = output.sigmoid() if output.shape[-1] == 1 else output.softmax(-1)
     if task == "fill_mask":
         return _filled(probabilities, ids, text, mask_id)
@@ -56,7 +57,7 @@ def read_off(
 def _filled(
     probabilities: torch.Tensor, ids: Sequence[int], text: Text, mask_id: int | None
 ) -> dict[str, Any]:
-    """The likeliest tokens in the place of each masked one, and the text with the first of each."""
+    """The likeliest tokens for each masked one, and the text filled in with the best of each."""
     best = {place: _best(probabilities[place]) for place, id_ in enumerate(ids) if id_ == mask_id}
     tokens = [
         [
@@ -75,7 +76,7 @@ def _best(probabilities: torch.Tensor) -> tuple[list[float], list[int]]:
 
 
 def as_text(report: Mapping[str, Any]) -> str:
-    """The result for people."""
+    """The result as text for people."""
     if "text" in report:
         lines = [str(report["text"])]
         for row in report.get("tokens", ()):

@@ -1,4 +1,4 @@
-"""Text to ids and back: by the tokenizer in a model's folder, or ids written as numbers."""
+"""From text to ids and back: by the tokenizer in a model's folder, or as ids written as numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Id = Annotated[int, Field(ge=0)]
 
 
 class SpecialIds(BaseModel):
-    """The ids that generation begins and ends with, from a `generation_config.json`, whose other
-    keys are for other programs."""
+    """The ids that generation begins and ends with, from a `generation_config.json`. Its other keys
+    are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -27,7 +27,7 @@ class SpecialIds(BaseModel):
 
 
 class Text(Protocol):
-    """From what a user writes to ids, and from ids to what a user reads."""
+    """Converts a user's text to ids, and ids to text for the user."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -43,7 +43,7 @@ class Numbers:
         """`5 9 33` to [5, 9, 33]. Raises InputError for anything else."""
         try:
             return [int(word) for word in text.split()]
-        except (AttributeError, ValueError):  # no string, or other words than numbers
+        except (AttributeError, ValueError):  # not a string, or not all words are numbers
             raise InputError(
                 Problem(
                     f"the model's folder holds no {TOKENIZER}, so text is written as ids",
@@ -56,21 +56,21 @@ class Numbers:
         return " ".join(map(str, ids))
 
     def mask_id(self) -> int | None:
-        """None: nobody tells which id stands for a masked token."""
+        """None: without a tokenizer, the id of the masked token is unknown."""
         return None
 
 
 class Tokenized:
-    """Text by the tokenizers of a folder: one for what enters, one for what comes out."""
+    """Text by the tokenizers of a folder: `source` encodes input, `target` decodes output."""
 
     def __init__(self, source: Any, target: Any) -> None:
         self.source, self.target = source, target
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, with the special ones that the tokenizer adds.
+        """The ids of a text, with the special tokens that the tokenizer adds.
 
         Raises:
-            InputError: it is no text, or holds half a character.
+            InputError: it is not a string, or contains half a character (a lone surrogate).
         """
         try:
             ids: list[int] = self.source.encode(text).ids
@@ -79,21 +79,21 @@ class Tokenized:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without special ones."""
+        """The text of ids, without special tokens."""
         text: str = self.target.decode(list(ids))
         return text
 
     def mask_id(self) -> int | None:
-        """The id of the masked token, by the names that it has in published tokenizers."""
+        """The id of the masked token, found by its names in published tokenizers."""
         found = (self.source.token_to_id(name) for name in ("[MASK]", "<mask>"))
         return next((id_ for id_ in found if id_ is not None), None)
 
 
 def read_text(folder: Path) -> Text:
-    """The tokenizers of a folder; numbers if it holds none.
+    """The tokenizers of a folder; `Numbers` if it has none.
 
     Raises:
-        WeightsError: a file is no tokenizer.
+        WeightsError: a file is not a tokenizer.
     """
     path = folder / TOKENIZER
     if not path.is_file():
@@ -104,7 +104,7 @@ def read_text(folder: Path) -> Text:
 
 
 def read_special_ids(folder: Path) -> SpecialIds:
-    """What a folder tells of special ids; nothing if it has no such file.
+    """Read the special ids from a folder's `generation_config.json`; empty if it has none.
 
     Raises:
         WeightsError: the file is damaged.

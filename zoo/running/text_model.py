@@ -1,4 +1,4 @@
-"""A model with the tokenizer of its folder: text in, and what the model is for comes out."""
+"""A model with the tokenizer of its folder: from text to the result of the model's task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zoo.transformer import Transformer
 
 GREEDY = Greedy()
 BATCH = 32
-"""How many texts are computed at once."""
+"""The most texts in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class TextModel:
         dtype: torch.dtype | None = None,
         registry: Registry | None = None,
     ) -> Self:
-        """Load a model with what its folder holds beside it: its tokenizer (`tokenizer.json`, and
-        `tokenizer_target.json` for what comes out, if that is another) and its special ids
-        (`generation_config.json`). Without a tokenizer, text is ids: `5 9 33`.
+        """Load a model with the files beside it in its folder: its tokenizer (`tokenizer.json`, and
+        `tokenizer_target.json` if the output has a different one) and its special ids
+        (`generation_config.json`). Without a tokenizer, text is written as ids: `5 9 33`.
 
         The arguments are those of `zoo.load`.
 
@@ -69,10 +69,10 @@ class TextModel:
 
     @property
     def task(self) -> Task:
-        """What the model is for.
+        """The task of the model.
 
         Raises:
-            InputError: nothing that is done with text.
+            InputError: the model has no task that takes text.
         """
         spec = self.transformer.spec
         if spec.model.task is None:
@@ -90,21 +90,21 @@ class TextModel:
         mask_id: int | None = None,
         places: Sequence[Place] | None = None,
     ) -> list[dict[str, Any]]:
-        """Do what the model is for: translate, continue, embed, fill masked tokens, or classify.
+        """Run the model's task: translate, continue, embed, fill masked tokens, or classify.
 
         Args:
-            texts: those of like lengths are computed together.
-            max_new_tokens: where generated text ends at last.
-            method: how its tokens are chosen.
-            eos: what ends it, over what the model's folder says.
-            start: what a target begins with, over what the model's folder says.
-            mask_id: the id of a masked token, over the tokenizer's.
-            places: where each text stands, for messages; `text 2` unless given.
+            texts: the texts; those of similar lengths are computed together.
+            max_new_tokens: the most tokens that are generated for a text.
+            method: how generated tokens are chosen.
+            eos: the id that ends generated text; overrides that of the model's folder.
+            start: the id that a target begins with; overrides that of the model's folder.
+            mask_id: the id of a masked token; overrides that of the tokenizer.
+            places: where each text was written, for messages; by default `text 2` and so on.
 
         Returns:
-            A result for each text: its `task`, and by that `text`, `ids`, `score` and `ended` (see
-            `zoo.Generated`); `embedding`; `text` and for each masked token the likeliest `tokens`;
-            or the likeliest `classes`. The translation of a blank text is empty.
+            A result for each text: its `task`, and depending on the task `text`, `ids`, `score` and
+            `ended` (see `zoo.Generated`); `embedding`; `text` and the likeliest `tokens` for each
+            masked token; or the likeliest `classes`. The translation of a blank text is empty.
 
         Raises:
             InputError: the model has no task, or a text does not fit it.
@@ -142,8 +142,8 @@ class TextModel:
         eos: int | None = None,
         start: int | None = None,
     ) -> Iterator[str]:
-        """The text that the model generates, in pieces as its tokens come. The arguments are those
-        of `run`.
+        """Generate text, and yield it in pieces as the tokens come. The arguments are those of
+        `run`.
 
         Raises:
             InputError: the model does not generate, or the text does not fit it.
@@ -162,7 +162,7 @@ class TextModel:
                 break
             ids.append(id_)
             whole = self.text.decode(ids)
-            # A token may be a part of a character, and a decoder may change what ends the text.
+            # A token may be a part of a character, and later tokens may change the end of the text.
             if whole.startswith(told) and not whole.endswith("\N{REPLACEMENT CHARACTER}"):
                 yield whole[len(told) :]
                 told = whole
@@ -174,7 +174,7 @@ class TextModel:
         return self.task == "translate" and isinstance(text, str) and not text.strip()
 
     def _ids(self, text: str, max_new_tokens: int, mask_id: int | None = None) -> list[int]:
-        """The ids of a text that fits the model. Raises InputError."""
+        """The ids of a text. Raises InputError if they do not fit the model."""
         ids = self.text.encode(text)
         if not ids:
             raise InputError("the text is empty: no tokens are made of it")
@@ -189,7 +189,8 @@ class TextModel:
         return ids
 
     def _check_ids(self, ids: list[int], max_new_tokens: int) -> None:
-        """Raises InputError if the model does not know an id or has too few positions."""
+        """Raise InputError if an id is outside the vocabulary, or the model has too few
+        positions."""
         spec = self.transformer.spec
         if not spec.model.called_with:
             raise InputError(f"text becomes ids, and {spec.name} is not called with ids alone")
@@ -199,11 +200,11 @@ class TextModel:
         check_length(len(ids), longest, "text", most_new=most_new)
 
     def _mask_id(self, stated: int | None) -> int | None:
-        """The id of a masked token."""
+        """The id of a masked token: `stated` if given, otherwise that of the tokenizer."""
         return self.text.mask_id() if stated is None else stated
 
     def _asked(self, max_new_tokens: int, eos: int | None, start: int | None) -> dict[str, Any]:
-        """Where generated text begins and ends, as `generate` takes it."""
+        """The arguments of `generate` that say where generated text begins and ends."""
         ends = self.special.eos_token_id if eos is None else eos
         how = self.transformer.spec.model.generation
         if start is None and how is not None and how.has_source:
@@ -234,7 +235,7 @@ class TextModel:
             }
 
     def _read(self, rows: Sequence[list[int]], mask_id: int | None) -> Iterator[dict[str, Any]]:
-        """Texts of one length are a batch, so that none is padded."""
+        """Run the model on texts, in batches of equal length, so that no text is padded."""
         device = next(self.transformer.parameters()).device
         by_length: dict[int, list[int]] = {}
         for place, ids in enumerate(rows):

@@ -1,4 +1,4 @@
-"""A `tokenizer.json`, as the library tokenizers saves it."""
+"""Reading a `tokenizer.json`, as saved by the library `tokenizers`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer that gives the ids of a text, all of them and no others.
+    """Read a tokenizer, and switch off its padding and truncation.
 
-    Files may also say to fill every text up with padding to some length, which the model would take
-    for words, and to cut longer ones off, which would go unnoticed. Neither is done.
+    A file may ask to pad every text to some length, which the model would take for words, and to
+    truncate longer texts, which would go unnoticed.
 
     Raises:
-        WeightsError: the file is missing or no tokenizer.
+        WeightsError: the file is missing or not a tokenizer.
     """
     import tokenizers
 

@@ -1,4 +1,4 @@
-"""What a class of pydantic says of its fields: the string below each of them in the source."""
+"""Extract the docstrings of pydantic fields: the strings below the fields in the source."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 @cache
 def field_docs(cls: type[BaseModel]) -> dict[str, str]:
-    """The docstring of each field of a component's description or of a recipe's table, its parents'
-    included; where the source is not at hand there are none."""
+    """Return the docstring of each field of a component's description or of a recipe's table,
+    including inherited fields; empty if the source is not available."""
     found: dict[str, str] = {}
     for parent in reversed(cls.__mro__):
         if issubclass(parent, BaseModel) and parent is not BaseModel:
@@ -23,7 +23,7 @@ def field_docs(cls: type[BaseModel]) -> dict[str, str]:
 
 
 def class_doc(cls: type[BaseModel]) -> str:
-    """The docstring of a class, without those of its parents."""
+    """Return the own docstring of a class, not an inherited one."""
     return inspect.cleandoc(cls.__doc__ or "")
 
 

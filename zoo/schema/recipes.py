@@ -1,4 +1,4 @@
-"""The JSON Schema of recipes, for editors, from the tables alone. Imports no torch."""
+"""The JSON Schema of recipes, for editors, generated from their tables. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.training.tables import Head, Table
 
 
 def recipe_schema() -> Schema:
-    """The JSON Schema (2020-12) of recipes: each table of each kind, with what its keys mean."""
+    """Return the JSON Schema (2020-12) of recipes: all tables of all kinds, with descriptions."""
     classes: list[type[Table]] = [
         Head,
         *TABLES.values(),
@@ -45,7 +45,7 @@ def recipe_schema() -> Schema:
 
 
 class _WithMeanings(GenerateJsonSchema):
-    """Says of each key what it means, and leaves out what TOML does not know: null."""
+    """Adds a description to each key, and leaves out null, which TOML does not have."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         made = super().model_schema(schema)
@@ -68,10 +68,11 @@ class _WithMeanings(GenerateJsonSchema):
 
 
 def _of_kind(name: str, kinds: Mapping[str, type[Table]], definitions: dict[str, Schema]) -> Schema:
-    """The table `name`, whose key `kind` picks its class; `definitions` gets that of any kind.
+    """Return the schema of the table `name`, whose key `kind` selects its class, and add that of a
+    table of any kind to `definitions`.
 
-    As in the schema of specs, editors look for completions in `anyOf`, whose last choice lets
-    everything pass.
+    As in the schema of specs, editors look for completions in `anyOf`, whose last choice accepts
+    everything.
     """
     any_kind = f"any-{name}"
     readings: Readings = {}

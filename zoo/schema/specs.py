@@ -1,8 +1,9 @@
-"""The JSON Schema of specs, for editors: what may stand in each table with the installed plugins.
+"""The JSON Schema of specs, for editors: the keys of each table with the installed plugins.
 
-It is made from the descriptions alone, as `zoo.resolve` reads them: a table holds its component's
-own keys, and what components further in take from tables around them. It refuses no valid spec; it
-lets pass what only values can tell, such as a width that no number of heads divides.
+It is generated from the descriptions alone, following the rules of `zoo.resolve`: a table holds the
+keys of its own component, and those that components inside it take from the tables around them. It
+accepts every valid spec. It also accepts specs whose errors depend on values, such as a width that
+is not divisible by the number of heads.
 """
 
 from __future__ import annotations
@@ -54,19 +55,19 @@ _ROOT_KEYS: Mapping[str, Schema] = {
 
 
 def spec_schema(registry: Registry) -> tuple[Schema, list[Problem]]:
-    """The JSON Schema (2020-12) of specs, and a problem for each plugin that cannot be loaded;
-    anything may stand in the table of such a plugin."""
+    """Return the JSON Schema (2020-12) of specs and a problem for each plugin that cannot be
+    loaded, whose table may hold any keys."""
     made = _Schemas(registry)
     return made.spec(), made.problems
 
 
 def schema_text(schema: Schema) -> str:
-    """The schema as JSON text."""
+    """Return the schema as JSON text."""
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
 class _Schemas:
-    """One run over the registry. `definitions` is filled as tables are referred to."""
+    """One run over the registry. `definitions` is filled as tables are referenced."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
@@ -91,12 +92,12 @@ class _Schemas:
     # --- slots and tables -----------------------------------------------------------------------
 
     def slot(self, slot: str) -> Schema:
-        """A reference to what may fill a slot: the name of a kind, or a table."""
+        """Return a reference to the schema of a slot: the name of a kind, or a table."""
 
         def choice() -> Schema:
             return {
                 "description": f"What fills the slot `{slot}`: a kind, or a table.",
-                # Editors look for completions in `anyOf`, whose last choice lets everything pass.
+                # Editors look for completions in `anyOf`, whose last choice accepts everything.
                 "anyOf": [self.kinds(slot), self.any_kind(slot), True],
                 "if": {"type": "string"},
                 "then": {"enum": list(self.registry.plugins[slot])},
@@ -106,12 +107,12 @@ class _Schemas:
         return self.defined(slot, choice)
 
     def kinds(self, slot: str) -> Schema:
-        """The names of the kinds."""
+        """Return the schema of the names of the kinds."""
         docs = {kind: _doc(self.load(slot, kind)) for kind in self.registry.plugins[slot]}
         return named(docs, f"The kind that fills the slot `{slot}`.")
 
     def any_kind(self, slot: str) -> Schema:
-        """A reference to the table that leaves its kind open: the keys of all kinds."""
+        """Return a reference to the table of unspecified kind: the keys of all kinds."""
 
         def table() -> Schema:
             readings: Readings = {}
@@ -124,12 +125,12 @@ class _Schemas:
         return self.defined(f"any-{slot}", table)
 
     def by_kind(self, slot: str, key: str) -> Schema:
-        """The table of the kind that `key` names, or of any kind without it."""
+        """Return the table of the kind that `key` names, or of any kind if `key` is absent."""
         tables = {kind: self.plugin(slot, kind) for kind in self.registry.plugins[slot]}
         return by_key(key, tables, self.any_kind(slot))
 
     def plugin(self, slot: str, kind: str) -> Schema:
-        """A reference to the table of one kind."""
+        """Return a reference to the table of one kind."""
 
         def table() -> Schema:
             cls = self.load(slot, kind)
@@ -144,7 +145,7 @@ class _Schemas:
         return {**_ROOT_KEYS, "builder": kind} if slot == "builder" else {"kind": kind}
 
     def part(self, cls: type[Component]) -> Schema:
-        """A reference to the table of a component whose class is known beforehand."""
+        """Return a reference to the table of a component with a fixed class."""
 
         def table() -> Schema:
             return _table(self.keys(cls, cls.__name__), {}, class_doc(cls))
@@ -152,7 +153,7 @@ class _Schemas:
         return self.defined(f"part-{self.name_of(cls)}", table)
 
     def rule(self, cls: type[Component]) -> Schema:
-        """A reference to the table of one rule for single layers."""
+        """Return a reference to the table of one rule for single layers."""
 
         def table() -> Schema:
             return {
@@ -164,14 +165,14 @@ class _Schemas:
         return self.defined(f"rule-{self.name_of(cls)}", table)
 
     def defined(self, name: str, make: Callable[[], Schema]) -> Schema:
-        """A reference to what stands under this name, which is made for the first of them."""
+        """Return a reference to a definition, which is made at the first call for its name."""
         if name not in self.definitions:
-            self.definitions[name] = {}  # a component may be inside itself
+            self.definitions[name] = {}  # a component may contain itself
             self.definitions[name] = make()
         return ref(name)
 
     def name_of(self, cls: type[Component]) -> str:
-        """The class's name, with a number when another class has the same."""
+        """Return the name of a class, with a number if another class has the same name."""
         if cls not in self.names:
             same = sum(known.__name__ == cls.__name__ for known in self.names)
             self.names[cls] = f"{cls.__name__}-{same + 1}" if same else cls.__name__
@@ -180,8 +181,8 @@ class _Schemas:
     # --- the keys of a table --------------------------------------------------------------------
 
     def keys(self, cls: type[Component], owner: str) -> Readings:
-        """Who reads which key of a component's table: the component itself, or else components
-        inside it, which take it from tables around them."""
+        """Return the readers of each key of a component's table: the component itself, or otherwise
+        the components inside it that take the key from tables around them."""
         own: Readings = {}
         for name, mark in fields_of(cls).items():
             if name == "kind" or mark is GIVEN:
@@ -201,7 +202,7 @@ class _Schemas:
     def inside(
         self, cls: type[Component], found: dict[type[Component], str]
     ) -> dict[type[Component], str]:
-        """Every component that may be inside `cls`, and `cls`, by the names that they go by."""
+        """Add every component that `cls` may contain to `found`, which maps each to its name."""
         for child, name in self.children(cls):
             if child not in found:
                 found[child] = name
@@ -221,7 +222,7 @@ class _Schemas:
                 yield part, part.__name__
 
     def value(self, cls: type[Component], name: str, mark: object) -> Schema:
-        """What a component expects of one of its keys."""
+        """Return the schema of the value of one key of a component."""
         if isinstance(mark, Slot):
             schema = self.slot(mark.slot)
         elif isinstance(mark, LayerRules):
@@ -235,7 +236,7 @@ class _Schemas:
         return {**schema, "description": doc} if doc else schema
 
     def load(self, slot: str, kind: str) -> type[Plugin] | None:
-        """A plugin's class; None, and a problem noted once, when it cannot be loaded."""
+        """Return the class of a plugin; None, and record the problem, if it cannot be loaded."""
         try:
             return self.registry.plugin(slot, kind)
         except ZooError as error:

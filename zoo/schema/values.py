@@ -1,4 +1,4 @@
-"""What a component expects of one key, as JSON Schema, and one schema for a key that many read."""
+"""JSON Schemas of single keys, and the merging of those of a key that several components read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Schema = dict[str, Any]
 
 
 class Reading(NamedTuple):
-    """That a component reads a key: its name, and the schema of what it expects there."""
+    """The name of a component that reads a key, and the schema of the values that it accepts."""
 
     owner: str
     schema: Schema
@@ -27,8 +27,8 @@ Readings = dict[str, list[Reading]]
 
 @cache
 def plain_value(cls: type[Component], name: str) -> tuple[Schema, dict[str, Schema]]:
-    """What a component expects of a key that holds a value, and definitions that this refers to.
-    Nothing is said where a validator of the plugin's own decides."""
+    """Return the schema of a key that holds a plain value, and the definitions that it refers to.
+    Both are empty where a validator of the plugin decides which values are valid."""
     if _is_rewritten(cls, name):
         return {}, {}
     field = cls.model_fields[name]
@@ -50,19 +50,22 @@ def plain_value(cls: type[Component], name: str) -> tuple[Schema, dict[str, Sche
 
 
 def ref(name: str) -> Schema:
-    """What stands under this name in `$defs`."""
+    """Return a reference to this name in `$defs`."""
     return {"$ref": f"#/$defs/{name}"}
 
 
 def named(docs: Mapping[str, str], description: str) -> Schema:
-    """One of these names, each with its description for taplo."""
+    """Return the schema of one of these names, with their descriptions in the format of taplo."""
     enum_values = {"enumValues": list(docs.values())}
     return {"enum": list(docs), "description": description, "x-taplo": {"docs": enum_values}}
 
 
 def by_key(key: str, tables: Mapping[str, Schema], otherwise: Schema) -> Schema:
-    """The table that the value of `key` names. It is a chain of ifs, whose errors name the very key
-    that is wrong; of an `anyOf`, a checker would tell the errors of every choice."""
+    """Return the schema of a table whose `key` selects one of `tables`.
+
+    It is a chain of ifs, so that errors name the key that is wrong; for an `anyOf`, a checker would
+    report the errors of every choice.
+    """
     schema = otherwise
     for name, table in reversed(list(tables.items())):
         is_named = {"properties": {key: {"const": name}}, "required": [key]}
@@ -71,7 +74,7 @@ def by_key(key: str, tables: Mapping[str, Schema], otherwise: Schema) -> Schema:
 
 
 def merged(readings: list[Reading]) -> Schema:
-    """One schema for a key that several components read: what any of them expects."""
+    """Return one schema for a key that several components read: any value that one accepts."""
     choices: list[Schema] = []
     owners: dict[str, list[str]] = {}
     for owner, read in readings:
@@ -97,7 +100,7 @@ def _description(owners: Mapping[str, list[str]]) -> str:
 
 
 def _without_null(schema: Schema) -> Schema:
-    """TOML has no null: an absent key is what says None."""
+    """Remove null, which TOML does not have: an absent key means None."""
     choices: list[Schema] = schema.get("anyOf", [])
     kept = [choice for choice in choices if choice != {"type": "null"}]
     if len(kept) == 1:
@@ -106,8 +109,8 @@ def _without_null(schema: Schema) -> Schema:
 
 
 def _is_rewritten(cls: type[Component], name: str) -> bool:
-    """Whether a validator of the plugin's own changes the value before its type is checked, and
-    does not say what it takes."""
+    """Return whether a validator of the plugin changes the value before its type is checked,
+    without declaring the values that it accepts."""
     decorators = cls.__pydantic_decorators__
     before = [
         mark.json_schema_input_type

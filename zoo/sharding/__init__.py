@@ -1,4 +1,4 @@
-"""Models that are larger than one machine: each process of a mesh has its share of every tensor.
+"""Models that are larger than one machine: each process of a mesh holds a shard of every tensor.
 
 `mesh.py` (what the dimensions of a mesh mean) → `model.py` (a meta-built model whose tensors are
 shares; `cutting.py` is tensor parallelism) → `shares.py` (which elements those are), which are then

@@ -1,4 +1,4 @@
-"""Tensor parallelism: modules of which each process has some heads, hidden units or tokens.
+"""Tensor parallelism: each process has some of a module's heads, hidden units or tokens.
 
 Which modules can be cut, and how, stands in the spec's layout (`zoo.layout.Cut`), where a component
 that says nothing is whole in every process. A module that is cut computes with DTensors, or takes
@@ -24,7 +24,7 @@ from zoo.weights.held_tensors import owners, stored
 
 
 def cut(model: Transformer, mesh: DeviceMesh) -> None:
-    """Let each process of a 1-D mesh have its part of what can be cut of a meta-built model.
+    """Cut the modules of a meta-built model that can be cut over the processes of a 1-D mesh.
 
     Raises:
         ZooError: some heads or hidden units cannot be spread evenly.
@@ -49,7 +49,7 @@ def cut(model: Transformer, mesh: DeviceMesh) -> None:
 
 
 def _cuts_of(spec: ModelSpec, n_processes: int) -> dict[str, Cut]:
-    """The modules that are cut, by name."""
+    """The modules that are cut, by name, and how."""
     cuts = dict(spec.layout.cuts())
     problems: dict[tuple[str, int], Problem] = {}
     for name, found in cuts.items():
@@ -58,11 +58,11 @@ def _cuts_of(spec: ModelSpec, n_processes: int) -> dict[str, Cut]:
                 f"`{name}` has {found.units:,} heads or hidden units, which {n_processes} "
                 "processes of the dimension `tp` cannot share evenly"
             )
-            # Layers are alike: the first of them is enough.
+            # All layers have the same problem: report it once.
             problems.setdefault((name.rpartition(".")[2], found.units), Problem(message))
     if problems:
         raise ZooError(problems.values())
-    # A table that is tied to one that is not cut is whole, too.
+    # A table that is tied to an uncut one is not cut either.
     for first in set(spec.ties.values()):
         aliases = [alias for alias, target in spec.ties.items() if target == first]
         names = [name.rpartition(".")[::2] for name in (first, *aliases)]
@@ -96,8 +96,8 @@ def _enter(
 
 
 def _check_ids(ids: torch.Tensor, n_rows: int) -> None:
-    """Raises what `nn.Embedding` does for ids that are not in the table, for which the parts of a
-    table, each of which has but some, would give 0."""
+    """Raise the same error as `nn.Embedding` for ids outside the table. The parts of a cut table
+    would return 0 for them."""
     outside = (ids < 0) | (ids >= n_rows)
     if not ids.is_cpu:
         torch._assert_async(~outside.any(), "index out of range in self")

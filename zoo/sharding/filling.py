@@ -1,4 +1,4 @@
-"""A process' share of initial weights."""
+"""Initial values for a process' shard of the weights."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from zoo.weights.held_tensors import stored
 
 
 class Fill(Protocol):
-    """Gives tensors on the CPU, by name, the values that the spec starts them from; `runs` tells
-    which elements of the whole each has, as for `zoo.fill.fill`."""
+    """Fills tensors on the CPU, by name, with the initial values of the spec. `runs` says which
+    elements of the whole tensor each has, as for `zoo.fill.fill`."""
 
     def __call__(
         self, tensors: Mapping[str, torch.Tensor], *, runs: Mapping[str, Runs]
@@ -28,7 +28,7 @@ class Fill(Protocol):
 def initial_shares(
     model: Transformer, mesh: DeviceMesh, device: torch.device, fill: Fill
 ) -> dict[str, torch.Tensor]:
-    """Shard a meta-built model, and make this process' share of each of its tensors, by name, with
+    """Shard a meta-built model, and return this process' shard of each tensor, by name, with
     initial values. Raises as `shard`."""
     shard(model, mesh)
     shares = {name: torch.empty_like(t, device=device) for name, t in stored(model).items()}
@@ -37,7 +37,7 @@ def initial_shares(
 
 
 def fill_shares(shares: Mapping[str, torch.Tensor], fill: Fill) -> None:
-    """Give shares of some of the spec's tensors, by name, the values that those start from."""
+    """Fill shards of some of the spec's tensors, by name, with their initial values."""
     parts = {name: local(share) for name, share in shares.items()}
     # Values are made on the CPU.
     made = {name: part if part.is_cpu else part.to("cpu") for name, part in parts.items()}

@@ -1,4 +1,4 @@
-"""What the dimensions of a device mesh are for, by their names."""
+"""The meaning of the named dimensions of a device mesh."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Meshes(NamedTuple):
     """The dimensions of a mesh.
 
     Args:
-        data: the processes that share out each tensor and compute different rows of a batch.
-        tensor: those that share out the heads and hidden units, and compute the same rows.
+        data: the processes that shard each tensor and compute different rows of a batch.
+        tensor: the processes that split the heads and hidden units and compute the same rows.
     """
 
     data: DeviceMesh | None
@@ -30,7 +30,7 @@ def meshes_of(mesh: DeviceMesh) -> Meshes:
     """The dimensions `fsdp` (or `dp`) and `tp` of a mesh.
 
     Raises:
-        ZooError: a dimension has no name, or another one.
+        ZooError: a dimension has no name, or a different name.
     """
     names = mesh.mesh_dim_names or ("",) * mesh.ndim
     known = (*DATA, TENSOR)
@@ -52,7 +52,7 @@ def meshes_of(mesh: DeviceMesh) -> Meshes:
 
 
 def place_in(mesh: DeviceMesh) -> int:
-    """The number of this process among those of the mesh, from 0."""
+    """The index of this process in the mesh, from 0."""
     number = 0
     for size, at in zip(mesh.shape, mesh.get_coordinate() or (), strict=True):
         number = number * size + at

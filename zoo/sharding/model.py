@@ -1,4 +1,4 @@
-"""A model of which each process has a share."""
+"""Sharding a model over processes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from zoo.transformer import Transformer
 def shard(model: Transformer, mesh: DeviceMesh) -> None:
     """Spread a meta-built model over the processes of a mesh, in place.
 
-    Along `tp`, each process has some heads, hidden units and tokens of the vocabulary, as far as
-    the components say how (`zoo.layout.Cut`). Along `fsdp`, each has some rows of every tensor, and
-    layer by layer the others' are fetched while they are needed (FSDP2: Zhao et al. 2023,
-    arXiv:2304.11277).
+    Along `tp`, each process has some heads, hidden units and tokens of the vocabulary, where the
+    components say how to cut them (`zoo.layout.Cut`). Along `fsdp`, each process has some rows of
+    every tensor, and the other rows are fetched layer by layer while they are needed (FSDP2: Zhao
+    et al. 2023, arXiv:2304.11277).
 
     Args:
-        model: with shapes and no values.
-        mesh: the processes; this one is among them.
+        model: a meta-built model, with shapes and no values.
+        mesh: the processes, this one included.
 
     Raises:
-        ZooError: the mesh has other dimensions, or some heads cannot be spread evenly.
+        ZooError: the mesh has unknown dimensions, or some heads cannot be spread evenly.
     """
     meshes = meshes_of(mesh)
     if meshes.tensor is not None:
@@ -42,16 +42,16 @@ def shard(model: Transformer, mesh: DeviceMesh) -> None:
             if hasattr(model, method):
                 register_fsdp_forward_method(model, method)
                 setattr(model, method, _outside_inference_mode(getattr(model, method)))
-        # FSDP2's hooks run around `forward`, and Python looks for `__call__` in the class alone.
+        # FSDP2's hooks run around `forward`, and Python looks up `__call__` only in the class.
         sharded = type(model)
         called = {"__call__": _outside_inference_mode(sharded.__call__)}
         model.__class__ = type(sharded.__name__, (sharded,), called)
 
 
 def _outside_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method as it may be called in inference mode, as `zoo.generate` does: FSDP2 keeps the
-    tensors that it fetches into, and those made in that mode are of no use outside, nor in part to
-    itself."""
+    """Wrap the method so that it leaves inference mode, in which `zoo.generate` calls it: FSDP2
+    keeps the buffers that it fetches into, and inference tensors cannot be used outside of that
+    mode, nor by some parts of FSDP2 itself."""
 
     @wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
-"""For modules that are cut (`zoo.layout.Cut`) and compute with their parts themselves.
+"""Functions for modules that are cut (`zoo.layout.Cut`) and compute with their parts themselves.
 
-Each function does nothing, and costs nothing, where the module is whole. `module` is the one that
-is cut: its `weight` knows the processes that have the other parts.
+If the module is not cut, each function returns its argument at no cost. `module` is the cut module:
+its `weight` knows the mesh of the processes that have the other parts.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from torch import nn
 
 
 def own_part(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
-    """The part of a tensor that goes with this process' part of a cut module.
+    """The part of a tensor that belongs to this process' part of a cut module.
 
     Args:
-        tensor: of all processes, the same in each; along `dim` it is as long as all parts together,
-            or 1 long, for all of them.
+        tensor: a tensor that is the same in all processes. Along `dim` it is as long as all parts
+            together, or has size 1 and is shared by all of them.
         dim: the dimension that is cut.
-        module: the one that is cut.
+        module: the cut module.
 
     Returns:
-        The part along `dim`; all of it if the module is whole.
+        The part along `dim`; the whole tensor if the module is not cut.
     """
     mesh = _mesh_of(module)
     if mesh is None or tensor.dim() < -dim or tensor.shape[dim] == 1:
@@ -34,7 +34,7 @@ def own_part(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
 
 
 def all_parts(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor:
-    """The opposite: the parts of all processes, one after the other along `dim`."""
+    """The inverse of `own_part`: the parts of all processes, concatenated along `dim`."""
     mesh = _mesh_of(module)
     if mesh is None:
         return tensor
@@ -46,7 +46,7 @@ def all_parts(tensor: torch.Tensor, dim: int, module: nn.Module) -> torch.Tensor
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The elements of a tensor that this process has, as a plain tensor."""
-    # Told by an attribute of DTensors, since their class is not imported where there is no mesh.
+    # DTensors are recognized by an attribute, since their class is not imported without a mesh.
     if getattr(tensor, "device_mesh", None) is None:
         return tensor
     plain: torch.Tensor = tensor.to_local()  # type: ignore[attr-defined]
@@ -54,8 +54,8 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def entering(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
-    """x, which all processes have, and with which each computes its part: its gradient is the sum
-    of theirs."""
+    """Return `x`, the same in all processes, for each to compute its part with. Its gradient is the
+    sum of the gradients in all processes."""
     mesh = _mesh_of(module)
     if mesh is None:
         return x
@@ -66,7 +66,7 @@ def entering(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
 
 
 def summed(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
-    """The sum over all processes of what each has made of its part."""
+    """The sum over all processes of the results that they computed with their parts."""
     mesh = _mesh_of(module)
     if mesh is None:
         return x
@@ -77,5 +77,5 @@ def summed(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
 
 
 def _mesh_of(module: nn.Module) -> Any:
-    """The mesh of a module that is cut; None of one that is whole, or has no weight."""
+    """The mesh of a cut module; None if the module is not cut, or has no weight."""
     return getattr(getattr(module, "weight", None), "device_mesh", None)

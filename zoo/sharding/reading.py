@@ -1,4 +1,4 @@
-"""A process' share of saved weights: it reads the bytes of its own elements, and no others."""
+"""Loading a process' shard of saved weights: it reads only the bytes of its own elements."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ def load_shares(
     *,
     verify: bool,
 ) -> dict[str, torch.Tensor]:
-    """Shard a meta-built model, and read this process' share of each of its tensors, by name.
+    """Shard a meta-built model, and read this process' shard of each of its tensors, by name.
 
     Args:
-        model: that of the weights.
-        weights: as `zoo.load` has checked them.
+        model: the meta-built model of the weights.
+        weights: open weights that `zoo.load` has checked.
         names: the tensors that are read; the others get initial values.
         mesh: the processes, all of which call this.
-        device: where the shares are placed.
-        dtype: what floating-point tensors are cast to; None keeps them as stored.
-        verify: whether the processes hash every tensor that is read, each some of them.
+        device: where the shards are placed.
+        dtype: the dtype that floating-point tensors are cast to; None keeps them as stored.
+        verify: whether every tensor that is read is hashed; the processes divide this work.
 
     Raises:
-        WeightsError: a file cannot be read, was written to meanwhile, or holds other bytes.
+        WeightsError: a file cannot be read, was written to meanwhile, or does not have the bytes
+            of its records.
         ZooError: as `shard`.
     """
     shard(model, mesh)
@@ -87,7 +88,7 @@ def _read(weights: Weights, name: str, tensor: torch.Tensor) -> None:
 
 
 def _batches(runs: Iterable[Run], room: int) -> Iterator[list[Run]]:
-    """The runs in order, in batches of at most `room` elements; long ones in pieces."""
+    """The runs in order, in batches of at most `room` elements; longer runs are split."""
     batch: list[Run] = []
     left = room
     for start, length in runs:
@@ -104,8 +105,8 @@ def _batches(runs: Iterable[Run], room: int) -> Iterator[list[Run]]:
 
 
 def _changed(weights: Weights, names: Iterable[str], mesh: DeviceMesh) -> list[str]:
-    """The tensors whose bytes do not have the SHA-256 of their record: this process looks at some
-    of them, and the others of the mesh at the others."""
+    """The tensors whose bytes do not have the SHA-256 of their record. The processes of the mesh
+    divide the tensors among them."""
     records = weights.header.records
     largest_first = sorted(names, key=lambda name: (-records[name].n_bytes, name))
     return weights.changed(largest_first[place_in(mesh) :: mesh.size()], torch.get_num_threads())

@@ -1,4 +1,4 @@
-"""Which elements of a tensor a process has, and where they are among those of the whole one."""
+"""The elements of a tensor that a process has, and their places in the whole tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 
 class Run(NamedTuple):
-    """Elements of a whole tensor, in C order, that follow each other."""
+    """Consecutive elements of a whole tensor, in C order."""
 
     start: int
     length: int
@@ -23,7 +23,7 @@ def runs_of(tensor: torch.Tensor) -> Iterator[Run]:
     whole = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
         return iter([Run(0, prod(whole))])
-    # What torch's distributed checkpoints ask a tensor for.
+    # The method by which torch's distributed checkpoints find the chunks of a tensor.
     chunks: list[Any] = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
     (chunk,) = chunks
     return runs(whole, tuple(chunk.offsets), tuple(chunk.sizes))

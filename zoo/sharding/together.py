@@ -1,4 +1,4 @@
-"""Processes that succeed together, or fail together."""
+"""Making the processes of a mesh succeed or fail together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from zoo.errors import Problem, ZooError
 
 @contextmanager
 def processes_of(mesh: DeviceMesh) -> Generator[list[str]]:
-    """Lets the body, which each process of the mesh runs, fail in all if it fails in one, so that
-    none waits for another that has given up. What the body puts into the list has to be the same in
-    all.
+    """Make the body, which each process of the mesh runs, fail in all processes if it fails in one,
+    so that none waits for a process that has given up. The body must put the same items into the
+    list in all processes.
 
     Raises:
-        ZooError: what went wrong in the others, of their kind; or the lists are not the same.
+        ZooError: the errors of the other processes, of the same class; or the lists differ.
     """
     failure: Exception | None = None
     same: list[str] = []
@@ -38,7 +38,7 @@ def processes_of(mesh: DeviceMesh) -> Generator[list[str]]:
 
 
 def gathered(own: list[Any], mesh: DeviceMesh) -> list[Any]:
-    """The items of all processes of the mesh, this one's among them."""
+    """The items of all processes of the mesh, including this one."""
     items = own
     for dim in range(mesh.ndim):
         group = mesh.get_group(dim)
@@ -49,7 +49,7 @@ def gathered(own: list[Any], mesh: DeviceMesh) -> list[Any]:
 
 
 def _told(error: Exception | None) -> list[tuple[type[ZooError], Problem]]:
-    """What the others are told of a failure: its kind with each of its problems."""
+    """The error as sent to the other processes: its class with each of its problems."""
     if isinstance(error, ZooError):
         return [(type(error), problem) for problem in error.problems]
     if error is None:

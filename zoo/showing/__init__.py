@@ -1,4 +1,4 @@
-"""What `zoo show`, `zoo list` and `zoo diff` print, as data and as text.
+"""The output of `zoo show`, `zoo list` and `zoo diff`, as data and as text.
 
-`zoo.drawing` draws what `parts.py` and `children.py` take apart.
+`zoo.drawing` also uses the decomposition of models in `parts.py` and `children.py`.
 """

@@ -1,4 +1,4 @@
-"""What is inside a component, and which of its values tell it from others of its kind."""
+"""The components inside a component, and the values that distinguish it from others of its kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zoo.slots import Plugin
 
 
 class Child(NamedTuple):
-    """A component inside another: the field that holds it, its mark, and its place in the spec."""
+    """A component inside another: the field that holds it, its mark, and its path in the spec."""
 
     name: str
     mark: Part
@@ -22,7 +22,7 @@ class Child(NamedTuple):
 
 
 def children(component: Component, path: str = "") -> Iterator[Child]:
-    """The components directly inside one, in the order of its fields; of a list, each."""
+    """Yield the components directly inside one, in the order of its fields, and those in lists."""
     for name, mark in fields_of(type(component)).items():
         if not isinstance(mark, Part):
             continue
@@ -36,19 +36,19 @@ def children(component: Component, path: str = "") -> Iterator[Child]:
 
 
 def is_absent(component: Component) -> bool:
-    """Whether a component stands for there being none."""
+    """Return whether a component represents the absence of one."""
     return isinstance(component, Plugin) and component.absent
 
 
 def distinctive_values(component: Component) -> dict[str, Any]:
-    """The values of a component that its kind does not imply: those that have no default, and those
-    that differ from it."""
+    """Return the values of a component that its kind does not imply: those of fields without a
+    default, and those that differ from the default."""
     known: dict[str, Any] = {}
     found: dict[str, Any] = {}
     for name, mark in fields_of(type(component)).items():
         value = known[name] = getattr(component, name)
         is_elsewhere = mark is GIVEN or isinstance(mark, Part)
-        # What nobody has set is the default.
+        # A field that is not set has its default.
         if is_elsewhere or name == "kind" or name not in component.model_fields_set:
             continue
         field = type(component).model_fields[name]
@@ -60,13 +60,15 @@ def distinctive_values(component: Component) -> dict[str, Any]:
 
 
 def beside_kind(label: str, kind: str) -> str:
-    """What the label of a layout says, without the kind if that is its first word."""
+    """Return the label of a layout without its first word if that is the kind."""
     return re.sub(rf"^{re.escape(kind)}\b[ ,]*", "", label)
 
 
 def untold(values: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The values that do not stand in a text: neither with their names nor as a word. A word of the
-    text tells one value; of booleans, the name tells what is true."""
+    """Return the values that a text does not mention, neither with their names nor as a word.
+
+    A word of the text counts for one value. The name of a boolean mentions it if it is true.
+    """
     named = {name for name, value in values.items() if f"{name} {value}" in text}
     words = Counter(re.findall(r"[\w.]+", text))
     words.subtract(str(values[name]) for name in named)

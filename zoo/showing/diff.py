@@ -1,7 +1,7 @@
-"""What differs between two models: their specs value by value, then their tensors. No torch.
+"""Compare two models: their specs value by value, then their tensors. Does not import torch.
 
 A side is a spec or a weights file. Two weights files are compared by the digests in their headers;
-where one side is a spec, only the names and shapes of the tensors are.
+if one side is a spec, only the names and shapes of the tensors are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two: the source as it was named, its spec, and the records of a weights file."""
+    """One of the two models: its source as given, its spec, and the records of a weights file."""
 
     source: str
     spec: ModelSpec
@@ -32,18 +32,21 @@ class Side:
 
     @classmethod
     def read(cls, source: str, registry: Registry) -> Side:
-        """A spec file, a registered model, a weights file or the folder of one.
+        """Read a spec file, a registered model, a weights file or the folder of one.
 
         Raises:
-            ZooError: it cannot be read.
+            ZooError: the source cannot be read.
         """
         spec, header = read_source(source, registry)
         return cls(source, spec, header.records if header is not None else None)
 
 
 def diff_data(a: Side, b: Side) -> dict[str, Any]:
-    """What differs, as data: `spec` lists values by path, `tensors` what is added in `b`, removed
-    from `a` and changed, with the number of equal ones; `equal` says whether nothing differs."""
+    """Return the differences as data.
+
+    `spec` lists the differing values by path. `tensors` lists those added in `b`, removed from `a`
+    and changed, and the number of equal ones. `equal` is true if nothing differs.
+    """
     values = list(_spec_differences(a.spec, b.spec))
     tensors = _tensor_differences(a, b)
     changes = [*values, *tensors["added"], *tensors["removed"], *tensors["changed"]]
@@ -59,16 +62,16 @@ def _spec_differences(a: ModelSpec, b: ModelSpec) -> Iterator[dict[str, Any]]:
 
 
 class _Table(NamedTuple):
-    """A table of a resolved spec with its component, which knows where the values were written, and
-    what is inside that. A list of tables is one too: its keys are their numbers."""
+    """A table of a resolved spec, the node of its component, which knows where the values were
+    written, and the nodes inside that. A list of tables is also one, with indices as keys."""
 
     data: Mapping[str, Any]
     node: Node | None
     below: Mapping[str, object]
 
     def inner(self, key: str) -> _Table | None:
-        """The table at a key, or the list of tables; None when a value is there, or nothing. An
-        empty list may be either."""
+        """Return the table or list of tables at a key; None if the key is absent or holds a value.
+        An empty list counts as a list of tables."""
         value, below = self.data.get(key), self.below.get(key)
         if isinstance(value, Mapping):
             return _table(value, below if isinstance(below, Node) else None)
@@ -78,7 +81,7 @@ class _Table(NamedTuple):
         return None
 
     def told(self, key: str, *, root: bool) -> dict[str, Any] | None:
-        """The value at a key and where it was written; None when nothing is there."""
+        """Return the value at a key and where it was written; None if the key is absent."""
         if key not in self.data:
             return None
         value, origin = self.data[key], None
@@ -96,7 +99,7 @@ def _numbered(items: Sequence[object]) -> dict[str, object]:
 
 
 def _table_differences(a: _Table, b: _Table, prefix: str) -> Iterator[dict[str, Any]]:
-    """Each value that differs; a table that only one side has is one value, also in a list."""
+    """Yield each value that differs; a table that only one side has is a single value."""
     for key in dict.fromkeys([*a.data, *b.data]):
         path = f"{prefix}{key}"
         left, right = a.inner(key), b.inner(key)
@@ -108,7 +111,7 @@ def _table_differences(a: _Table, b: _Table, prefix: str) -> Iterator[dict[str, 
 
 
 def _same(a: object, b: object) -> bool:
-    """Equality that tells `true` from 1, also in arrays; 1 and 1.0 are the same number."""
+    """Compare two values; unlike `==`, `True` and 1 differ, also in arrays. 1 and 1.0 are equal."""
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_same, a, b))
     return a == b and isinstance(a, bool) == isinstance(b, bool)
@@ -144,8 +147,8 @@ def _tensors(side: Side, by_digest: bool) -> dict[str, dict[str, Any]]:
 
 
 def diff_text(data: Mapping[str, Any]) -> str:
-    """The differences for people: a value that is read in several places is told once, and so are
-    tensors that differ in the same way in several layers."""
+    """Format the differences as text: a value that is read in several places is listed once, and so
+    are tensors that differ in the same way in several layers."""
     if data["equal"]:
         equal = _how_equal(data["tensors"])
         return f"{data['a']} and {data['b']} are equal: the specs, and {equal}"
@@ -187,7 +190,7 @@ def _value_text(found: Mapping[str, Any] | None) -> str:
     if n_values := _n_values(value):
         told = f"a table with {counted(n_values, 'value')}"
         for key, inner in value.items() if isinstance(value, Mapping) else ():
-            if not _n_values(inner):  # the first one tells a rule from the others
+            if not _n_values(inner):  # the first value distinguishes a rule from the others
                 return f"{told}: {key} = {tomlkit.item(inner).as_string()}, ..."
         return told
     text = tomlkit.item(value).as_string()
@@ -195,7 +198,7 @@ def _value_text(found: Mapping[str, Any] | None) -> str:
 
 
 def _n_values(value: object) -> int:
-    """The number of values in a table or a list of tables; 0 for what is a value itself."""
+    """Return the number of values in a table or a list of tables; 0 for a plain value."""
     return sum(_n_values(inner) or 1 for table in tables_in(value) for inner in table.values())
 
 

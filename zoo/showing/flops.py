@@ -1,7 +1,7 @@
-"""What a forward pass costs in floating-point operations: `zoo show --flops`.
+"""Count the floating-point operations of a forward pass: `zoo show --flops`.
 
-The model is built and run on torch's meta device, where there are shapes and no values, and torch's
-own counter looks on. So what is counted is what is computed, whatever plugins a spec names; and it
+The model is built and run on torch's meta device, which has shapes but no values, under torch's own
+counter. The count is therefore that of the actual computation, whatever plugins a spec names, and
 takes a second for a model of any size.
 """
 
@@ -21,24 +21,24 @@ from zoo.spec import ModelSpec
 
 
 def flops_data(spec: ModelSpec, length: int) -> dict[str, Any]:
-    """The operations of one forward pass of one sequence, without a cache.
+    """Count the operations of one forward pass over one sequence, without a cache.
 
-    Counted are matrix products, a multiplication and an addition as two: of weights with tokens,
-    and of attention, whose scores count whether or not a mask hides them. What is done element by
-    element is not.
+    Only matrix products are counted, with a multiplication and an addition as two operations: those
+    of weights with tokens and those of attention, including masked scores. Element-wise operations
+    are not counted.
 
     Args:
-        spec: of a model that reads ids.
-        length: tokens of the sequence; with an encoder and a decoder, of the source and of the
+        spec: the spec of a model that reads ids.
+        length: number of tokens of the sequence; for an encoder-decoder, of the source and of the
             target.
 
     Returns:
-        `length`, `forward`, `per_token` (rounded), and `parts`: each a name, how many layers it
-        stands for, and what these take together.
+        `name`, `length`, `forward`, `per_token` (rounded), and `parts`: each with its name, the
+        number of layers that it stands for, and the operations of all of these together.
 
     Raises:
-        InputError: the model is called with vectors, or its positions are fewer.
-        PluginError: the spec cannot be built with the plugins at hand.
+        InputError: the model is called with vectors, or has fewer positions than `length`.
+        PluginError: the spec cannot be built with the available plugins.
     """
     model = build_on_meta(spec, torch.float32).eval()
     inputs = _inputs(spec, length)
@@ -56,7 +56,7 @@ def flops_data(spec: ModelSpec, length: int) -> dict[str, Any]:
 
 
 def _inputs(spec: ModelSpec, length: int) -> list[torch.Tensor]:
-    """What the model is called with: ids, or those of a source and of a target."""
+    """Return the inputs of the model: ids, or those of a source and of a target."""
     read = spec.model.called_with
     if not read:
         hint = (
@@ -71,8 +71,8 @@ def _inputs(spec: ModelSpec, length: int) -> list[torch.Tensor]:
 
 
 def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[dict[str, Any]]:
-    """The counts as a tree of the model's parts: two levels, and within layers a third. Layers of
-    one list are counted together, and what computes nothing is left out."""
+    """Return the counts as a tree of the parts of the model: two levels, and a third within layers.
+    The layers of a list are summed, and parts without operations are left out."""
     flops: Counter[tuple[str, ...]] = Counter()
     layers: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
     for name, by_operator in counts.items():
@@ -88,7 +88,7 @@ def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[dict[str, Any]]:
         deepest = 3 if parent in layers else 2
         paths = [path for path in flops if path[:-1] == parent and 0 < len(path) <= deepest]
         if len(paths) == 1 and flops[paths[0]] == flops[parent] and paths[0] not in layers:
-            return []  # what says the same twice
+            return []  # would repeat the count of its parent
         return [
             {
                 "name": path[-1],
@@ -103,7 +103,7 @@ def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[dict[str, Any]]:
 
 
 def flops_text(data: Mapping[str, Any]) -> str:
-    """The same for people: the head, then the tree with each part's share."""
+    """Format the counts as text: totals, then the tree with the share of each part."""
     lines = [
         f"{data['name']}  {counted(data['length'], 'token')}",
         f"  forward    {human_flops(data['forward'])}",
@@ -126,7 +126,7 @@ def _rows(parts: Sequence[Mapping[str, Any]], indent: str) -> Iterator[tuple[str
 
 
 def human_flops(n: int) -> str:
-    """12.3 GFLOP, in powers of a thousand."""
+    """Format a count as in `12.3 GFLOP`, in powers of a thousand."""
     value, unit = float(n), "FLOP"
     for larger in ("kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"):
         if value < 999.95:

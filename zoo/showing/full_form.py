@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def to_toml(spec: ModelSpec, *, origins: bool = False) -> str:
-    """The resolved spec as TOML text; with `origins`, each value says where it was written."""
+    """Format a resolved spec as TOML; with `origins`, comments say where each value was written."""
     return data_to_toml(spec.to_dict(), spec.origin if origins else None)
 
 
 def data_to_toml(data: Mapping[str, Any], origin: Node | None = None) -> str:
-    """A resolved spec, given as plain data, as TOML text; `origin` knows where values are from."""
+    """Format a resolved spec, given as plain data, as TOML, with the origins of values if given."""
     return "".join(f"{line}\n" for line in _lines(data, origin, ""))
 
 
 def _lines(data: Mapping[str, Any], node: Node | None, path: str) -> Iterator[str]:
-    """The lines of the table at `path`: its values, then the tables inside it below their heads.
-    tomlkit spells keys and values, and no more: it takes quadratic time for a document."""
+    """Yield the lines of the table at `path`: its values, then the tables inside it below their
+    heads. tomlkit formats only keys and values: for a whole document it takes quadratic time."""
     for key, value in data.items():
         if not tables_in(value):
             origin = f" # {origin_of(node, key, root=not path)}" if node is not None else ""
@@ -43,7 +43,7 @@ def _lines(data: Mapping[str, Any], node: Node | None, path: str) -> Iterator[st
 
 
 def tables_in(value: object) -> list[Mapping[str, Any]]:
-    """A table, or the tables of a list of them; none in what is a value itself."""
+    """Return a table, or the tables of a list of tables, as a list; empty for other values."""
     items = value if isinstance(value, list) else [value]
     tables = [item for item in items if isinstance(item, Mapping)]
     return tables if len(tables) == len(items) else []
@@ -54,11 +54,13 @@ def _key(name: str) -> str:
 
 
 def origin_of(node: Node, key: str, *, root: bool) -> str:
-    """The file and line where a component's value was written, or `default`."""
+    """Return the file and line where a value of a component was written, or `default`."""
     leaf: object = node.values.get(key)
     if key == "kind" or (root and key == "builder"):
         leaf = node.kind
-    elif leaf == [] or (root and key in ("format", "name")):  # `layers = []` has no rule to ask
+    elif leaf == [] or (
+        root and key in ("format", "name")
+    ):  # `layers = []` has no rule with an origin
         leaf = node.table.entries.get(key)
     if not isinstance(leaf, Leaf) or not leaf.stated:
         return "default"

@@ -1,5 +1,7 @@
-"""The names that are registered, and what `zoo list` prints, as data and as text. This needs the
-registries only: no plugin is imported, and of published models only the names are looked at."""
+"""List registered names; the output of `zoo list`, as data and as text.
+
+Only the registries are read: no plugin is imported, and no file of a published model is opened.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ GROUPS = ("models", "components")
 
 
 def list_models(pattern: str | None = None, *, registry: Registry | None = None) -> list[str]:
-    """The names of models: of specs, which `zoo.build` takes, and of published ones, which
-    `zoo.load` takes.
+    """Return the names of models: of specs, for `zoo.build`, and of published models, for
+    `zoo.load`.
 
     Args:
-        pattern: `gpt2*` and the like, as file names; all names unless given.
-        registry: where they are looked up; the layers around the working directory unless given.
+        pattern: a file name pattern such as `gpt2*`; by default all names match.
+        registry: the registry to search; by default the layers around the working directory.
 
     Raises:
         RegistryError: a registry is malformed.
@@ -32,18 +34,18 @@ def list_models(pattern: str | None = None, *, registry: Registry | None = None)
 
 
 def list_components(pattern: str | None = None, *, registry: Registry | None = None) -> list[str]:
-    """The components that a spec can name, as `ffn.glu`, by slot; those whose name or slot matches.
-    Arguments and errors are those of `list_models`."""
+    """Return the components that a spec can name, such as `ffn.glu`, by slot, if the name or the
+    slot matches. Arguments and errors are those of `list_models`."""
     rows = _rows(load_registry() if registry is None else registry, pattern)
     return [f"{row['slot']}.{row['name']}" for row, _ in rows["components"]]
 
 
 def listing_data(registry: Registry, what: str | None, pattern: str | None) -> dict[str, Any]:
-    """Registered names with where they come from, and what each component is: those that match
+    """Return registered names with their origins, and summaries of components: those that match
     `pattern`, or whose slot does. `what` is `models`, `components`, or None for both.
 
     Raises:
-        RegistryError: there is a pattern, and nothing matches it.
+        RegistryError: a pattern is given, and nothing matches it.
     """
     groups = GROUPS if what is None else (what,)
     found = _rows(registry, pattern)
@@ -60,7 +62,7 @@ _Row = tuple[dict[str, str], Entry | None]
 
 
 def _rows(registry: Registry, pattern: str | None) -> dict[str, list[_Row]]:
-    """What matches the pattern, by group; components with their entries."""
+    """Return the rows that match the pattern, by group; components with their entries."""
     is_like = re.compile(fnmatch.translate(pattern or "*")).match
     models = [_row(entry) for name, entry in registry.models.items() if is_like(name)]
     models += [
@@ -89,7 +91,7 @@ def _row(entry: Entry, **more: str) -> dict[str, str]:
 
 
 def _nothing(registry: Registry, what: str | None, pattern: str) -> Problem:
-    """The problem that nothing matches, with what may have been meant."""
+    """Return the problem that nothing matches, with a suggestion."""
     groups = GROUPS if what is None else (what,)
     everything = _rows(registry, None)
     elsewhere = [group for group, rows in _rows(registry, pattern).items() if rows]
@@ -106,8 +108,8 @@ def _nothing(registry: Registry, what: str | None, pattern: str) -> Problem:
 
 
 def listing_text(data: Mapping[str, list[dict[str, str]]]) -> str:
-    """One line a name: what a component is, under a heading for its slot; which file a model is,
-    under one for the registry or the folder that it is named from."""
+    """Format one line per name: components with their summaries, under headings for the slots;
+    models with their files, under headings for the registries or folders that name them."""
     lines: list[str] = []
     heading = None
     for group, rows in data.items():

@@ -1,7 +1,7 @@
-"""The tree of a model's parts, which `zoo show` prints. Imports no torch.
+"""The tree of the parts of a model, which `zoo show` prints. Does not import torch.
 
-What has tensors goes by the names of its modules, as its layout tells them; what has none, such as
-most positions and the initialisation, by the names of its fields.
+Parts with tensors have the names of their modules, from the layout; parts without tensors, such as
+most position schemes and the initialisation, have the names of their fields.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from zoo.showing.children import Child, beside_kind, children, distinctive_value
 from zoo.slots import Plugin
 
 MOST_VALUES = 8
-"""Of a longer list of values, only their number is printed."""
+"""For a longer list of values, only their number is printed."""
 
 
 Rules = dict[int, list[Child]]
-"""What the rule holds that a component stands in, by the component's id."""
+"""Maps the id of a component in a layer rule to all components of that rule."""
 
 
 class Row(NamedTuple):
-    """One part. `layers` are the numbers of the layers that it stands for, and `runs` how often
-    these run, all together; `component` is what describes it, None for a plain module."""
+    """One part. `layers` are the numbers of the layers that it stands for, and `runs` is the number
+    of times that they run in total; `component` describes the part, None for a plain module."""
 
     name: str
     layout: Layout
@@ -36,12 +36,13 @@ class Row(NamedTuple):
 
     @property
     def kind(self) -> str | None:
-        """The kind of a plugin; None for what is none."""
+        """The kind if the component is a plugin; otherwise None."""
         return self.component.kind if isinstance(self.component, Plugin) else None
 
     @property
     def values(self) -> dict[str, Any]:
-        """What its kind does not imply; of the layers of a stack, the number is in their row."""
+        """The values that its kind does not imply, without the number of layers of a stack, which
+        the row of the layers shows."""
         if self.component is None:
             return {}
         marks = fields_of(type(self.component)).values()
@@ -51,7 +52,7 @@ class Row(NamedTuple):
 
     @property
     def told(self) -> str:
-        """What it is: its kind, what its layout says, and the values that this leaves open."""
+        """The description: the kind, the label of the layout, and the values that it lacks."""
         kind = self.kind or ""
         said = beside_kind(self.layout.label, kind)
         left = untold(self.values, said)
@@ -59,7 +60,7 @@ class Row(NamedTuple):
 
 
 def values_text(values: dict[str, Any]) -> str:
-    """Values with their names, as in `window 4096, bias false`."""
+    """Format values with their names, as in `window 4096, bias false`."""
     return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
 
 
@@ -70,7 +71,7 @@ def _short(value: Any) -> str:
 
 
 def rows_of(layout: Layout) -> list[Row]:
-    """The parts directly inside. What has no tensors stands before the layers, or last."""
+    """Return the parts directly inside. Those without tensors come before the layers, or last."""
     inside = [] if layout.component is None else list(children(layout.component))
     rules = _rules(inside)
     bare = [_bare(child) for child in _without_tensors(layout, inside, rules)]
@@ -94,7 +95,7 @@ def _bare(child: Child) -> Row:
 
 
 def _without_tensors(layout: Layout, inside: Sequence[Child], rules: Rules) -> Iterator[Child]:
-    """The components inside that are nowhere in the layout since they have no tensors."""
+    """Yield the components inside that are not in the layout because they have no tensors."""
     placed = {id(one.component) for one in _layouts(layout)}
     lists = [part for part in layout.parts.values() if isinstance(part, LayerList)]
     of_layers = [rules.get(id(layer.component), []) for part in lists for _, layer in part.groups]
@@ -109,7 +110,7 @@ def _without_tensors(layout: Layout, inside: Sequence[Child], rules: Rules) -> I
 
 
 def _layouts(layout: Layout) -> Iterator[Layout]:
-    """The layouts inside, at any depth."""
+    """Yield the layouts inside, at any depth."""
     for part in layout.parts.values():
         layers = [one for _, one in part.groups] if isinstance(part, LayerList) else [part]
         for one in layers:
@@ -133,7 +134,7 @@ def _layer_rows(name: str, part: LayerList, inside: Sequence[Child], rules: Rule
 
 
 def _rules(inside: Sequence[Child]) -> Rules:
-    """What each rule for single layers holds: a block, and what else differs there."""
+    """Map each component of a layer rule, such as its block, to all components of the rule."""
     found: Rules = {}
     for rule in inside:
         if isinstance(rule.mark, LayerRules):
@@ -143,7 +144,7 @@ def _rules(inside: Sequence[Child]) -> Rules:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """0-4,6-10 for a sorted list of numbers; cut when it is long."""
+    """Format a sorted list of numbers as in `0-4,6-10`; a long one is cut."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""What `zoo show` prints, as data and as text. Imports no torch."""
+"""The output of `zoo show`, as data and as text. Does not import torch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 BYTES = {"float32": 4, "bfloat16": 2}
 WIDTH, NARROWEST = 100, 40
-"""The columns of a line of the tree, and those that are left for what a part is at least."""
+"""The width of the lines of the tree, and the least width for the description of a part."""
 
 
 def summary_data(spec: ModelSpec) -> dict[str, Any]:
-    """Sizes of a model: parameters, stored bytes, key-value cache, and the tree of its parts."""
+    """Return the sizes of a model: parameters, bytes, key-value cache, and the tree of parts."""
     shared = spec.layout.n_parameters - spec.n_parameters
     layout = spec.layout
     return {
@@ -66,7 +66,7 @@ def _tree_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def summary_text(data: Mapping[str, Any]) -> str:
-    """The summary for people: a head of sizes, then the tree."""
+    """Format the summary as text: the sizes, then the tree."""
     sizes = data["parameters"]
     lines = [
         f"{data['name']}  ({data['builder']})",
@@ -102,8 +102,8 @@ def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tree_lines(data: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each part: its name, its parameters, what it is. What it is goes on below when it
-    is long."""
+    """Yield a line for each part: name, parameters, description. A long description continues on
+    the lines below."""
     ties = {alias.rpartition(".")[0]: target for alias, target in data["tied"].items()}
     lines = list(_lines_of(data["parts"], ties, "", ""))
     names = max((len(line.name) for line in lines), default=0)
@@ -116,7 +116,7 @@ def _tree_lines(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """A text in lines, broken after commas, but not inside of lists."""
+    """Wrap a text into lines, broken after commas, but not inside lists."""
     pieces = re.split(r", (?![^\[]*\])", text)
     whole = ", ".join(piece.replace(" ", "\N{NO-BREAK SPACE}") for piece in pieces)
     lines = wrap(whole, width, break_long_words=False, break_on_hyphens=False)
@@ -124,7 +124,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 class _Line(NamedTuple):
-    """A part as text; `below` is what stands in place of the name in lines that follow."""
+    """A part as text; `below` replaces the name on continuation lines."""
 
     name: str
     size: str
@@ -149,7 +149,7 @@ def _lines_of(
 
 
 def _title(part: Mapping[str, Any]) -> str:
-    """The name, with how many layers it stands for."""
+    """Return the name of a part, with the number of layers that it stands for."""
     name, layers, runs = part["name"], part["layers"], part["runs"]
     if layers is None:
         return str(name)
@@ -161,7 +161,7 @@ def _by_dtype(sizes: Mapping[str, int]) -> str:
 
 
 def tensors_data(spec: ModelSpec) -> list[dict[str, Any]]:
-    """Every stored tensor: name, shape, dtype kind, and the other names it goes by."""
+    """Return all stored tensors: name, shape, kind and dtype, and the names tied to it."""
     aliases: dict[str, list[str]] = {}
     for alias, target in spec.ties.items():
         aliases.setdefault(target, []).append(alias)
@@ -181,7 +181,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def tensors_text(tensors: list[dict[str, Any]]) -> str:
-    """One line a tensor: shape, name, and what is tied to it."""
+    """Format one line per tensor: shape, name, and the names tied to it."""
     shapes = [" x ".join(map(str, tensor["shape"])) or "scalar" for tensor in tensors]
     width = max((len(shape) for shape in shapes), default=0)
     return "\n".join(
@@ -192,14 +192,15 @@ def tensors_text(tensors: list[dict[str, Any]]) -> str:
 
 
 def resolved_text(spec: ModelSpec) -> str:
-    """The full form as TOML, each value with the file and line it came from."""
+    """Format the full form as TOML, each value with the file and line that it comes from."""
     from zoo.showing.full_form import to_toml
 
     return to_toml(spec, origins=True).rstrip("\n")
 
 
 def backends_data(spec: ModelSpec) -> list[dict[str, Any]]:
-    """What the attention backend `auto` takes for each attention of the spec, and why."""
+    """Return the implementation that the attention backend `auto` selects for each attention of a
+    spec, and why."""
     from zoo.backends import automatic
 
     rows: list[dict[str, Any]] = []
@@ -214,7 +215,7 @@ def backends_data(spec: ModelSpec) -> list[dict[str, Any]]:
 def _attentions(
     component: Component, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Attention]]:
-    """Every attention inside, with its path; those of single layers with their numbers."""
+    """Yield every attention inside, with its path, which has layer numbers for layer rules."""
     if isinstance(component, Attention):
         yield path, component
     for name in fields_of(type(component)):
@@ -228,7 +229,7 @@ def _attentions(
 
 
 def backends_text(data: Sequence[Mapping[str, Any]]) -> str:
-    """The same for people."""
+    """Format the selected implementations as text."""
     lines = [
         f"{row['attention']}  ({row['kind']})\n  auto takes {row['takes']}: {row['why']}"
         for row in data

@@ -1,6 +1,6 @@
-"""What a component is, in a few words: how its docstring begins.
+"""Short summaries of components: the beginnings of their docstrings.
 
-The source is read, and no plugin imported: a list must not run what it lists.
+They are read from the source, without importing plugins: listing must not run plugin code.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from zoo.registering.registry_file import Entry
 
 
 def summary(doc: str) -> str:
-    """How a docstring begins, up to the first full stop, colon or remark in brackets."""
+    """Return the beginning of a docstring, up to the first full stop, colon or parenthesis."""
     return re.split(r"(?<!/) \(|: |\. |\.$", " ".join(doc.split()))[0]
 
 
 def summary_of(entry: Entry) -> str:
-    """The summary of the class that an entry names; empty where there is no docstring of its own,
-    or no source at hand."""
+    """Return the summary of the class that an entry names; empty if the class has no docstring of
+    its own or its source is not available."""
     where, _, name = entry.target.rpartition(":")
     path = entry.folder / where if where.endswith(".py") else _module_file(where)
     source = "" if path is None else _source(path)
@@ -30,8 +30,8 @@ def summary_of(entry: Entry) -> str:
 
 @cache
 def _module_file(name: str) -> Path | None:
-    """The file of a module. Looking for the outermost package imports nothing, and for what is
-    inside it would."""
+    """Return the file of a module without importing anything: `find_spec` is called only for the
+    outermost package, since it imports the parents of a submodule."""
     from importlib.util import find_spec
 
     first, *inner = name.split(".")

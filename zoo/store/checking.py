@@ -1,4 +1,4 @@
-"""Whether the models in the store are what they were: `zoo verify`."""
+"""Check the models in the store against their digests and fingerprints: `zoo verify`."""
 
 from __future__ import annotations
 

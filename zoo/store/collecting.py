@@ -1,4 +1,4 @@
-"""What nothing in the store names any more goes: `zoo gc`. And `zoo rm`.
+"""Remove what no ref in the store names any more: `zoo gc` and `zoo rm`.
 
 Others may pull meanwhile, so a snapshot is removed in three steps: it is moved to `trash/`, the
 refs are read again, and if one names it by now it is moved back. Whoever publishes writes the ref
@@ -121,7 +121,7 @@ def _empty_trash(store: Store, freed: Freed) -> None:
     live = _live(store) if trash else set[str]()
     for folder in trash:
         if folder.name in live:
-            with contextlib.suppress(OSError):  # it has been made anew
+            with contextlib.suppress(OSError):  # it has been made again
                 folder.rename(store.root / "snapshots" / folder.name)
         if folder.is_dir():
             _remove(folder, freed)

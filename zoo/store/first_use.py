@@ -90,7 +90,7 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
 
 
 def forget(store: Store, name: str) -> bool:
-    """Remove what was seen of a model; whether there was anything."""
+    """Remove the lock of a model. Returns whether there was one."""
     path = path_of(store, name)
     if not exists(path):
         return False

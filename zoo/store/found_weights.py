@@ -1,4 +1,4 @@
-"""Where the weights are that a path or a name means. Needs no torch."""
+"""Find the weights that a path or a name refers to. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a name to the ref that it means, of what is in the store."""
+"""Resolve a name to a ref in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A published model into the store: `zoo pull`."""
+"""Download a published model into the store: `zoo pull`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of this machine to where others can pull it: `zoo push`."""
+"""Publish a local model where others can pull it: `zoo push`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a name to the files that it means, which are pulled if they are not in the store."""
+"""Resolve a name to the files of a model, which are pulled if they are not in the store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""TOML as people write it: where each value stands, what is wrong with it, and how one table goes
-over another.
+"""Support for hand-written TOML: the positions of values, error messages, and merging of tables.
 
-    limits.py, places.py, errors.py    the text, for `zoo.document`
-    tables.py, extends.py, usage.py    its tables, for `zoo.resolve`
-    value_errors.py                    its values, for `zoo.validate`
+limits.py, places.py, errors.py    work on the text, for `zoo.document`
+tables.py, extends.py, usage.py    work on its tables, for `zoo.resolve`
+value_errors.py                    works on its values, for `zoo.validate`
 """

@@ -1,4 +1,4 @@
-"""All that is wrong with the syntax of a TOML text, in one pass; tomllib stops at the first."""
+"""Find all syntax errors of a TOML text; tomllib alone stops at the first."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from zoo.document import Document
 
 MAX_SYNTAX_ERRORS = 20
-_TWICE = re.compile("Cannot|Duplicate")  # how tomllib's messages of keys written twice begin
-_DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")  # more than Python converts
+_TWICE = re.compile("Cannot|Duplicate")  # how tomllib's messages about duplicate keys begin
+_DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")  # more digits than Python converts to an integer
 _CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 _NO_KEY = "invalid initial character for a key part"
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 def read_around_errors(document: Document) -> None:
-    """Read a text with syntax errors. Keys that are written twice become its problems.
+    """Read a document whose text has syntax errors into `document.data`.
+
+    Duplicate keys are added to `document.problems` and do not raise by themselves.
 
     Raises:
-        SpecError: there is more than that; everything is told, but for a text that is JSON.
+        SpecError: the text has other syntax errors. It lists all of them and the duplicate keys;
+            for a text that is JSON, it says only that.
     """
     text = document.text or ""
     if text.lstrip().startswith("{"):
@@ -34,7 +37,7 @@ def read_around_errors(document: Document) -> None:
         raise SpecError(Problem("not TOML, but JSON", document.at(1, 1), hint))
     broken: list[Problem] = []
     while len(broken) < MAX_SYNTAX_ERRORS:
-        # A string that was not closed, and is gone with its line, may have hidden what nests.
+        # Blanking the line of an unclosed string may uncover nested values that it hid.
         if problem := too_deep(document, text):
             broken.append(problem)
             break
@@ -51,12 +54,12 @@ def read_around_errors(document: Document) -> None:
                 break
             broken.append(problem)
             lines = text.split("\n")
-            # Without its line, the next error can be told; but not without the head of a table,
-            # whose keys would then be another's.
+            # Blank the line to find the next error. Stop at the head of a table: without it, its
+            # keys would belong to the table before.
             written = lines[line - 1].strip() if line is not None else ""
             if line is None or not written or written.startswith("["):
                 break
-            lines[line - 1] = " " * len(lines[line - 1])  # all else stands where it stood
+            lines[line - 1] = " " * len(lines[line - 1])  # other positions stay valid
             text = "\n".join(lines)
         except ValueError:
             digits = _DIGITS.search(text)
@@ -79,7 +82,7 @@ def _duplicate_problem(document: Document, duplicate: Duplicate) -> Problem:
 
 
 def _syntax_problem(document: Document, message: str) -> tuple[Problem, int | None]:
-    """tomllib's message as a problem, with the line to leave out."""
+    """Convert a message of tomllib to a problem and the line to blank; None if none should be."""
     found = _AT.search(message)
     what = _AT.sub("", message)
     what = what[:1].lower() + what[1:]
@@ -94,7 +97,7 @@ def _syntax_problem(document: Document, message: str) -> tuple[Problem, int | No
         hint = hint or _value_hint(rest)
     elif "{" in (place.quote or "") and what == _NO_KEY and rest.strip()[:1] in ("", "#"):
         hint = "write it on one line, or its keys below a `[head]`"
-        # What follows would be told of as if it stood alone.
+        # The lines of the inline table would be reported as if they stood alone.
         return Problem("not TOML: the inline table is not closed on its line", place, hint), None
     elif what == "illegal character '\\n'":
         what = "the string is not closed on its line"
@@ -102,7 +105,7 @@ def _syntax_problem(document: Document, message: str) -> tuple[Problem, int | No
 
 
 def _character_hint(character: str) -> str | None:
-    """What a character is that looks like another, or that only text between quotes may hold."""
+    """Return a hint for a curly quote or another character that is allowed only between quotes."""
     if character in _CURLY:
         return 'write straight quotes: `"`'
     if character and not character.isascii() and character.isprintable():

@@ -1,4 +1,4 @@
-"""`extends`: a spec over the specs that it inherits from."""
+"""Resolve `extends`: merge a spec over the specs that it inherits from."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MAX_PARENTS = 32
 
 
 def with_parents(document: Document, registry: Registry, findings: Findings) -> Table:
-    """The tables of a document, over those of the specs that it extends.
+    """Return the tables of a document merged over those of the specs that it extends.
 
     Raises:
-        SpecError: a parent cannot be read, or `extends` names none, or runs in a circle.
+        SpecError: a parent cannot be read or does not exist, or `extends` is cyclic.
     """
     return _with_parents(document, registry, findings, ())
 
@@ -52,7 +52,7 @@ def _with_parents(
 def _find_parent(
     parent: Leaf | Table, document: Document, registry: Registry, findings: Findings
 ) -> tuple[Path, Callable[[], Place]] | None:
-    """The file of a parent, and where that file is named."""
+    """Return the file of a parent and the place that names it; None, with a finding, if invalid."""
     name = parent.value if isinstance(parent, Leaf) else None
     near = "beside this one" if Path(document.name).is_file() else "in the working directory"
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
@@ -60,11 +60,11 @@ def _find_parent(
         hint = f"a spec file {near}, or a model of the registry"
         findings.add_unless_told(Problem(message, parent.place(value=True), hint))
         return None
-    # Text and data that no file holds extend what is in the working directory. What was saved with
-    # weights extends no file, wherever it is loaded.
+    # Text and data that come from no file extend specs in the working directory. A spec that was
+    # saved with weights extends no file, wherever it is loaded.
     folder = None if document.stored else Path(document.name).parent
     if folder is not None and (path := folder / f"{name}.toml").is_file():
-        if path.is_symlink():  # it could lead to any file, whose lines would be shown
+        if path.is_symlink():  # could point to any file, whose lines error messages would show
             message = f"{quoted(path.name)} is a link, which `extends` does not follow"
             findings.add(Problem(message, parent.place(value=True)))
             return None

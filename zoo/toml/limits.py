@@ -1,4 +1,4 @@
-"""What a TOML text may not exceed: how deep it nests, and how large its integers are."""
+"""Limits of a TOML text: the depth of nesting and the size of integers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 MAX_INTEGER = 2**53 - 1  # the largest that JSON readers agree on (RFC 8785, section 3.2.2.3)
 INTEGER_MESSAGE = f"the integer is beyond {MAX_INTEGER:,}, the largest that every JSON reader keeps"
 
-# What decides how deep a text nests. Strings end where their line does if they are not closed, so
-# that the scan is one pass whatever the text is. Those of several lines may end with quotes of
-# their own, two at most, before the three that close them.
+# The tokens that determine the depth of nesting. An unclosed string ends with its line, so that the
+# scan is one pass for any text. A multi-line string may end with up to two quotes of its own before
+# the three that close it.
 _TOKEN = re.compile(
     r"""(?P<comment>\#[^\n]*)
     | (?P<name> \"{3}(?:\\.|[^\\"]|"(?!""))*+(?:\"{3,5})?
@@ -33,9 +33,11 @@ _TOKEN = re.compile(
 
 
 def too_deep(document: Document, text: str) -> Problem | None:
-    """The first place where values nest, or a key has parts, beyond the limit. The parsers take
-    quadratic time or overflow the stack on what is far beyond. `text` is the document's, or what
-    is left of it without errors."""
+    """Return a problem at the first place where values or dotted keys are nested beyond the limit.
+
+    The parsers take quadratic time or overflow the stack on texts far beyond it. `text` is that of
+    the document, possibly with erroneous lines blanked.
+    """
     depth = parts = 0
     limit = document.max_depth
     for token in _TOKEN.finditer(text):

@@ -1,4 +1,4 @@
-"""Where each key and value of a TOML text stands, from its concrete syntax tree."""
+"""Locate each key and value of a TOML text by its concrete syntax tree."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tree_sitter import Language, Node, Parser
 Span = tuple[int, int, int]  # line and column from 1, width in characters
 _Path = tuple[str | int, ...]
 _NOTHING = b"\xff"
-"""A byte that no text has; it is taken out."""
+"""A byte that does not occur in UTF-8; it marks bytes to delete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """A key at `path` that is written again at `span`, or that adds to `outer`, whose value is
-    complete. `first` is where the other stands."""
+    """A key at `path` that is written a second time at `span`, or that adds to `outer`, whose value
+    is already complete. `first` is the span of the first occurrence, or of `outer`."""
 
     path: _Path
     span: Span
@@ -30,8 +30,8 @@ class Duplicate:
 class Places:
     """`spans` maps a key path to the spans of its key and its value.
 
-    `text_without_duplicates` has spaces in the place of what `duplicates` lists, so that everything
-    else stands where it stood.
+    In `text_without_duplicates`, the entries that `duplicates` lists are replaced with spaces, so
+    that the positions of all others are unchanged.
     """
 
     spans: dict[_Path, tuple[Span, Span]] = field(default_factory=dict[_Path, tuple[Span, Span]])
@@ -40,7 +40,7 @@ class Places:
 
 
 def find_places(text: str) -> Places:
-    """Walk the text's syntax tree. A text with syntax errors gives what can be told of it."""
+    """Walk the syntax tree of a text; of a text with syntax errors, the parts that parse."""
     walk = _Walk(text)
     walk.places.text_without_duplicates = walk.source.replace(_NOTHING, b"").decode()
     return walk.places
@@ -122,8 +122,8 @@ class _Walk:
                 self.inside(item, (*path, index))
 
     def duplicate(self, node: Node, path: _Path, key: Node, outer: _Path | None = None) -> None:
-        """Note what is written twice and take it out of the text, in an inline table together with
-        the comma before it."""
+        """Record a duplicate and blank it in the text, in an inline table together with the comma
+        before it."""
         first = self.places.spans[path if outer is None else outer][0]
         self.places.duplicates.append(Duplicate(path, self.span(key), first, outer))
         before = node.prev_named_sibling
@@ -131,7 +131,7 @@ class _Walk:
         start = before.end_byte if inline and before is not None else node.start_byte
         for index in range(start, node.end_byte):
             byte = self.source[index]
-            if byte not in b"\r\n":  # one space for each character, whatever its bytes
+            if byte not in b"\r\n":  # one space for each character, however many bytes it has
                 self.source[index : index + 1] = _NOTHING if byte & 0xC0 == 0x80 else b" "
 
     def key_path(self, node: Node) -> tuple[tuple[str, ...], list[Node]]:
@@ -154,7 +154,7 @@ class _Walk:
         return row + 1, start + 1, max(1, end - start)
 
     def columns_of(self, row: int) -> list[int]:
-        """For each byte of a line, how many characters begin before it."""
+        """Return the number of characters that begin before each byte of a line."""
         if row not in self.columns:
             begins = (byte & 0xC0 != 0x80 for byte in self.lines[row])
             self.columns[row] = list(accumulate(begins, initial=0))
@@ -162,7 +162,7 @@ class _Walk:
 
 
 def _unquote(node: Node) -> str:
-    """The name that a key stands for, its escapes resolved."""
+    """Return the name of a key, without quotes and with its escapes resolved."""
     text = (node.text or b"").decode(errors="replace")
     if node.type != "quoted_key":
         return text

@@ -1,5 +1,5 @@
-"""A document as a tree of tables and leaves that know where they were written, and how one tree
-goes over another."""
+"""A document as a tree of tables and leaves that know their position in the text, and the merging
+of such trees."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from zoo.toml.limits import INTEGER_MESSAGE, MAX_INTEGER
 
 
 class _Refused:
-    """What stands for a value that no spec may hold; no field takes it."""
+    """The type of the placeholder for a value that is invalid in any spec; no field accepts it."""
 
 
 REFUSED = _Refused()
 
 MAX_FINDINGS = 1_000
-"""Beyond so many problems, the items of arrays are not looked at any more."""
+"""Beyond this number of problems, the items of arrays are no longer checked."""
 
 
 @dataclass(eq=False, slots=True)
 class Leaf:
-    """A value as written, and where; `stated` is false for a default."""
+    """A value and its position in a document; `stated` is false for a default."""
 
     value: Any
     document: Document
@@ -38,7 +38,7 @@ class Leaf:
 
 @dataclass(eq=False, slots=True)
 class Table:
-    """A table as written: `kind` and the other keys. `merged` lists the tables it was made from."""
+    """A table and its position in a document. `merged` lists the tables that it was made from."""
 
     entries: dict[str, Leaf | Table]
     document: Document
@@ -46,7 +46,7 @@ class Table:
     merged: tuple[Table, ...] = ()
 
     def written(self) -> Iterator[Table]:
-        """This table, and the ones that it was made from, each once."""
+        """Iterate over this table and all tables that it was made from, each once."""
         found: dict[Table, None] = {}
         left = [self]
         while left:
@@ -63,8 +63,11 @@ class Table:
 def as_table(
     data: Mapping[str, Any], document: Document, path: KeyPath, findings: Findings
 ) -> Table:
-    """The data at `path` of a document as a table. What no spec may hold is reported: dates, nan
-    and inf, integers beyond 2**53 - 1, keys that are no strings, values that nest too deeply."""
+    """Convert the data at `path` of a document to a table.
+
+    Values that are invalid in any spec are reported to `findings`: dates, nan and inf, integers
+    beyond 2**53 - 1, keys that are not strings, and values that are nested too deeply.
+    """
     entries: dict[str, Leaf | Table] = {}
     for key, value in data.items():
         here = (*path, key)
@@ -85,8 +88,8 @@ def _key_message(key: object, path: KeyPath, limit: int) -> str | None:
 
 
 def _check_value(value: Any, document: Document, path: KeyPath, findings: Findings) -> bool:
-    """Whether a value that is no table may stand in a spec; what is wrong inside an array is
-    reported where it is."""
+    """Return whether a value that is not a table is allowed in a spec. True for an array, whose
+    invalid items are reported by themselves."""
     if isinstance(value, dict):  # in an array
         as_table(value, document, path, findings)
         return True
@@ -115,7 +118,7 @@ def _check_value(value: Any, document: Document, path: KeyPath, findings: Findin
 
 
 def described(value: object) -> str:
-    """A value for a message, with its type in TOML's words."""
+    """Describe a value for a message, with the name that TOML has for its type."""
     if isinstance(value, bool):
         return f"the boolean `{str(value).lower()}`"
     if isinstance(value, str):
@@ -134,7 +137,8 @@ def described(value: object) -> str:
 
 
 def merge(outer: Table, inner: Table) -> Table:
-    """`inner` over `outer`, key by key; another `kind` drops what `outer` said beside its own."""
+    """Merge `inner` over `outer`, key by key; an inner value that is a table of another `kind`
+    replaces the outer one."""
     entries = dict(outer.entries)
     for key, value in inner.entries.items():
         below = entries.get(key)
@@ -143,7 +147,7 @@ def merge(outer: Table, inner: Table) -> Table:
 
 
 def merge_values(outer: Leaf | Table, inner: Leaf | Table) -> Leaf | Table:
-    """`inner` over `outer`: merged if both can be tables of the same kind, else `inner`."""
+    """Merge `inner` over `outer` if both can be tables of the same kind; if not, return `inner`."""
     if isinstance(outer, Leaf) and isinstance(inner, Leaf):
         return inner
     below, above = long_form(outer), long_form(inner)
@@ -153,13 +157,13 @@ def merge_values(outer: Leaf | Table, inner: Leaf | Table) -> Leaf | Table:
 
 
 def same_kind(outer: Table, inner: Table) -> bool:
-    """Whether two tables are of one kind, as far as both say which."""
+    """Return whether two tables have the same `kind`; true if either does not state one."""
     old, new = outer.entries.get("kind"), inner.entries.get("kind")
     return not (isinstance(old, Leaf) and isinstance(new, Leaf) and old.value != new.value)
 
 
 def long_form(value: Leaf | Table) -> Table | None:
-    """`"mlp"` as the table `{ kind = "mlp" }` that it stands for."""
+    """Expand `"mlp"` to the table `{ kind = "mlp" }`; None if the value cannot be a table."""
     if isinstance(value, Table):
         return value
     if isinstance(value.value, str):

@@ -1,4 +1,4 @@
-"""Which keys of a spec's tables are looked for, and what is said of those that nothing uses."""
+"""Track which keys of a spec are looked up, and report those that nothing uses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, dotted, meant
 from zoo.toml.tables import Leaf, Table, same_kind
 
 MAX_NOTES = 2
-"""Of more values that are nearer than one without effect, only the first are told."""
+"""The most nearer values that are noted for a value without effect."""
 
 
 class Usage:
-    """`known` holds, for each table's path, the keys that some component looks for there; `used`
-    what counted in the end; `nearer`, for what was stated, what was found instead nearer to some
-    component. `elsewhere` tells of a table that is unknown at the top where else it belongs."""
+    """Records the lookups of components.
+
+    `known` maps the path of each table to the keys that some component looks up there. `used` holds
+    the values and tables that took effect. `nearer` maps a stated value to the values that some
+    component found in its place, nearer to itself. `elsewhere` returns a hint for a table that is
+    unknown at the top level: where it belongs.
+    """
 
     def __init__(self, elsewhere: Callable[[str], str | None]) -> None:
         self.elsewhere = elsewhere
@@ -24,17 +28,17 @@ class Usage:
         self.nearer: dict[Leaf | Table, dict[tuple[Document, KeyPath], Leaf | Table]] = {}
 
     def remember(self, table: Table, name: str) -> None:
-        """Note that some component looks for `name` in this table."""
+        """Record that some component looks up `name` in this table."""
         for source in table.written():
             self.known.setdefault(source.path, set()).add(name)
 
     def use(self, entry: Leaf | Table) -> None:
-        """Note that a value counts, or that a table is read."""
+        """Record that a value takes effect, or that a table is read."""
         self.used.update(entry.written() if isinstance(entry, Table) else [entry])
 
     def cover(self, outer: Leaf | Table, inner: Leaf | Table) -> None:
-        """Note that some component finds `inner` before `outer`. Of two tables that are merged,
-        this is said of their keys."""
+        """Record that some component finds `inner` before `outer`. For two tables that are merged,
+        it is recorded for each key that both have."""
         if isinstance(outer, Table) and isinstance(inner, Table) and same_kind(outer, inner):
             for key in outer.entries.keys() & inner.entries.keys():
                 self.cover(outer.entries[key], inner.entries[key])
@@ -43,14 +47,14 @@ class Usage:
         for entry in covered:
             known = self.nearer.setdefault(entry, {})
             if len(known) == MAX_NOTES or (inner.document, inner.path) in known:
-                continue  # so that each is visited no more often than that
+                continue  # bounds how often each entry is visited
             known[inner.document, inner.path] = inner
             if isinstance(entry, Table):
                 for inside in entry.entries.values():
                     self.cover(inside, inner)
 
     def use_all(self, table: Table) -> None:
-        """Note a table and all in it as used, when nothing can be said of its keys."""
+        """Record a table and everything in it as used, where its keys cannot be checked."""
         self.use(table)
         for entry in table.entries.values():
             if isinstance(entry, Table):
@@ -59,14 +63,14 @@ class Usage:
                 self.use(entry)
 
     def places(self) -> set[tuple[Document, KeyPath]]:
-        """Where everything that is used was written."""
+        """Return the positions of everything that is used."""
         return {(entry.document, entry.path) for entry in self.used}
 
     def report_unused(
         self, table: Table, findings: Findings, excused: Callable[[Leaf | Table], bool]
     ) -> None:
-        """Report the keys of a table that no component looks for, and the values that never count,
-        but for those that are `excused`."""
+        """Report the keys of a table that no component looks up, and the values that have no
+        effect, except those that are `excused`."""
         known = self.known.get(table.path, set())
         inside = f" in `{dotted(table.path)}`" if table.path else ""
         for key, entry in table.entries.items():
@@ -85,14 +89,14 @@ class Usage:
                 )
                 findings.add(Problem(message, entry.place(value=False), hint, notes))
             else:
-                # Of very many, only the first are shown; looking for names takes its time.
+                # Only the first problems are shown, and the search for similar names is slow.
                 home = self._home_of(key, entry, table) if len(findings) < MAX_SHOWN else None
                 message = f"unknown key {quoted(key)}{inside}"
                 findings.add(Problem(message, entry.place(value=False), home))
 
     def _over(self, table: KeyPath, nearer: Sequence[Leaf | Table]) -> str | None:
-        """How a rule for single layers goes over what the stack's own tables state: at the same
-        place, in the rule."""
+        """Return a hint for overriding a table of the stack in a rule for single layers: write the
+        same path inside the rule. None if that does not apply."""
         numbers = [place for place, part in enumerate(table) if isinstance(part, int)]
         if not numbers:
             return None
@@ -106,16 +110,17 @@ class Usage:
         return None
 
     def _tables_with(self, key: str) -> list[KeyPath]:
-        """Where below the top level some component looks for a key."""
+        """Return the paths below the top level where some component looks up a key."""
         return [path for path, names in self.known.items() if path and key in names]
 
     def _home_of(self, key: str, entry: Leaf | Table, around: Table) -> str:
-        """What may be meant by an unknown key, by its name here or elsewhere: where it belongs, or
-        the nearest name. What belongs to a component of the layers is told, in a rule for some of
-        them, as it is written there."""
+        """Return a hint for an unknown key: the table that it belongs in, or the most similar name.
+
+        For an unknown key in a layer rule, the hint shows how to write it inside the rule.
+        """
         table = around.path
         known = self.known.get(table, set())
-        if known == {"kind"}:  # such as `none`; that others have the key would say nothing of it
+        if known == {"kind"}:  # a kind without keys, such as `none`
             return "what is here has no keys; state another `kind`"
         homes = self._tables_with(key)
         if not homes and meant(key) not in known:
@@ -126,7 +131,7 @@ class Usage:
             if home[:stack] == table[:stack] and known.intersection(home[stack : stack + 1]):
                 return f"write `{'.'.join(map(str, home[stack:]))}.{key} = ...`"
         if homes:
-            # The same place in other stacks, as `decoder` beside `encoder`, is told too.
+            # Name the same place in other stacks too, as `decoder` beside `encoder`.
             alike = [path for path in homes if path[1:] == homes[0][1:]]
             return f"{quoted(key)} is a key of {' and of '.join(f'`{dotted(p)}`' for p in alike)}"
         other = self.elsewhere(key) if isinstance(entry, Table) and not table else None

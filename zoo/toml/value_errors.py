@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a value, in the zoo's words."""
+"""Translate the validation errors of pydantic to messages of the zoo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EXPECTED = {
 
 
 def value_message(*same: ErrorDetails) -> str:
-    """What is wrong with one value; several errors are of the members of a union."""
+    """Return the message for one value. Several errors come from the members of a union."""
     first = same[0]
     if first["type"] in ("value_error", "contradiction"):
         return first["msg"].removeprefix("Value error, ")
@@ -46,7 +46,7 @@ def _expected(details: ErrorDetails) -> str:
 
 
 def nearest_literal(same: Sequence[ErrorDetails]) -> str | None:
-    """A help text: the nearest of the values that are allowed, if one is like it."""
+    """Return a hint with the most similar of the allowed values; None if none is similar."""
     errors = (error for error in same if error["type"] == "literal_error")
     known = [name for error in errors for name in _literals(error)]
     written = same[0]["input"]

@@ -1,5 +1,5 @@
-"""Which examples are learned from together: batches of like lengths, in an order that depends on
-the seed and the epoch alone."""
+"""Batches of examples of similar lengths, in an order that depends only on the seed and the
+epoch."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import numpy as np
 
 
 class Row(NamedTuple):
-    """One example as ids: of the source if there is one, and of the target, with its begin and its
-    end. Each of the target is predicted from those before it, but for the first. A piece of a
-    longer text begins with the last token of the piece before."""
+    """One example as ids: those of the source, if there is one, and those of the target with its
+    begin and end. Each target id but the first is predicted from those before it. A piece of a
+    longer text begins with the last token of the previous piece."""
 
     source: Sequence[int] | None
     target: Sequence[int]
 
     @property
     def length(self) -> int:
-        """Tokens of the longer side, as the model sees them."""
+        """The number of tokens of the longer side, as the model sees them."""
         return max(len(self.target) - 1, len(self.source or ()))
 
 
 def batches(rows: Sequence[Row], *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """The batches of one epoch, each a list of places in `rows`.
+    """The batches of one epoch, each a list of indices into `rows`.
 
-    Rows of one length are shuffled, then cut into batches, and the batches shuffled. How many there
-    are is the same in every epoch.
+    Rows of equal length are shuffled, then cut into batches, and the batches are shuffled. The
+    number of batches is the same in every epoch.
 
     Args:
         rows: the examples.
-        tokens: how many a batch holds at most on its longer side, padding included; a row that is
-            longer is a batch of its own.
-        seed: of the order.
-        epoch: counted from 0.
+        tokens: the most tokens of a batch on its longer side, padding included; a longer row is a
+            batch of its own.
+        seed: the seed of the order.
+        epoch: the epoch, counted from 0.
     """
     random = np.random.default_rng([seed, epoch])
     shuffled = random.permutation(len(rows))
@@ -42,7 +42,7 @@ def batches(rows: Sequence[Row], *, tokens: int, seed: int, epoch: int) -> list[
     by_length = shuffled[np.argsort(lengths, kind="stable")].tolist()
     found: list[list[int]] = []
     for index in by_length:
-        # Sorted, so that the row that comes is the longest.
+        # Rows are sorted by length, so the next row is the longest of its batch.
         if not found or (len(found[-1]) + 1) * rows[index].length > tokens:
             found.append([])
         found[-1].append(index)

@@ -1,4 +1,4 @@
-"""What may change in a recipe while its run goes on, and what has changed."""
+"""Detecting changes to a recipe between the parts of a resumed run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FREE: tuple[KeyPath, ...] = (("evaluation",), ("training", "steps"))
 
 
 def deciding(document: Document) -> dict[KeyPath, Any]:
-    """All that a recipe says and that decides the weights of a step, by its place."""
+    """The values of a recipe that determine the weights of a step, by key path."""
     return {
         path: value
         for path, value in _values(document.data, ())
@@ -23,8 +23,8 @@ def deciding(document: Document) -> dict[KeyPath, Any]:
 
 
 def changes(before: Path, now: Document) -> tuple[tuple[str, Place], ...]:
-    """What has changed since a recipe was kept at `before`, each as a note with its place in the
-    recipe now; nothing if none was kept."""
+    """The changes since the recipe was saved at `before`, each as a note with its place in the
+    current recipe; empty if none was saved."""
     kept: dict[KeyPath, Any] = {}
     with suppress(ZooError):
         kept = deciding(read_document(before))

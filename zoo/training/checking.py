@@ -18,20 +18,20 @@ from zoo.training.tokens import check_tokenizer
 
 
 class Checked(NamedTuple):
-    """What a recipe trains, and on what."""
+    """The model and the data of a checked recipe."""
 
     spec: ModelSpec
     splits: Splits | None
-    """None for a data set of the package `datasets`, which might have to be fetched."""
+    """None for a data set of the package `datasets`, which might have to be downloaded."""
 
 
 def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
-    """Check what a recipe names, as training does before it starts: its model, its data, and a
-    tokenizer that exists; and whether they fit each other.
+    """Check the model, the data and the tokenizer files of a recipe, and whether they fit each
+    other, as training does before it starts.
 
     Args:
-        recipe: a valid one.
-        folder: what the names of data files are relative to.
+        recipe: a valid recipe.
+        folder: the folder that the names of data files are relative to.
         registry: where names are looked up.
 
     Raises:
@@ -60,7 +60,7 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
 
 @contextmanager
 def _noted(problems: list[Problem]) -> Generator[None]:
-    """Go on after a user's mistake, once it is noted."""
+    """Add the user's mistakes that the block raises to `problems`, and go on."""
     try:
         yield
     except ZooError as error:

@@ -1,8 +1,9 @@
-"""Checkpoints: everything that the next step depends on, as safetensors, whole or not at all.
+"""Checkpoints: everything that the next step depends on, as safetensors, written atomically.
 
-A checkpoint is a folder, `step-00000500`, that takes its name when it is on disk. The tensors are
-written by `torch.distributed.checkpoint`, each process its own shards; another number of processes
-can read them. There is no random state in it: that of a step depends on the seed and the step.
+A checkpoint is a folder, such as `step-00000500`, that gets its name once all of it is on disk. The
+tensors are written by `torch.distributed.checkpoint`, each process its own shards; a different
+number of processes can read them. A checkpoint has no random state, which at each step depends only
+on the seed and the step.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The whole checkpoints in a folder, the oldest first."""
+    """The complete checkpoints in a folder, oldest first."""
     found = {path: _NAME.fullmatch(path.name) for path in folder.glob("step-*")}
     steps = {path: int(name[1]) for path, name in found.items() if name}
     return sorted(steps, key=steps.__getitem__)
@@ -50,17 +51,17 @@ def checkpoints(folder: Path) -> list[Path]:
 def write_checkpoint(
     folder: Path, step: int, learner: Learner, state: Mapping[str, Any], *, keep: int
 ) -> None:
-    """Write a checkpoint, and then remove all but the `keep` last.
+    """Write a checkpoint, and then remove all but the last `keep`.
 
     Args:
-        folder: of all checkpoints of a run.
-        step: the updates that were done.
-        learner: what is kept.
-        state: further data, as JSON has it.
-        keep: how many checkpoints stay.
+        folder: the folder of the run's checkpoints.
+        step: the number of updates done.
+        learner: the model and the optimiser that are saved.
+        state: further data that can be written as JSON.
+        keep: the number of checkpoints to keep.
 
     Raises:
-        TrainingError: it cannot be written; those before it are untouched.
+        TrainingError: it cannot be written; earlier checkpoints are untouched.
     """
     path = folder / f"step-{step:08}"
     temporary = folder / f".{path.name}.tmp"
@@ -88,7 +89,7 @@ def write_checkpoint(
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What a checkpoint says beside its tensors, and its `step`. Raises `TrainingError`."""
+    """Read the `state` of a checkpoint, and its `step`. Raises `TrainingError`."""
     with _failing(f"the checkpoint {quoted(path)} cannot be read"):
         state: Any = json.loads((path / _STATE).read_text())
         if not isinstance(state, dict) or not {"step", "run", "history"} <= state.keys():
@@ -97,10 +98,10 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(path: Path, learner: Learner) -> None:
-    """Give a model and its optimiser the values of a checkpoint.
+    """Load a checkpoint into a model and its optimiser.
 
     Raises:
-        TrainingError: it is damaged, or that of another model or optimiser.
+        TrainingError: it is damaged, or belongs to another model or optimiser.
     """
     values = _optimizer_state(learner)
     _read_into({**_weights(learner), **values}, path, learner)
@@ -109,8 +110,8 @@ def read_checkpoint(path: Path, learner: Learner) -> None:
 
 
 def read_mean(paths: Sequence[Path], learner: Learner) -> None:
-    """Give a model the mean of the weights of several checkpoints (Vaswani et al. 2017, section
-    6.1). Raises as `read_checkpoint`."""
+    """Load the mean of the weights of several checkpoints into a model (Vaswani et al. 2017,
+    section 6.1). Raises as `read_checkpoint`."""
     weights = _weights(learner)
     sums = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
     for path in paths:
@@ -122,14 +123,14 @@ def read_mean(paths: Sequence[Path], learner: Learner) -> None:
 
 
 def whole_weights(learner: Learner) -> dict[str, torch.Tensor]:
-    """The stored tensors of a model, whole and on the CPU; every process has to call it."""
+    """The stored tensors of a model, whole and on the CPU; every process has to call this."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     found: dict[str, Any] = get_model_state_dict(learner.model, options=options)
     return {name: tensor for name, tensor in found.items() if name in learner.spec.tensors}
 
 
 def _weights(learner: Learner) -> dict[str, Any]:
-    """The very tensors of a model that are stored, by name; of a share of it, the shards."""
+    """The stored tensors of a model, by name and not copied; of a sharded model, its shards."""
     found: dict[str, Any] = get_model_state_dict(learner.model)
     return {name: tensor for name, tensor in found.items() if name in learner.spec.tensors}
 
@@ -150,10 +151,11 @@ def _read_into(tensors: dict[str, Any], path: Path, learner: Learner) -> None:
 
 @contextmanager
 def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
-    """Turns what goes wrong with a file into one error, and removes the unfinished folder."""
+    """Turn errors of reading or writing into one `TrainingError`, and remove the unfinished
+    folder."""
     try:
         with warnings.catch_warnings():
-            # That one process is no group of processes is no news.
+            # A single process without a process group is a normal case here.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             yield
     except (OSError, ValueError, RuntimeError, CheckpointException) as error:
@@ -168,7 +170,7 @@ def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The cause in one line; a `CheckpointException` has one from each process."""
+    """The cause in one line; a `CheckpointException` has one cause per process."""
     if isinstance(error, CheckpointException):
         causes = [cause for cause, _ in error.failures.values()]
         return "; ".join(dict.fromkeys(map(_reason, causes)))

@@ -1,4 +1,4 @@
-"""The data of a recipe: examples with a target and, for pairs, a source."""
+"""Reading the data of a recipe: examples with a target and, for pairs, a source."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv
 
 MAX_LINES = 10
-"""Wrong lines of a file that are told one by one. Where there are more, one cause is behind them
-all, as columns in another order; the mistakes of a recipe or a spec are each its own."""
+"""The most wrong lines of a file that are reported one by one. More than these tend to have one
+common cause, such as swapped columns, unlike the mistakes in a recipe or a spec."""
 
 
 def read_data(
     data: Data, folder: Path, seed: int, place_of: Callable[[str], Place] | None = None
 ) -> Splits:
-    """Read the examples of a recipe's `[data]` in three parts. Of the training data, each counts
-    once; a file of its own that is measured on stays as it is.
+    """Read the examples of a recipe's `[data]` in three parts. Duplicates in the training data are
+    removed; a separate file of held-out data is kept as it is.
 
     Args:
         data: the table.
-        folder: what its file names are relative to.
-        seed: decides what is held out, where the table gives a number.
-        place_of: where the recipe says what a part is, for what is wrong with its files.
+        folder: the folder that its file names are relative to.
+        seed: decides which examples are held out, if the table gives a number of them.
+        place_of: returns the place in the recipe of the key of a part, for messages.
 
     Raises:
-        TrainingError: files are missing, empty, not UTF-8, or have lines with one side missing: all
-            that is wrong with the three parts, but of the lines of a file only the first.
+        TrainingError: files are missing, empty, not UTF-8, or have lines with one side missing. The
+            error has the problems of all three parts, but only the first wrong lines of a file.
     """
     read = _reader(data, folder)
     problems: list[Problem] = []
@@ -55,14 +55,14 @@ def read_data(
 
 
 def read_lines(path: Path) -> list[Example]:
-    """Each line of a text that is not empty. Raises as `read_data`."""
+    """Read a text, one example for each line that is not empty. Raises as `read_data`."""
     return _examples((_Line(None, line.text.strip(), line) for line in _lines(path)), path)
 
 
 def read_whole(path: Path) -> str:
-    """A text as it stands. Raises as `read_data`."""
+    """Read a text unchanged. Raises as `read_data`."""
     for _ in _lines(path):
-        pass  # what is not UTF-8 is told with its place
+        pass  # a file that is not UTF-8 is reported with the place of the error
     return path.read_bytes().decode("utf-8-sig")
 
 
@@ -97,7 +97,7 @@ def _(data: Parallel, folder: Path) -> Read:
 def _(data: Datasets, folder: Path) -> Read:
     from zoo.training.hub import read_split
 
-    # A folder is relative to the recipe's; another name is one on the Hub.
+    # An existing folder is relative to the recipe's; any other name is on the Hub.
     local = folder / data.path
     path = str(local) if local.exists() else data.path
     return lambda split: _examples(
@@ -110,7 +110,7 @@ def _(data: Datasets, folder: Path) -> Read:
 
 
 class _Where(NamedTuple):
-    """One line of a file, its number from 1."""
+    """One line of a file, with its number, counted from 1."""
 
     path: Path
     number: int
@@ -121,7 +121,7 @@ class _Where(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """The sides of one line; an empty one is missing, a source of None is none that is."""
+    """The sides of one line. An empty side is missing; the source is None for text."""
 
     source: str | None
     target: str
@@ -130,7 +130,7 @@ class _Line(NamedTuple):
 
 
 def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
-    """The examples of these lines."""
+    """The examples of these lines. Raises TrainingError for lines with one side missing."""
     examples: list[Example] = []
     wrong: list[_Line] = []
     for line in lines:
@@ -183,7 +183,7 @@ def _parallel(source: Path, target: Path) -> Iterator[_Line]:
 
 
 def _lines(path: Path) -> Iterator[_Where]:
-    """The lines of a UTF-8 text, without what ends them."""
+    """The lines of a UTF-8 text, without their line ends."""
     try:
         raw = path.read_bytes()
     except (OSError, ValueError) as error:

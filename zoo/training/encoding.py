@@ -10,8 +10,8 @@ from zoo.training.tokens import Tokens
 
 
 def encode(examples: Sequence[Example], tokens: Tokens, *, max_length: int) -> list[Row]:
-    """The ids of examples. Pairs with a side that is longer than `max_length`, begin or end
-    included, are left out; text is cut into pieces, of which the last has the end."""
+    """Encode examples as ids. Pairs with a side longer than `max_length`, begin or end included,
+    are left out. Text is cut into pieces, the last of which has the end token."""
     found = tokens.encode_targets([example.target for example in examples])
     targets = [[tokens.bos, *ids, tokens.eos] for ids in found]
     sources = [example.source for example in examples if example.source is not None]
@@ -23,6 +23,6 @@ def encode(examples: Sequence[Example], tokens: Tokens, *, max_length: int) -> l
 
 
 def _pieces(ids: Sequence[int], length: int) -> Iterator[Sequence[int]]:
-    """Stretches with `length` tokens that are predicted from the one before, each token once."""
+    """Cut ids into pieces in which `length` tokens are predicted, each token in one piece."""
     for start in range(0, len(ids) - 1, length):
         yield ids[start : start + length + 1]

@@ -20,7 +20,7 @@ def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | No
     datasets = imported("datasets", extra="datasets")
     try:
         rows: Any = datasets.load_dataset(path, revision=data.revision, split=split)
-    except Exception as error:  # the package has no base class of its own for what users mistake
+    except Exception as error:  # the package has no base class for users' mistakes
         message = f"`datasets` cannot load the split {quoted(split)} of {quoted(path)}: {error}"
         raise TrainingError(message) from None
     for row in rows:

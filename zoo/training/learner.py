@@ -1,4 +1,4 @@
-"""What is trained: a model as this process has it, with its optimiser."""
+"""A model in training, as this process has it, with its optimiser."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Learner:
     """A model under training.
 
     Args:
-        spec: of the model.
-        model: what is called; it may be wrapped, or hold a share of the weights.
-        optimizer: of its parameters.
+        spec: the spec of the model.
+        model: the module to call; it may be wrapped, or hold a shard of the weights.
+        optimizer: the optimiser of its parameters.
         accelerator: the `accelerate.Accelerator` of this process.
     """
 

@@ -1,4 +1,4 @@
-"""The training loop: from a model with a step behind it to one with all of them."""
+"""The training loop: from a model after a number of steps to one after all of them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from zoo.training.recipe import Recipe
 from zoo.training.tokens import Tokens
 
 Record = dict[str, float]
-"""One line of the log: `step`, `loss`, `learning_rate`, `tokens_per_second` of targets; and
-`valid_loss`, where it was measured."""
+"""One line of the log: `step`, `loss`, `learning_rate`, `tokens_per_second` (target tokens), and
+`valid_loss` if it was measured."""
 
 
 @dataclass
@@ -33,12 +33,12 @@ class Loop:
     """The updates of one run.
 
     Args:
-        recipe: how many, and of which kind.
-        learner: what is updated.
+        recipe: the number of steps, and how they are done.
+        learner: the model and the optimiser.
         tokens: the special ids.
         train, valid: the examples; the same in every process.
-        progress: is told of each step.
-        on_checkpoint: called with the number of steps that are done, where a checkpoint is due.
+        progress: shows each step.
+        on_checkpoint: called with the number of steps done whenever a checkpoint is due.
         history: the log so far.
     """
 
@@ -71,7 +71,7 @@ class Loop:
             is_last = step == training.steps
             kept = is_last or step % training.checkpoint_every == 0
             measured = bool(self.valid) and (is_last or step % training.valid_every == 0)
-            # Also before a checkpoint, so that a resumed run has no loss to add its own to.
+            # Also before a checkpoint, so that a resumed run starts with an empty sum of losses.
             if kept or measured or step % training.log_every == 0:
                 record = self.record(step, float(loss), n_tokens, time.perf_counter() - since)
                 if measured:
@@ -84,10 +84,10 @@ class Loop:
                 self.check_weights(step)  # waits for the device
                 paused = time.perf_counter()
                 self.on_checkpoint(step)
-                since += time.perf_counter() - paused  # no part of the throughput
+                since += time.perf_counter() - paused  # not counted in the throughput
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """The places of the examples of each batch of an epoch."""
+        """The batches of an epoch, each a list of indices of examples."""
         return batches(
             self.train,
             tokens=self.recipe.training.batch_tokens,
@@ -96,11 +96,12 @@ class Loop:
         )
 
     def update(self, batch: Sequence[Row], step: int) -> torch.Tensor:
-        """One update of the weights by one batch of all processes.
+        """Update the weights once, by one batch that is divided among all processes.
 
-        Each process has its rows of the batch, in `accumulate` parts. All losses are over the
-        number of tokens of the whole batch, so that the update does not depend on either; but the
-        auxiliary loss of a component is that of each part, as what it measures is not a sum.
+        Each process computes its rows of the batch in `accumulate` parts. All losses are divided by
+        the number of tokens of the whole batch, so that the update depends neither on the number of
+        processes nor on that of parts. Only the auxiliary loss of a component is computed for each
+        part, as it is not a sum over tokens.
 
         Returns:
             The loss summed over this process' tokens, a scalar.
@@ -113,10 +114,10 @@ class Loop:
             optimizer,
             self.recipe.optimizer.lr * share_of_peak(self.recipe.schedule, step, training.steps),
         )
-        # No more rounds than there are rows: the parts of one more would all be empty.
+        # No more rounds than have rows: in one more, all parts would be empty.
         rounds = min(training.accumulate, math.ceil(len(batch) / accelerator.num_processes))
         n_parts = rounds * accelerator.num_processes
-        # Processes average their gradients, so each counts for its number times its share.
+        # Gradients are averaged over processes: multiply by their number to get the sum.
         scale = accelerator.num_processes / n_labels(batch)
         total = self.zero()
         for index in range(rounds):
@@ -124,7 +125,7 @@ class Loop:
             with nullcontext() if last else accelerator.no_sync(model):
                 first = index * accelerator.num_processes
                 loss = self.loss(batch, first, n_parts, label_smoothing=training.label_smoothing)
-                # A mean over what this call has seen, so it counts as much as the tokens there.
+                # A mean over the tokens of this call, so it is weighted by their number.
                 share = n_labels(part(batch, first + accelerator.process_index, n_parts))
                 accelerator.backward((loss + share * auxiliary_loss(model)) * scale)
             total += loss.detach()
@@ -137,11 +138,11 @@ class Loop:
     def loss(
         self, batch: Sequence[Row], first: int, n_parts: int, *, label_smoothing: float
     ) -> torch.Tensor:
-        """The summed loss of this process' part of a batch that is cut into `n_parts`; those of the
-        processes are one after the other from part `first` on."""
+        """The summed loss of this process' part of a batch that is cut into `n_parts`. The process
+        with index i has part `first + i`."""
         accelerator = self.learner.accelerator
         mine = part(batch, first + accelerator.process_index, n_parts)
-        # Without rows of its own, a process still has to take part in what all do together.
+        # A process without rows still has to take part in the collective operations.
         tensors = collate(mine or batch[:1], self.tokens, accelerator.device)
         with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=self.mixed):
             return summed_loss(
@@ -151,14 +152,15 @@ class Loop:
             )
 
     def seed(self, step: int) -> None:
-        """Dropout depends on the seed, the step and the process alone: a resumed run draws what an
-        uninterrupted one does."""
+        """Seed dropout by the recipe's seed, the step and the process alone, so that a resumed run
+        draws the same numbers as an uninterrupted one."""
         name = f"{self.recipe.head.seed}/{step}/{self.learner.accelerator.process_index}"
         digest = hashlib.sha256(name.encode()).digest()
         torch.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
     def record(self, step: int, loss: float, n_tokens: int, seconds: float) -> Record:
-        """A line of the log, from this process' loss and all tokens since the last."""
+        """Make a line of the log, from this process' loss and the tokens of all processes since the
+        last line."""
         mean = self.sum_of(loss) / n_tokens
         if not math.isfinite(mean):
             raise self.diverged(f"the loss is {mean} at step {step:,}")
@@ -171,13 +173,13 @@ class Loop:
 
     @torch.no_grad()
     def check_weights(self, step: int) -> None:
-        """Raises `TrainingError` if a weight is no number, so that no checkpoint keeps it."""
+        """Raise `TrainingError` if a weight is not finite, so that no checkpoint has it."""
         shares = map(local, self.learner.model.parameters())
         if self.sum_of(sum(float(not share.isfinite().all()) for share in shares)):
             raise self.diverged(f"some weights are no longer numbers at step {step:,}")
 
     def diverged(self, message: str) -> TrainingError:
-        """The error of a run that leads nowhere."""
+        """The error for a run that has diverged."""
         return TrainingError(
             Problem(
                 message,
@@ -189,7 +191,7 @@ class Loop:
 
     @torch.no_grad()
     def mean_loss(self, rows: Sequence[Row]) -> float:
-        """The mean cross-entropy of a token of these rows, in nats, without smoothing."""
+        """The mean cross-entropy per token of these rows, in nats, without label smoothing."""
         accelerator = self.learner.accelerator
         self.learner.model.eval()
         loss = self.zero()
@@ -200,15 +202,15 @@ class Loop:
 
     @property
     def mixed(self) -> bool:
-        """Whether the arithmetic, where that is safe, is in bfloat16, which needs no scaling."""
+        """Whether to use mixed precision: bfloat16 where that is safe. It needs no loss scaling."""
         return self.recipe.training.precision == "bfloat16"
 
     def zero(self) -> torch.Tensor:
-        """A sum of losses to begin with."""
+        """A zero on the device, to sum losses in."""
         return torch.zeros((), device=self.learner.accelerator.device)
 
     def sum_of(self, value: float) -> float:
-        """The sum of what all processes have."""
+        """The sum of the values of all processes."""
         accelerator = self.learner.accelerator
         tensor = torch.tensor(value, dtype=torch.float64, device=accelerator.device)
         reduced: Any = accelerator.reduce(tensor, "sum")

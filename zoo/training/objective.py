@@ -1,5 +1,5 @@
-"""What is minimised: the cross-entropy of each target token, given those before it and the source
-(teacher forcing)."""
+"""The training objective: the cross-entropy of each target token, given those before it and the
+source (teacher forcing)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from zoo.training.batches import Row
 from zoo.training.tokens import Tokens
 
 IGNORED = -100
-"""The label of a place that is not learned: padding."""
+"""The label of positions that have no loss: padding."""
 
 
 class Batch(NamedTuple):
     """Examples as tensors.
 
     Args:
-        source: ids (batch, source length), and which of them are no padding; None for text.
+        source: ids (batch, source length), and their mask, False at padding; None for text.
         inputs: ids (batch, target length): the begin, then the target.
-        target_mask: which of the inputs are no padding; None where there is no padding.
+        target_mask: the mask of the inputs, False at padding; None if there is no padding.
         labels: ids (batch, target length): the target, then the end; `IGNORED` at padding.
     """
 
@@ -35,7 +35,7 @@ class Batch(NamedTuple):
 
 
 def collate(rows: Sequence[Row], tokens: Tokens, device: torch.device) -> Batch:
-    """Rows as one batch, each side as long as its longest row."""
+    """Turn rows into one batch, each side padded to its longest row."""
     source = None
     if rows[0].source is not None:
         sources = [row.source or () for row in rows]
@@ -49,20 +49,20 @@ def collate(rows: Sequence[Row], tokens: Tokens, device: torch.device) -> Batch:
 
 
 def without_labels(batch: Batch) -> Batch:
-    """The batch with nothing to learn, for a process that has no rows of its own."""
+    """The batch with all labels ignored, for a process that has no rows of its own."""
     return batch._replace(labels=torch.full_like(batch.labels, IGNORED))
 
 
 def n_labels(rows: Sequence[Row]) -> int:
-    """How many tokens of these rows are learned: the targets and their ends."""
+    """The number of tokens of these rows that have a loss: the targets and their ends."""
     return sum(len(row.target) - 1 for row in rows)
 
 
 def summed_loss(model: nn.Module, batch: Batch, *, label_smoothing: float) -> torch.Tensor:
-    """The cross-entropy in nats, summed over the tokens of a batch; a scalar, in float32 at
-    least."""
-    # Padding is at the end, where no token sees it. A mask slows attention down, so the model is
-    # given one only where it counts tokens.
+    """The cross-entropy in nats, summed over the tokens of a batch; a scalar, in float32 or
+    wider."""
+    # Padding is at the end, where no token sees it. A mask slows attention down, so the model gets
+    # one only if its auxiliary loss counts tokens.
     target_mask = batch.target_mask if has_auxiliary_loss(model) else None
     if batch.source is None:
         logits: Any = model(batch.inputs, target_mask=target_mask)

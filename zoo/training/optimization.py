@@ -13,7 +13,7 @@ from zoo.training.tables import Adam, AdamW, Constant, Cosine, InverseSqrt, Line
 
 @singledispatch
 def make_optimizer(table: Any, model: nn.Module) -> optim.Optimizer:
-    """The optimiser of a model's parameters."""
+    """Make the optimiser of a model's parameters from a recipe's table."""
     raise TypeError(f"{type(table).__name__} is not a table of an optimiser")
 
 
@@ -47,12 +47,12 @@ def _(table: Sgd, model: nn.Module) -> optim.Optimizer:
 
 
 def share_of_peak(schedule: Schedule, step: int, steps: int) -> float:
-    """The learning rate of a step as a share of the peak.
+    """The learning rate of a step as a fraction of the peak.
 
     Args:
-        schedule: the table.
-        step: counted from 1.
-        steps: how many there are in all.
+        schedule: the table of the schedule.
+        step: the step, counted from 1.
+        steps: the total number of steps.
     """
     if step <= schedule.warmup:
         return step / schedule.warmup

@@ -1,4 +1,4 @@
-"""The losses of a run as a picture."""
+"""A plot of the losses of a run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from zoo.training.extras import imported
 
 
 def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -> None:
-    """Draw the loss of each log point, those on the held-out data, and the learning rate, into an
-    SVG file.
+    """Plot the loss of each log point, the losses on the held-out data, and the learning rate, into
+    an SVG file.
 
     Raises:
         TrainingError: matplotlib is not installed.

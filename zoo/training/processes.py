@@ -1,9 +1,9 @@
-"""One process or many: who computes what, and who has which weights.
+"""Training in one process or in many: devices, and the weights of each process.
 
-accelerate knows the launcher (`torchrun`, `accelerate launch`), and the device, and replicates the
-weights. Where they are shared out, `zoo.build` and `zoo.load` do that, so that no process ever has
-more than its share: accelerate 1.15 shares on accelerators only, so no test without one could run
-it, and it looks for tied tables under the names that `transformers` gives them.
+accelerate detects the launcher (`torchrun`, `accelerate launch`) and the device, and replicates the
+weights. Sharding is done by `zoo.build` and `zoo.load`, so that no process ever has more than its
+shard: accelerate 1.15 shards on accelerators only, so no test without one could run it, and it
+looks for tied tables under the names that `transformers` gives them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def make_accelerator() -> Any:
 
 @contextmanager
 def in_first_process(accelerator: Any) -> Generator[bool]:
-    """Whether this process is the first, which does what the body does for all. They wait for it,
-    and its failure is theirs, so that none waits for one that has given up.
+    """Yield whether this process is the first one, which does the work of the body for all. The
+    others wait for it and fail if it fails, so that none waits for a process that has given up.
 
     Raises:
-        ZooError: what was wrong in the first.
+        ZooError: the error of the first process.
     """
     failures: list[ZooError | None] = [None]
     try:
@@ -51,13 +51,13 @@ def in_first_process(accelerator: Any) -> Generator[bool]:
 def make_model(
     spec: ModelSpec, start: Path | None, recipe: Recipe, accelerator: Any, registry: Registry
 ) -> nn.Module:
-    """The model as this process trains it, in float32: alone, one of equal copies, or a share.
+    """Make the model that this process trains, in float32: the only one, a replica, or a shard.
 
     Args:
-        spec: of the model.
+        spec: the spec of the model.
         start: the saved model whose weights it starts from; None for initial weights.
-        recipe: says the seed, and whether the weights are shared out.
-        accelerator: of this process.
+        recipe: has the seed, and whether the weights are sharded.
+        accelerator: the `accelerate.Accelerator` of this process.
         registry: where the plugins are looked up.
     """
     mesh = None

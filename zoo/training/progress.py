@@ -1,4 +1,4 @@
-"""What one sees of a run: a bar with throughput on a terminal, else a line for each log point."""
+"""Progress of a run: a bar with throughput on a terminal, otherwise a line for each log point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 
 class Progress(Protocol):
-    """What the loop tells of itself."""
+    """Shows the progress of the training loop."""
 
     def log(self, record: Mapping[str, float]) -> None:
         """Show one line of the log."""
@@ -35,7 +35,7 @@ class Lines:
 
 
 class Silent:
-    """Nothing: of several processes, one speaks."""
+    """Shows nothing, for all processes but the first."""
 
     def log(self, record: Mapping[str, float]) -> None:
         pass
@@ -59,7 +59,7 @@ class Bar:
 
 @contextmanager
 def progress_of(name: str, done: int, steps: int, *, speaks: bool) -> Iterator[Progress]:
-    """What shows a run of `steps` steps, of which `done` are done; nothing unless it `speaks`."""
+    """Show the progress of a run with `done` of `steps` steps done; nothing unless `speaks`."""
     if not speaks:
         yield Silent()
         return
@@ -82,7 +82,7 @@ def progress_of(name: str, done: int, steps: int, *, speaks: bool) -> Iterator[P
 
 
 def told(record: Mapping[str, float]) -> str:
-    """One log point as text: losses in nats for each token."""
+    """One log point as text, with losses in nats per token."""
     parts = [f"loss {record['loss']:.4f}"]
     if "valid_loss" in record:
         valid = record["valid_loss"]

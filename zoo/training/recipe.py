@@ -1,7 +1,8 @@
-"""A recipe: what is trained, on which data, and how. TOML text in, validated tables out.
+"""Reading of recipes, which say what is trained, on which data, and how: from TOML to tables.
 
-Each table of a recipe is one pydantic model; where there are several of a kind (`kind = "tsv"`),
-the kind picks it. Problems have their places, all of a file in one pass, as those of specs.
+Each table of a recipe is validated by a pydantic model, which its key `kind` selects if there are
+several (`kind = "tsv"`). As for specs, all problems of a file are found in one pass, each with its
+place.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ KINDS: Mapping[str, Mapping[str, type[Table]]] = {
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
 }
-"""The tables whose key `kind` picks their class."""
+"""The tables whose class is selected by their key `kind`."""
 TABLES: Mapping[str, type[Table]] = {"training": Training, "evaluation": Evaluation}
-"""The tables of one class."""
+"""The tables with a fixed class."""
 OF_RECIPES = (*KINDS, *TABLES)
-"""Tables that recipes have and specs do not."""
+"""The tables that recipes have and specs do not."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A validated recipe. `document` is what it was read from, and tells where a key stands."""
+    """A validated recipe. `document` is its source, which has the place of each key."""
 
     head: Head
     data: Data
@@ -61,7 +62,7 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """Where the files that the recipe names are, unless said otherwise."""
+        """The default folder of the files that the recipe names."""
         return Path(self.document.name).parent
 
 
@@ -75,7 +76,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def recipe_of(document: Document) -> Recipe:
-    """The recipe of a document. Raises as `read_recipe`."""
+    """Validate the recipe in a document. Raises as `read_recipe`."""
     for key in OF_SPECS:
         if key in document.data:
             hint = "a recipe names it as its `model`; `zoo build` makes it without training"
@@ -102,7 +103,7 @@ class _Reader:
         self.findings.add(*document.problems)
 
     def of_kind(self, name: str, kinds: Mapping[str, type[Table]]) -> Any:
-        """The table `name`, whose key `kind` picks its class."""
+        """Make the table `name`, whose class is selected by its key `kind`."""
         value = self.document.data.get(name)
         if not isinstance(value, dict):
             self.not_a_table(name, value, f'kind = "{next(iter(kinds))}"')
@@ -135,7 +136,7 @@ class _Reader:
         path: tuple[str, ...],
         known: tuple[str, ...] = (),
     ) -> Any:
-        """One table; None when something is wrong with it, which is then noted."""
+        """Make one table; return None and note the problems if it is invalid."""
         try:
             return cls.model_validate(value)
         except ValidationError as error:
@@ -143,7 +144,7 @@ class _Reader:
             for details in error.errors(include_url=False):
                 fields.setdefault(str(details["loc"][:1]), []).append(details)
             for same in fields.values():
-                # Of a value that could be several things, the nearest miss counts: the deepest.
+                # For a value of a union type, report the nearest miss: the deepest error.
                 depth = max(len(_walk(value, details["loc"])) for details in same)
                 deepest = [one for one in same if len(_walk(value, one["loc"])) == depth]
                 self.note(deepest, value, path, known or tuple(cls.model_fields))
@@ -182,8 +183,8 @@ class _Reader:
 
 
 def _walk(value: Any, location: Sequence[str | int]) -> KeyPath:
-    """The part of pydantic's location that is a path in the value; the rest names members of a
-    union, or a key that is missing."""
+    """The part of pydantic's location that is a path in the value; the rest names union members, or
+    a missing key."""
     path: list[str | int] = []
     for part in location:
         keys: Container[object] = ()

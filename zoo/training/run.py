@@ -1,4 +1,4 @@
-"""One run in its folder: what it learns, what it keeps meanwhile, and what it leaves."""
+"""One training run in its folder: its steps, its checkpoints, and its results."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Run:
     """One run.
 
     Args:
-        recipe: what it does.
-        folder: where everything is kept.
-        learner: what learns.
-        tokens: its tokenizers.
+        recipe: the recipe.
+        folder: where checkpoints and results are written.
+        learner: the model and the optimiser.
+        tokens: the tokenizers.
         splits: the data.
-        origin: where the weights that it starts from came from; those that it ends with keep it.
+        origin: where the initial weights came from; the trained weights keep it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Run:
         self.loop = Loop(recipe, learner, tokens, self.train, self.valid, Silent(), self.checkpoint)
 
     def learn(self, *, resume: bool) -> None:
-        """Do the steps, all or those after the last checkpoint."""
+        """Do all steps, or with `resume` those after the last checkpoint."""
         training = self.recipe.training
         done = self.resume() if resume else 0
         speaks = self.learner.accelerator.is_main_process
@@ -86,7 +86,8 @@ class Run:
             self.loop.run(done)
 
     def left_out(self) -> dict[str, int]:
-        """How many pairs of each part are longer than `max_length`, where any are. Text is cut."""
+        """The number of pairs of each part that are longer than `max_length`, for parts that have
+        any. Text is cut instead."""
         rows = zip(self.splits._asdict().items(), (self.train, self.valid, self.test), strict=True)
         counts = {
             name: len(examples) - len(kept)
@@ -96,7 +97,7 @@ class Run:
         return {name: count for name, count in counts.items() if count}
 
     def notes(self) -> Iterator[str]:
-        """What of the recipe comes otherwise than its reader may think."""
+        """Notes on effects of the recipe that its reader may not expect."""
         training, warmup = self.recipe.training, self.recipe.schedule.warmup
         learned = {example.source_or_text for example in self.splits.train}
         for name, part in (("valid", self.splits.valid), ("test", self.splits.test)):
@@ -121,7 +122,7 @@ class Run:
             )
 
     def checkpoint(self, step: int) -> None:
-        """Keep what the next step depends on."""
+        """Write a checkpoint of everything that the next step depends on."""
         write_checkpoint(
             self.folder / CHECKPOINTS,
             step,
@@ -131,10 +132,10 @@ class Run:
         )
 
     def resume(self) -> int:
-        """Go back to the last checkpoint; returns the steps that are done.
+        """Load the last checkpoint, and return the number of steps done.
 
         Raises:
-            TrainingError: it is damaged, of another run, or of more steps than the recipe has.
+            TrainingError: it is damaged, belongs to another run, or has more steps than the recipe.
         """
         found = checkpoints(self.folder / CHECKPOINTS)
         if not found:
@@ -162,7 +163,7 @@ class Run:
 
     @cached_property
     def identity(self) -> str:
-        """A digest of all that decides the weights of a step, the machine apart."""
+        """A digest of everything but the machine that determines the weights of a step."""
         stated = deciding(self.recipe.document)
         told = json.dumps({dotted(path): value for path, value in stated.items()}, sort_keys=True)
         digest = hashlib.sha256(f"{told}\0{self.learner.spec.digest}".encode())
@@ -171,7 +172,7 @@ class Run:
         return digest.hexdigest()
 
     def finish(self) -> dict[str, Any] | None:
-        """Write the model and what was measured of it; the first process returns the latter."""
+        """Write the model and its metrics; the first process returns the metrics."""
         average = checkpoints(self.folder / CHECKPOINTS)[-self.recipe.training.average :]
         read_mean(average, self.learner)
         metrics = self.metrics()
@@ -204,7 +205,7 @@ class Run:
         }
 
     def result(self, weights: dict[str, torch.Tensor]) -> Transformer:
-        """The trained model by itself, on the CPU, in the dtype of the recipe."""
+        """The trained model, unwrapped, on the CPU, in the dtype of the recipe."""
         dtype: torch.dtype = getattr(torch, self.recipe.head.dtype)
         cast = {
             name: tensor.to(dtype) if tensor.is_floating_point() else tensor

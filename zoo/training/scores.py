@@ -1,4 +1,4 @@
-"""How good a trained model is: its translations, or how well it predicts text."""
+"""Scores of a trained model: BLEU of its translations, or its perplexity on text."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ def score(
 
     A model that was trained by a recipe is measured on the test data of the recipe: a translator by
     BLEU, a language model by its perplexity. With a file of text as `data`, any decoder with a
-    tokenizer is measured: on each line, if its recipe has learned from lines, and else on the text
-    as a whole.
+    tokenizer is measured: on each line, if it was trained on lines by its recipe, and otherwise on
+    the text as a whole.
 
     Args:
         model: a folder, or the name of a registered model.
-        data: what the names of the recipe's data files are relative to, the model's folder unless
-            given; or a file of text.
-        window, stride: of a text as a whole, as `zoo.running.perplexity.perplexity`.
-        device: where it computes; in float32.
-        registry: where names are looked up; the layers around the working directory unless given.
-        on_progress: is told how many sentences, lines or windows are done.
+        data: the folder that the names of the recipe's data files are relative to, by default the
+            model's folder; or a file of text.
+        window, stride: for a text as a whole, as in `zoo.running.perplexity.perplexity`.
+        device: the device of the computation, which is in float32.
+        registry: where names are looked up; by default the layers around the working directory.
+        on_progress: called with the number of sentences, lines or windows done, and the total.
 
     Returns:
-        As `score_translations`, `score_lines` or `zoo.running.perplexity.perplexity`.
+        The result of `score_translations`, `score_lines` or `zoo.running.perplexity.perplexity`.
 
     Raises:
         SpecError, WeightsError: the recipe or the weights are damaged.
-        TrainingError: the data or the tokenizer is; or there is nothing to measure on.
+        TrainingError: the data or the tokenizer is damaged, or there is nothing to measure on.
         InputError: the model does not predict text.
     """
     registry = load_registry() if registry is None else registry
@@ -129,9 +129,9 @@ def score_lines(
     recipe: Recipe,
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
-    """The perplexity of lines as `zoo.running.perplexity.told_of` tells it: each by itself, with
-    its end, which is a token and a byte; those longer than `max_length` in pieces, as they are
-    learned from."""
+    """The perplexity of lines, as returned by `zoo.running.perplexity.told_of`. Each line is
+    predicted by itself, with its end, which counts as a token and a byte; lines longer than
+    `max_length` are cut into pieces, as in training."""
     rows = encode(test, tokens, max_length=recipe.training.max_length)
     device = next(model.parameters()).device
     nats, done = 0.0, 0
@@ -153,8 +153,7 @@ def score_translations(
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
     """Translate the sources of pairs, and score the result: BLEU (Papineni et al. 2002) as
-    sacreBLEU computes it (Post 2018, arXiv:1804.08771), in percent, with the signature that tells
-    how."""
+    sacreBLEU computes it (Post 2018, arXiv:1804.08771), in percent, with sacreBLEU's signature."""
     sources = [example.source or "" for example in test]
     translations = translate(model, tokens, sources, recipe, on_progress)
     metric = imported("sacrebleu").BLEU()
@@ -169,8 +168,8 @@ def translate(
     recipe: Recipe,
     on_progress: OnProgress = unseen,
 ) -> list[str]:
-    """Translate texts by beam search, in batches of like lengths; what is longer than the sequences
-    that were learned from is cut."""
+    """Translate texts by beam search, in batches of similar lengths. Texts longer than the training
+    sequences are truncated."""
     evaluation, longest = recipe.evaluation, recipe.training.max_length
     rows = [Row(ids[:longest], ()) for ids in tokens.encode_sources(texts)]
     method = Beam(

@@ -1,4 +1,4 @@
-"""Which examples are learned from, and which are held out."""
+"""Splitting examples into training and held-out data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Example(NamedTuple):
 
     @property
     def source_or_text(self) -> str:
-        """By what examples are told apart: text counts as its own source."""
+        """The key by which examples are split: the source, or for text the text itself."""
         return self.target if self.source is None else self.source
 
 
@@ -30,17 +30,17 @@ class Splits(NamedTuple):
 
 
 def held_out(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[list[Example]]:
-    """Part examples by their source sentences, so that none is in two parts.
+    """Split examples by their source sentences, so that no sentence is in two parts.
 
-    Which sentences go where depends on the sentences and the seed, not on their order.
+    The part of a sentence depends on the sentences and the seed, not on their order.
 
     Args:
-        examples: what is parted; text counts as its own source.
-        counts: the source sentences of each part that is held out.
-        seed: decides which those are.
+        examples: the examples; text counts as its own source.
+        counts: the number of source sentences in each held-out part.
+        seed: decides which sentences are held out.
 
     Returns:
-        The rest, then a part for each count; each in the order of `examples`.
+        The remaining examples, then a part for each count, all in the order of `examples`.
 
     Raises:
         TrainingError: nothing would be left.

@@ -1,4 +1,4 @@
-"""What a recipe names, found before training starts: its model and its data. Imports no torch."""
+"""Finding the model and the data of a recipe before training starts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Start(NamedTuple):
 
     spec: ModelSpec
     weights: Path | None
-    """Those of the saved model that training starts from, if it does."""
+    """The weights of the saved model that training starts from, if it starts from one."""
     origin: dict[str, Any] | None
-    """Where these came from, if the zoo has not made them."""
+    """Where these weights came from, if the zoo has not made them."""
     sides: Generation
-    """Its vocabularies."""
+    """The vocabularies of the model."""
 
 
 def find_start(recipe: Recipe, registry: Registry) -> Start:
-    """The model that a recipe names.
+    """Find the model that a recipe names.
 
     Raises:
-        ZooError: there is none, or its spec or its file is wrong.
+        ZooError: it does not exist, or its spec or its file is wrong.
         TrainingError: it cannot be trained by a recipe, or not on sequences of this length.
     """
     folder, place = recipe.folder, recipe.document.place(("model",), value=True)
@@ -50,7 +50,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         )
     try:
         spec, header = read_source(source, registry)
-        _ = spec.n_parameters  # the layout has to be sound too
+        _ = spec.n_parameters  # raises if the layout is wrong
     except ZooError as error:
         raise placed(error, place) from None
     sides = _sides(recipe, spec)
@@ -93,7 +93,7 @@ def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:
 
 
 def find_data(recipe: Recipe, folder: Path) -> Splits:
-    """The examples that a recipe names, its files relative to `folder`. Raises as `read_data`."""
+    """Read the data of a recipe, with files relative to `folder`. Raises as `read_data`."""
     place = recipe.document.place
     try:
         return read_data(
@@ -107,7 +107,7 @@ def find_data(recipe: Recipe, folder: Path) -> Splits:
 
 
 def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
-    """Raises `TrainingError` if a model of pairs is to learn from text, or the other way round."""
+    """Raise `TrainingError` if a model of pairs is to be trained on text, or the reverse."""
     has_source = splits.train[0].source is not None
     if has_source == start.sides.has_source:
         return

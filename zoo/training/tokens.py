@@ -1,4 +1,4 @@
-"""Text to ids: tokenizers that are learned from the training data, or read."""
+"""Tokenizers that are learned from the training data, or read from files."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from zoo.training.tables import Bpe, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table
 
 _PAD = 0
-"""The id of padding in what is learned: its special tokens come first."""
+"""The id of padding in learned tokenizers, whose special tokens come first."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokenizers of a model, which are one if it has one vocabulary, and the special ids."""
+    """The tokenizers of a model, the same one for both sides if it has one vocabulary, and the
+    special ids."""
 
     source: Any
     target: Any
@@ -35,11 +36,11 @@ class Tokens:
     eos: int
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of sources, with what their tokenizer adds."""
+        """The ids of sources, with the special tokens that their tokenizer adds."""
         return [encoding.ids for encoding in self.source.encode_batch(list(texts))]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of targets, without those of their begin and end."""
+        """The ids of targets, without begin and end."""
         found = self.target.encode_batch(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
@@ -49,8 +50,8 @@ class Tokens:
         return decoded
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizers, and last the special ids: where they are, all is. Raises `ZooError`
-        as `write_text`."""
+        """Write the tokenizers, then the special ids, whose file is a sign that all is complete.
+        Raises `ZooError` as `write_text`."""
         write_text(folder / TOKENIZER, self.source.to_str(pretty=True))
         if self.target is not self.source:
             write_text(folder / TARGET_TOKENIZER, self.target.to_str(pretty=True))
@@ -67,8 +68,8 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], model: Generation) -> 
     """Learn byte-pair encodings of the sizes of a model's vocabularies.
 
     Raises:
-        TrainingError: a model of one size is to have a shared vocabulary and has two, or the data
-            does not yield as many tokens as the model has.
+        TrainingError: the vocabulary is to be shared, but the model has two of different sizes; or
+            the data does not yield as many tokens as the model has.
     """
     targets = [example.target for example in examples]
     sources = [example.source for example in examples if example.source is not None]
@@ -95,7 +96,7 @@ def _check_shared(model: Generation) -> None:
 
 
 def read_tokens(folder: Path, table: Table, model: Generation) -> Tokens:
-    """The tokenizers in a folder where `Tokens.save` wrote them. Raises as `read_token_files`."""
+    """Read the tokenizers that `Tokens.save` wrote to a folder. Raises as `read_token_files`."""
     there = (folder / TARGET_TOKENIZER).is_file()
     return read_token_files(
         folder / TOKENIZER, folder / TARGET_TOKENIZER if there else None, table, model
@@ -106,8 +107,8 @@ def read_token_files(source: Path, target: Path | None, table: Table, model: Gen
     """Read tokenizers.
 
     Raises:
-        WeightsError: a file is missing or no tokenizer.
-        TrainingError: one does not agree with the model.
+        WeightsError: a file is missing or not a tokenizer.
+        TrainingError: a tokenizer does not agree with the model.
     """
     first = read_tokenizer(source)
     return with_specials(first, first if target is None else read_tokenizer(target), table, model)
@@ -116,18 +117,18 @@ def read_token_files(source: Path, target: Path | None, table: Table, model: Gen
 def tokens_of(
     table: Table, examples: Sequence[Example], model: Generation, folder: Path, start: Path | None
 ) -> Tokens:
-    """The tokenizers that a recipe asks for.
+    """Learn or read the tokenizers that a recipe asks for.
 
     Args:
         table: the recipe's `[tokenizer]`.
-        examples: what a new one is learned from.
-        model: its vocabularies.
-        folder: what file names are relative to.
-        start: the saved model that training starts from, if it does.
+        examples: the examples that a new tokenizer is learned from.
+        model: the vocabularies of the model.
+        folder: the folder that file names are relative to.
+        start: the saved model that training starts from, if it starts from one.
 
     Raises:
-        WeightsError, TrainingError: as `learn_tokens` and `read_token_files`; or there is no saved
-            model.
+        WeightsError, TrainingError: as `learn_tokens` and `read_token_files`; or the tokenizers of
+            the saved model are asked for, and there is none.
     """
     if isinstance(table, Bpe):
         return learn_tokens(table, examples, model)
@@ -146,8 +147,8 @@ def tokens_of(
 
 
 def check_tokenizer(table: Table, model: Generation, folder: Path, start: Path | None) -> None:
-    """Refuse what `tokens_of` refuses, as far as that is known before a tokenizer is learned.
-    Arguments and errors are those of `tokens_of`."""
+    """Make the checks of `tokens_of` that are possible before a tokenizer is learned. Arguments and
+    errors are those of `tokens_of`."""
     if not isinstance(table, Bpe):
         tokens_of(table, (), model, folder, start)
         return
@@ -162,11 +163,11 @@ def check_tokenizer(table: Table, model: Generation, folder: Path, start: Path |
 
 
 def with_specials(source: Any, target: Any, table: Specials, model: Generation) -> Tokens:
-    """The tokenizers with their special ids, held against the model.
+    """The tokenizers with their special ids, checked against the model.
 
     Raises:
-        TrainingError: a tokenizer lacks a special token, has more tokens than the model, or other
-            padding.
+        TrainingError: a tokenizer lacks a special token, has more tokens than the model, or a
+            different padding id.
     """
     problems: list[Problem] = []
 
@@ -217,8 +218,8 @@ def _added(tokenizer: Any) -> list[str]:
 
 
 def _learn(table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False) -> Any:
-    """A byte-level encoding with `size` tokens. What it encodes ends with `eos`, as a source does;
-    with `begins`, it starts with `bos`, as text to be continued does."""
+    """Learn a byte-level encoding with `size` tokens. It appends `eos` to a text, as for sources;
+    with `begins`, it prepends `bos` instead, as for text to be continued."""
     tokenizer: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.normalizer = tokenizers.normalizers.NFC()
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)

@@ -1,4 +1,4 @@
-"""From a recipe to a trained model in a folder: what joins the steps."""
+"""`train`: from a recipe to a trained model in a folder."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def train(
     process and in many, started by `torchrun` or `accelerate launch`.
 
     Args:
-        recipe: a TOML file, or one that was read.
-        output: the folder; the recipe's name, in the working directory, unless given.
-        data: what the names of data files are relative to; the recipe's folder unless given.
-        resume: go on from the last checkpoint in the folder, or begin, if there is none yet. The
-            weights then are those of a run that was never interrupted, bit by bit on one machine.
-        registry: where names are looked up; the layers around the working directory unless given.
+        recipe: a TOML file, or a recipe that was read.
+        output: the folder; by default the recipe's name, in the working directory.
+        data: the folder that the names of data files are relative to; by default the recipe's.
+        resume: continue from the last checkpoint in the folder, or begin if there is none. On one
+            machine, the weights are bit by bit those of an uninterrupted run.
+        registry: where names are looked up; by default the layers around the working directory.
 
     Returns:
-        What `metrics.json` holds, but for the log: losses, score, digest. Of several processes, the
-        first returns it, and the others None.
+        The contents of `metrics.json` without the log: losses, score, digest. If there are several
+        processes, all but the first return None.
 
     Raises:
         SpecError: the recipe or the model's spec is wrong.
-        TrainingError: the data, the tokenizer or the run is.
+        TrainingError: the data or the tokenizer is wrong, or the run fails.
         ZooError: the folder holds another run, is named as a file, or cannot be written.
     """
     registry = load_registry() if registry is None else registry
@@ -76,7 +76,7 @@ def train(
     model = make_model(start.spec, start.weights, found, accelerator, registry)
     optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
     learner = Learner(start.spec, model, optimizer, accelerator)
-    # Only now, so that a run that is refused leaves nothing behind.
+    # Files are written only now, so that a refused run leaves nothing behind.
     with in_first_process(accelerator):
         if made is not None:
             made.save(folder)
@@ -87,8 +87,8 @@ def train(
 
 
 def _refuse_another_run(folder: Path, *, resume: bool) -> None:
-    """Raises `ZooError` if the folder holds what a run that begins would write over. What a run
-    has left that ended before its first checkpoint can be begun anew."""
+    """Raise `ZooError` if the folder holds files that a new run would overwrite. A run that ended
+    before its first checkpoint can be started again."""
     holds_model = weights_path(folder).exists()
     if resume:
         if holds_model:
@@ -112,7 +112,7 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
 
 
 def _refuse_unwritable(folder: Path) -> None:
-    """Raises `ZooError` if no file can be written in the folder. Nothing is left of trying."""
+    """Raise `ZooError` if no file can be written in the folder. The attempt leaves no file."""
     with suppress(_OnlyTriedError), new_file(folder / RECIPE):
         raise _OnlyTriedError
 
@@ -122,8 +122,8 @@ class _OnlyTriedError(Exception):
 
 
 def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> Tokens:
-    """The tokenizers of a run that begins. Raises `TrainingError` as `tokens_of`, or if they leave
-    nothing to learn from."""
+    """Make the tokenizers of a new run. Raises `TrainingError` as `tokens_of`, or if all examples
+    are left out after encoding."""
     try:
         tokens = tokens_of(
             recipe.tokenizer, splits.train, start.sides, recipe.folder, start.weights

@@ -1,9 +1,10 @@
-"""The zoo's weights file: one safetensors file whose header tells how to rebuild the model.
+"""The zoo's weights file: one safetensors file whose header says how to rebuild the model.
 
 The header holds exactly one metadata key, `zoo`, with canonical JSON: the resolved spec, where the
-plugins came from, the tied tensors, a record of each tensor, and the SHA-256 of all that. The file
-is laid out here and not by the safetensors library, so that its bytes depend on no other package;
-and what is laid out in another way is refused, so that no changed byte of a header goes unnoticed.
+plugins came from, the tied tensors, a record of each tensor, and the SHA-256 of all that. The
+layout is made here and not by the safetensors library, so that the bytes depend on no other
+package. A file with any other layout is refused, so that no changed byte of a header goes
+unnoticed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FORMAT = 1
 FILE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
-"""The dtypes that are stored, as safetensors names them, and the bytes of one element."""
+"""The dtypes that can be stored, by their safetensors names, and their bytes per element."""
 
 MENDING = "fetch or build it again; `zoo pull` mends a named model"
 """The help for weights that are damaged."""
@@ -40,7 +41,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One stored tensor: its dtype as safetensors names it, its shape, its bytes' SHA-256."""
+    """One stored tensor: its dtype (safetensors name), its shape, and the SHA-256 of its bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -53,10 +54,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Header:
-    """What the metadata of a weights file says.
+    """The metadata of a weights file.
 
-    `provenance` holds the zoo's version (`zoo`), that of each plugin (`plugins`), and where the
-    weights came from when the zoo has not made them (`origin`).
+    `provenance` holds the zoo's version (`zoo`), the version of each plugin (`plugins`), and, if
+    the zoo has not made the weights, where they came from (`origin`).
     """
 
     spec: dict[str, Any]
@@ -66,7 +67,7 @@ class Header:
 
     @property
     def origin(self) -> dict[str, Any] | None:
-        """Where the weights came from, as plain data."""
+        """Where the weights came from, as plain data; None if the zoo made them."""
         return self.provenance.get("origin")
 
     @property
@@ -82,7 +83,7 @@ class Header:
 
     @cached_property
     def json(self) -> str:
-        """Canonical JSON (RFC 8785) of all this, with the SHA-256 of that JSON in it."""
+        """The header as canonical JSON (RFC 8785), which includes the SHA-256 of the rest of it."""
         import rfc8785
 
         tensors = {
@@ -96,14 +97,14 @@ class Header:
             "ties": self.ties,
             "tensors": tensors,
         }
-        # Each value once, since this takes longer than all else that is done with a header.
+        # Serialize each value only once: this is the slowest part of handling a header.
         parts = {key: rfc8785.dumps(value).decode() for key, value in data.items()}
         sha256 = hashlib.sha256(_joined(parts).encode()).hexdigest()
         return _joined({**parts, "sha256": f'"{sha256}"'})
 
     @property
     def json_sha256(self) -> str:
-        """The SHA-256 of `json`, on which every byte of a file of these weights depends."""
+        """The SHA-256 of `json`, which determines every byte of a file of these weights."""
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     @property
@@ -115,8 +116,8 @@ class Header:
 
     @property
     def content_digest(self) -> str:
-        """`sha256:` and the SHA-256 over the sorted records. It depends on the tensors alone: not
-        on the spec, nor on how they are spread over files."""
+        """`sha256:` and the SHA-256 over the sorted records. It depends only on the tensors, not on
+        the spec or on how they are spread over files."""
         lines = (
             f"{name}\0{r.dtype}\0{','.join(map(str, r.shape))}\0{r.sha256}\n"
             for name, r in sorted(self.records.items())
@@ -124,7 +125,7 @@ class Header:
         return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def names_in_file(self) -> list[str]:
-        """The tensors in the order of their bytes: wide elements first, so that all are aligned."""
+        """The tensor names in the order of the file: wide dtypes first, so that all are aligned."""
 
         def key(name: str) -> tuple[int, str]:
             return -ITEM_BYTES[self.records[name].dtype], name
@@ -132,13 +133,13 @@ class Header:
         return sorted(self.records, key=key)
 
     def to_bytes(self) -> bytes:
-        """What stands in a file of all tensors before them: the length of a JSON text, and that
-        text."""
+        """The bytes before the tensors in a file of all tensors: the length of the JSON header, and
+        the header."""
         return self._laid_out(self.names_in_file(), self.json)
 
     def shard_bytes(self, names: Sequence[str]) -> bytes:
-        """The same of a shard, which holds some of the tensors, and instead of the metadata the
-        SHA-256 of it: the metadata is in the index."""
+        """The bytes before the tensors in a shard of some tensors. It has the SHA-256 of the
+        metadata in place of the metadata, which is in the index."""
         return self._laid_out(names, json.dumps({"format": FORMAT, "shard_of": self.json_sha256}))
 
     def _laid_out(self, names: Sequence[str], metadata: str) -> bytes:
@@ -158,18 +159,18 @@ class Header:
 
 
 def _joined(parts: Mapping[str, str]) -> str:
-    """The canonical JSON of an object whose values are given as such."""
+    """The canonical JSON of an object, from the canonical JSON of its values."""
     return "{" + ",".join(f'"{key}":{parts[key]}' for key in sorted(parts)) + "}"
 
 
 def is_file_name(path: Path) -> bool:
-    """Whether weights of that name are one file, and not in a folder."""
+    """Whether the path names a weights file, by its suffix, and not a folder."""
     return path.suffix.lower() == ".safetensors"
 
 
 def weights_path(path: Path) -> Path:
-    """The file that `path` means: itself, or in a folder the index of its shards if there is one,
-    else its `model.safetensors`."""
+    """The file that `path` refers to: itself, or for a folder its index of shards if there is one,
+    and its `model.safetensors` otherwise."""
     if is_file_name(path) or os.path.isfile(path):
         return path
     index = path / INDEX_NAME
@@ -177,13 +178,13 @@ def weights_path(path: Path) -> Path:
 
 
 def saved_path(path: Path) -> Path:
-    """The file that a model is saved as: `path` if it is named `.safetensors`, else
-    `model.safetensors` in the folder `path`. A file of another name is somebody else's."""
+    """The file that a model is saved as: `path` if its suffix is `.safetensors`, otherwise
+    `model.safetensors` in the folder `path`. Files with other suffixes are never written."""
     return path if is_file_name(path) else path / FILE_NAME
 
 
 def parse_file(raw: bytes, place: Place) -> Header:
-    """The header of a file of all tensors, given what stands before them.
+    """Parse the header of a file of all tensors from `raw`, the bytes before the tensors.
 
     Raises:
         WeightsError: it is damaged, or was not written by the zoo.
@@ -211,7 +212,7 @@ def parse_file(raw: bytes, place: Place) -> Header:
 
 
 def parse_metadata(text: object, place: Place) -> Header:
-    """The header that the canonical JSON of a `zoo` metadata key tells.
+    """Parse the header from the canonical JSON under the `zoo` metadata key.
 
     Raises:
         WeightsError: it is damaged, or was not written by the zoo.
@@ -249,7 +250,7 @@ def parse_metadata(text: object, place: Place) -> Header:
 
 
 def not_whole(reason: str, place: Place) -> WeightsError:
-    """The error for a file that is no safetensors file, or not all of one."""
+    """The error for a file that is not a safetensors file, or only a part of one."""
     return _damaged(f"not a whole safetensors file: {reason}", place)
 
 

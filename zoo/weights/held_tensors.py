@@ -19,13 +19,13 @@ DTYPES = {
 }
 """torch's dtypes that a model may hold, with their names in a header."""
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-"""The same by those names."""
+"""The dtypes of torch by their names in a header."""
 FLOATS = {name: dtype for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point}
-"""Those of them that a model as a whole can be in."""
+"""The floating-point dtypes, to which a whole model can be cast."""
 
 
 def stored(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers under their stored names: of tied ones, the first name."""
+    """Parameters and persistent buffers by stored name, which is the first name if tied."""
     return {names[0]: tensor for names, tensor in _by_name(model)}
 
 
@@ -40,10 +40,10 @@ def _by_name(model: nn.Module) -> list[tuple[list[str], torch.Tensor]]:
 
 
 def owners(model: nn.Module) -> dict[int, list[tuple[dict[str, Any], str]]]:
-    """Every place that holds each tensor, by its id: a module's table of parameters or of buffers,
-    and the name in it."""
-    # The tables themselves, since to go through a module's attributes takes longer than to map the
-    # file of a model.
+    """The places that hold each tensor, by the tensor's `id`: a module's dict of parameters or
+    buffers, and the key in it."""
+    # Reads the dicts directly: going through module attributes takes longer than mapping the file
+    # of a model.
     found: dict[int, list[tuple[dict[str, Any], str]]] = {}
     for module in model.modules():
         for table in (module._parameters, module._buffers):
@@ -53,7 +53,8 @@ def owners(model: nn.Module) -> dict[int, list[tuple[dict[str, Any], str]]]:
 
 
 def differences_from_spec(model: Transformer) -> list[str]:
-    """How the tensors of a model are not those of its spec: names, shapes, kinds and ties."""
+    """Describe the differences between a model's tensors and its spec: names, shapes, dtypes,
+    parameter or buffer, and ties."""
     by_name = _by_name(model)
     tensors = {
         names[0]: _Described(

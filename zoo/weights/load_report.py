@@ -1,4 +1,4 @@
-"""What `zoo.load` did with each tensor: where its values are from, what was cast and checked."""
+"""The report of `zoo.load`: where each tensor's values are from, and what was cast and checked."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class TensorReport(NamedTuple):
     Attributes:
         name: the name it is stored under.
         aliases: the other names of a tied tensor.
-        values: `loaded`, or `initial` for one that `only` left out.
-        stored: its dtype in the file, as safetensors names it.
+        values: `loaded`, or `initial` for a tensor that `only` left out.
+        stored: its dtype in the file (safetensors name).
         dtype: its dtype in the model.
-        shape: its sizes.
-        share: the sizes of the part of it that this process has; all of it without a mesh.
-        sha256: that of its bytes in the file.
-        checked: whether the bytes that were loaded are known to have it: it was computed of them
-            (with a mesh by some process, of the file), or they are those of which it was computed
-            when they came into the store.
+        shape: its shape.
+        share: the shape of this process' shard of it; the same as `shape` without a mesh.
+        sha256: the SHA-256 of its bytes, from the file's header.
+        checked: whether the loaded bytes are known to have this SHA-256: either it was computed
+            from them (with a mesh, by some process, from the file), or they are the bytes it was
+            checked against when they entered the store.
     """
 
     name: str
@@ -47,14 +47,14 @@ class LoadReport:
     """How a model was loaded.
 
     Args:
-        name: the model's.
+        name: the name of the model.
         path: the weights file, or the index of the shards.
-        spec_digest: the SHA-256 of the spec in it.
-        content_digest: the SHA-256 over the records of its tensors.
-        read: `bytes` or `mmap`.
-        plugins: what the weights were made with, as `zoo.provenance.plugins.plugin_versions`
-            tells it.
-        tensors: by the names they are stored under, sorted.
+        spec_digest: the SHA-256 of the spec in the file.
+        content_digest: the SHA-256 over the records of the tensors.
+        read: how the file was read, `bytes` or `mmap`.
+        plugins: the plugins that the weights were made with, as returned by
+            `zoo.provenance.plugins.plugin_versions`.
+        tensors: a report for each tensor, sorted by stored name.
     """
 
     name: str

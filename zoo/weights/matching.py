@@ -1,4 +1,4 @@
-"""Which tensors of a weights file patterns mean, such as `encoder.*`."""
+"""Selecting tensors of a weights file by patterns such as `encoder.*`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from zoo.weights.file import Header
 
 
 def matching(header: Header, patterns: Sequence[str] | None, where: Place) -> set[str]:
-    """The stored names of the tensors of which some name matches a pattern; without patterns, all.
+    """The stored names of the tensors that have a name, tied ones included, which matches a
+    pattern; all stored names if `patterns` is None.
 
     Raises:
         WeightsError: nothing matches a pattern.
@@ -35,7 +36,7 @@ def matching(header: Header, patterns: Sequence[str] | None, where: Place) -> se
 
 
 def _nearest(pattern: str, names: Iterable[str]) -> str:
-    """A help text: the nearest name, or start of names; or what all names start with."""
+    """A help text: the nearest name or prefix of names, or examples of the first prefixes."""
     starts = {f"{name[:end]}.*" for name in names for end, sign in enumerate(name) if sign == "."}
     first = sorted({f"{name.partition('.')[0]}.*" for name in names})
     return did_you_mean(pattern, {*names, *starts}, f"for example {', '.join(map(quoted, first))}")

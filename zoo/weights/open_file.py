@@ -1,8 +1,8 @@
-"""A file of weights, open for reading.
+"""A weights file, open for reading.
 
-It is read through a descriptor that is opened once, so that no other version of the file can come
-in between, and by `pread`, so that a file which is shortened meanwhile gives an error and no
-signal. Several threads may read at once.
+The file is opened once, so that all reads see the same version of it. It is read by `pread`, so
+that a file which is truncated meanwhile causes an error and not a signal. Several threads may read
+at once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from blake3 import blake3
 from zoo.errors import Place, Problem, WeightsError
 
 STEP = 1 << 20
-"""Bytes that are read at a time: few enough to be in a core's cache while they are hashed."""
+"""The number of bytes read at a time: few enough to stay in a core's cache for hashing."""
 
 
 @dataclass(frozen=True)
 class OpenFile:
-    """One open file; `state` is what changes when it is written to."""
+    """One open file. `state` is its size and modification time, which change on writes."""
 
     file: BinaryIO
     place: Place
@@ -44,12 +44,12 @@ class OpenFile:
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise _no_such(path, place)
-            # Not blocking, should the file have become a pipe meanwhile.
+            # Non-blocking, in case the file has become a pipe meanwhile.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             file = stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
             return cls(file, place, _state(file))
         except (FileNotFoundError, NotADirectoryError, ValueError):
-            # A ValueError is of a path that holds a NUL.
+            # A path that contains a NUL raises ValueError.
             raise _no_such(path, place) from None
         except OSError as error:
             raise cannot_read(error, place) from None
@@ -60,22 +60,22 @@ class OpenFile:
 
     @property
     def read_only(self) -> bool:
-        """Whether nobody has the permission to write to it."""
+        """Whether nobody has permission to write to the file."""
         return not os.fstat(self.file.fileno()).st_mode & 0o222
 
     @cached_property
     def mapping(self) -> mmap:
-        """A private mapping of the file. Raises as `read`."""
+        """A private memory mapping of the file. Raises as `read`."""
         try:
             return mmap(self.file.fileno(), self.size, access=ACCESS_COPY)
-        except ValueError:  # longer than the file is by now
+        except ValueError:  # the size is larger than the file now is
             raise self._changed("it has become shorter while it was read") from None
         except OSError as error:
             raise cannot_read(error, self.place) from None
 
     def blake3(self, piece: slice) -> str:
-        """The hexadecimal BLAKE3 of some bytes, read in the mapping without Python's lock. Raises
-        as `read`."""
+        """The hexadecimal BLAKE3 of a slice of the mapped file, computed without holding the GIL.
+        Raises as `read`."""
         return blake3(memoryview(self.mapping)[piece]).hexdigest()
 
     def read(self, buffer: memoryview, offset: int) -> None:
@@ -95,7 +95,8 @@ class OpenFile:
             done += count
 
     def steps(self, offset: int, length: int) -> Iterator[memoryview]:
-        """`length` bytes from `offset` on, step by step, all in one buffer. Raises as `read`."""
+        """Yield `length` bytes from `offset` on in steps of `STEP`, which share one buffer. Raises
+        as `read`."""
         buffer = memoryview(bytearray(min(STEP, length)))
         for start in range(0, length, STEP):
             part = buffer[: min(STEP, length - start)]
@@ -103,13 +104,13 @@ class OpenFile:
             yield part
 
     def head(self, length: int) -> bytes:
-        """The first bytes. Raises as `read`."""
+        """The first `length` bytes. Raises as `read`."""
         buffer = bytearray(length)
         self.read(memoryview(buffer), 0)
         return bytes(buffer)
 
     def check_unchanged(self) -> None:
-        """Raises `WeightsError` if the file was written to since it was opened."""
+        """Raise `WeightsError` if the file was written to since it was opened."""
         if _state(self.file) != self.state:
             raise self._changed("it was written to while it was read")
 
@@ -124,7 +125,7 @@ def _no_such(path: Path, place: Place) -> WeightsError:
 
 
 def cannot_read(error: OSError, place: Place) -> WeightsError:
-    """The error for a file that the system does not let be read."""
+    """The error for a file that cannot be read because of an `OSError`."""
     return WeightsError(Problem(f"cannot be read: {error.strerror}", place))
 
 

@@ -1,4 +1,4 @@
-"""Names of what is written that promise another thing than what they would get."""
+"""Refusing output names that do not match what would be written."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ OTHER_FORMATS = frozenset(
         *(".safetensor", ".st"),
     )
 )
-"""What the names of weights files end with elsewhere. Any other ending is part of a folder's name,
-as in `bert-base.uncased`."""
+"""Suffixes of weights files in other formats. Any other suffix is part of a folder's name, as in
+`bert-base.uncased`."""
 
 
 def check_output_name(path: Path, *, folder: bool) -> None:
-    """Hold the name under which weights are to be written against what will be there.
+    """Check that the name of an output suits what will be written there.
 
     Args:
         path: a file or a folder.
-        folder: whether several files are written, so that it must be a folder.
+        folder: whether several files are written, so that the path must be a folder.
 
     Raises:
-        WeightsError: it is named as a file in another format, and no folder of that name is there;
-            or as a weights file, and must be a folder.
+        WeightsError: the path has the suffix of another format and is not an existing folder, or it
+            has the suffix of a weights file but must be a folder.
     """
     if folder and is_file_name(path):
         message = f"{quoted(path)} would be a folder: more than one file is written"

@@ -1,6 +1,6 @@
-"""Saved weights, open for reading: one file or shards, their header, and the bytes of each tensor.
+"""Reading of saved weights, one file or shards: their header, and the bytes of each tensor.
 
-Needs no torch.
+This module does not import torch.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from zoo.weights.open_file import STEP, OpenFile
 from zoo.weights.shards import parse_index
 
 PIECE = 1 << 27
-"""Bytes of a file that are hashed as one when it is checked as a whole: a hundred megabytes take a
-core some thirtieth of a second."""
+"""The size in bytes of the pieces that are hashed when a whole file is checked: a core hashes a
+hundred megabytes in about a thirtieth of a second."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Open weights. `spans` holds for each tensor its file and the offset of its first byte."""
+    """Open weights. `spans` maps each tensor to its file and the offset of its first byte."""
 
     path: Path
     header: Header
@@ -45,16 +45,16 @@ class Weights:
 
     @property
     def paths(self) -> list[Path]:
-        """The files, of shards the index first."""
+        """The files; for shards, the index comes first."""
         return [Path(file.place.file) for file in self.files]
 
     @property
     def read_only(self) -> bool:
-        """Whether nobody has the permission to write to the files."""
+        """Whether nobody has permission to write to the files."""
         return all(file.read_only for file in self.files)
 
     def read(self, name: str, buffer: memoryview, *, hashed: bool) -> str | None:
-        """Read a tensor into `buffer`, which has its size; returns its SHA-256 if `hashed`.
+        """Read a tensor into `buffer`, which has its size, and return its SHA-256 if `hashed`.
 
         Raises:
             WeightsError: the file cannot be read, or is shorter than it was.
@@ -74,7 +74,7 @@ class Weights:
         file.read(buffer, start + offset)
 
     def steps(self, name: str) -> Iterator[memoryview]:
-        """The bytes of a tensor, a step at a time, all in one buffer. Raises as `read`."""
+        """Yield the bytes of a tensor in steps, which share one buffer. Raises as `read`."""
         file, offset = self.spans[name]
         return file.steps(offset, self.header.records[name].n_bytes)
 
@@ -86,8 +86,8 @@ class Weights:
         return sha256.hexdigest()
 
     def changed(self, names: Iterable[str], n_threads: int | None = None) -> list[str]:
-        """Those of the named tensors whose bytes do not have the SHA-256 of their record, looked
-        for by `n_threads`, or one on each core. Raises as `read`."""
+        """The named tensors whose bytes do not have the SHA-256 of their record, computed by
+        `n_threads` threads (by default, one per core). Raises as `read`."""
         records = self.header.records
         largest_first = sorted(names, key=lambda name: -records[name].n_bytes)
         with ThreadPoolExecutor(max_workers=n_threads or os.cpu_count()) as pool:
@@ -96,17 +96,18 @@ class Weights:
             return [name for name, sha256 in found if sha256 != records[name].sha256]
 
     def blake3(self) -> dict[str, list[str]]:
-        """The hexadecimal BLAKE3 of each file, by its name, in pieces of `PIECE` bytes, which are
-        hashed on all cores. Raises as `read`."""
+        """The hexadecimal BLAKE3 digests of the `PIECE`-sized pieces of each file, by file name,
+        computed on all cores. Raises as `read`."""
         with self._hashing() as digests:
             return digests()
 
     @contextmanager
     def held_against(self, blake3: Mapping[str, Sequence[str]]) -> Generator[None]:
-        """Hash the files while the block runs. An error of the block does not wait for the end.
+        """Hash the files while the block runs, and compare the digests with `blake3` at its end. If
+        the block raises, hashing is given up.
 
         Raises:
-            WeightsError: the files do not have these digests, which `blake3` gave once.
+            WeightsError: the digests differ from `blake3`, a former result of `Weights.blake3`.
         """
         with self._hashing() as digests:
             yield
@@ -119,10 +120,10 @@ class Weights:
 
     @contextmanager
     def _hashing(self) -> Generator[Callable[[], dict[str, list[str]]]]:
-        """Begin to hash the files, and give what waits for their digests. Pieces that are not begun
-        when the block ends are left out."""
-        # By threads of Python, since those of blake3 itself do not come along into a forked
-        # process, which would wait for them without end.
+        """Start hashing the files, and yield a function that waits for the digests and returns
+        them. Pieces that have not been started when the block ends are cancelled."""
+        # Uses Python threads: those of blake3 itself do not survive a fork, and a forked process
+        # would wait for them forever.
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             hashing = {
                 path.name: [
@@ -161,7 +162,7 @@ def open_weights(path: Path) -> Generator[Weights]:
 
 
 def read_header(path: Path) -> Header:
-    """What saved weights say of themselves. Raises as `open_weights`."""
+    """Read the header of saved weights. Raises as `open_weights`."""
     with open_weights(path) as weights:
         return weights.header
 
@@ -189,7 +190,7 @@ def _open(path: Path, stack: ExitStack) -> Weights:
 
 
 def _head_of(file: OpenFile) -> bytes:
-    """What stands in a safetensors file before its tensors."""
+    """The bytes before the tensors in a safetensors file."""
     if file.size <= 8:
         raise not_whole(f"it is {file.size} bytes long", file.place)
     if file.head(9)[8:] != b"{":

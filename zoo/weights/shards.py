@@ -1,8 +1,8 @@
-"""A model in several files: the standard index of shards, and which tensors each of them holds.
+"""A model in several files: the standard index of shards, and the tensors that each shard holds.
 
-The index, `model.safetensors.index.json`, holds in its metadata what the header of a single file
-holds, and names the shard of each tensor. A shard's name has a digest of what it is part of, so
-that the shards of two versions of a model never take each other's place.
+The metadata of the index, `model.safetensors.index.json`, holds the same as the header of a single
+file, and the index names the shard of each tensor. The name of a shard contains a digest of the
+whole model, so that shards of two versions of a model never replace each other.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Plan = Sequence[Sequence[str]]
 
 
 def plan_shards(header: Header, max_bytes: int) -> Plan:
-    """Spread the tensors over shards of at most `max_bytes` bytes of tensors each. A tensor that is
-    larger has a shard of its own."""
+    """Spread the tensors over shards of at most `max_bytes` bytes of tensors each. A larger tensor
+    gets a shard of its own."""
     plan: list[list[str]] = [[]]
     size = 0
     for name in header.names_in_file():
@@ -84,10 +84,10 @@ def parse_index(raw: bytes, place: Place) -> tuple[Header, dict[str, Sequence[st
 
 
 def shards_in(folder: Path) -> list[str]:
-    """The names of the shards that the index in a folder tells of; none when there is no index.
+    """The names of the shards in the index of a folder; empty if there is no index.
 
     Raises:
-        WeightsError: there is an index that is not the zoo's, or that cannot be read.
+        WeightsError: the index is not the zoo's, or cannot be read.
     """
     path = folder / INDEX_NAME
     try:

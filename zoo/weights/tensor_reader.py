@@ -1,4 +1,4 @@
-"""The tensors of saved weights, read whole, checked and cast."""
+"""Reading, checking and casting of the whole tensors of saved weights."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class TensorReader:
     mapped: bool
 
     def read_all(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """The named tensors, one after the other on every core, so that little more than the result
+        """Read the named tensors, one at a time on each core, so that little more than the result
         is in memory."""
         records = self.weights.header.records
         largest_first = sorted(names, key=lambda name: records[name].n_bytes, reverse=True)
         if self.mapped and not self.verify:
-            # Nothing is read before the model is used: less work than handing it to threads.
+            # A mapping reads nothing before the model is used, so threads would not pay off.
             tensors = {name: self._read(name) for name in largest_first}
         else:
             with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -46,11 +46,11 @@ class TensorReader:
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def _read(self, name: str) -> torch.Tensor | None:
-        """One tensor; None if its bytes are not those of its record."""
+        """Read one tensor; return None if its bytes do not have the SHA-256 of its record."""
         record = self.weights.header.records[name]
         stored, wanted = TORCH_DTYPES[record.dtype], dtype_in_model(record, self.dtype)
         if self.mapped and stored == wanted and self.device.type == "cpu":
-            # Not hashed in the mapping, so that no load is ended by a SIGBUS.
+            # Hashed by reading, not in the mapping, where a truncated file would raise SIGBUS.
             sha256 = self.weights.sha256(name) if self.verify else None
             tensor = self._map(name, record)
         else:
@@ -69,7 +69,7 @@ class TensorReader:
         return torch.frombuffer(mapping, dtype=dtype, count=count, offset=offset).view(record.shape)
 
     def initial(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """The named tensors with the values that the spec gives them to start from."""
+        """The named tensors, with the initial values of the spec."""
         records = self.weights.header.records
         tensors = {
             name: empty(records[name].shape, dtype_in_model(records[name], self.dtype), self.spec)
@@ -80,7 +80,7 @@ class TensorReader:
 
 
 def dtype_in_model(record: Record, wanted: torch.dtype | None) -> torch.dtype:
-    """The dtype of a stored tensor in a model whose floating-point tensors are cast to `wanted`;
-    they are kept as stored if that is None."""
+    """The dtype of a stored tensor in the model: `wanted` for floating-point tensors, if it is not
+    None, and the stored dtype otherwise."""
     stored = TORCH_DTYPES[record.dtype]
     return wanted if wanted is not None and stored.is_floating_point else stored

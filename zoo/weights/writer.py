@@ -1,4 +1,4 @@
-"""Weights to disk, in one file or in shards, so that no crash can tear them. Needs no torch."""
+"""Atomic writing of weights, in one file or in shards. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.weights.output_names import check_output_name
 from zoo.weights.shards import index_bytes, plan_shards, shard_names, shards_in
 
 Content = Callable[[str], Iterable[memoryview]]
-"""Gives the bytes of a tensor, by its name."""
+"""Returns the bytes of the tensor with a name, in parts."""
 OnBytes = Callable[[int], None]
 Write = Callable[[Header, Content], None]
 
@@ -24,17 +24,17 @@ Write = Callable[[Header, Content], None]
 def destination(
     path: Path, *, max_shard_bytes: int | None = None, on_bytes: OnBytes | None = None
 ) -> Generator[Write]:
-    """A place for weights: found to be writable at once, and written by calling what this gives,
-    within the block. They are there when the block ends without an error.
+    """Open a place for weights, and yield the function that writes them. Whether the place is
+    writable is checked at once; the weights take their place when the block ends without an error.
 
     Args:
         path: a `.safetensors` file, or a folder.
-        max_shard_bytes: the bytes of tensors in each shard; one file unless given.
+        max_shard_bytes: the most bytes of tensors in a shard; None writes one file.
         on_bytes: called with the number of bytes written since the last call.
 
     Raises:
-        WeightsError: the name is that of a file in another format, or of one file for shards; or
-            shards have no bytes.
+        WeightsError: the path has the suffix of another format, or that of a single file although
+            shards are written; or `max_shard_bytes` is below 1.
         ZooError: the place cannot be written to, or holds an index that is not the zoo's.
     """
     check_output_name(path, folder=max_shard_bytes is not None)
@@ -43,7 +43,7 @@ def destination(
             yield write
         return
     target = saved_path(path)
-    # An index goes over a file beside it, so the file counts only when the index is gone.
+    # An index takes precedence over a file beside it, so it is removed after the file is written.
     stale = shards_in(target.parent) if target.name == FILE_NAME else []
     with new_file(target) as file:
 
@@ -64,7 +64,7 @@ def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator
     stale = {FILE_NAME, *shards_in(folder)}
     new: list[Path] = []
     try:
-        # The index is opened first and takes its name last, when all that it names is on disk.
+        # The index is opened first and gets its name last, when all its shards are on disk.
         with new_file(folder / INDEX_NAME) as index:
 
             def write(header: Header, content: Content) -> None:
@@ -86,7 +86,7 @@ def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator
 
 
 def _drop(paths: Iterable[Path]) -> None:
-    """Remove files that nothing refers to, as far as that is possible."""
+    """Remove files that nothing refers to, ignoring errors."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)

@@ -56,8 +56,8 @@ class Xielu(nn.Module):
 def make_activation(
     name: str, *, slope: float | None = None, beta: float | None = None
 ) -> nn.Module:
-    """The module of an activation; `slope` is where PReLU's one weight starts, 0.25 by default,
-    `beta` the steepness of Swish, 1 by default."""
+    """Return the module of an activation. `slope` is the initial value of PReLU's one weight, 0.25
+    by default; `beta` is the factor inside the sigmoid of Swish, 1 by default."""
     if name == "prelu":
         return nn.PReLU(1, init=0.25 if slope is None else slope)
     if name == "swish":

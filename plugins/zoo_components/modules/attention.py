@@ -1,4 +1,4 @@
-"""The module of multi-head attention."""
+"""Multi-head attention: softmax(scale * q k^T + mask) v for each head (Vaswani et al. 2017)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from zoo_components.modules.scores import Scoring, attend
 class MultiHeadAttention(nn.Module):
     """Multi-head attention with any number of key-value heads (Vaswani et al. 2017).
 
-    `norms` are `q_norm`, `k_norm` and `v_norm`, for heads, and `sub_norm`, for the outputs of all
-    heads together; with `full_width_norm`, `q_norm` and `k_norm` too see all heads together.
+    `norms` holds `q_norm`, `k_norm` and `v_norm`, which are applied to each head, and `sub_norm`,
+    which is applied to the concatenated outputs of all heads. With `full_width_norm`, `q_norm` and
+    `k_norm` are also applied to all heads concatenated.
     """
 
     q_proj: Linear
@@ -110,12 +111,12 @@ class MultiHeadAttention(nn.Module):
             memory: (..., key, key_width).
             mask: boolean, True = attend; broadcasts to (..., heads, query, key).
             causal: a query attends to no later key; joined with `mask`.
-            rotation: turns queries and keys by their positions.
+            rotation: rotates queries and keys by their positions.
             bias: added to the scores; broadcasts to (..., heads, query, key).
-            positions: of the queries, (query,) or (..., query); 0, 1, ... unless given.
-            global_tokens: boolean, (..., query), True = sees all and is seen by all, as far as
-                `mask` allows; only if the layer was made for it, and never with a cache.
-            cache: the keys and values of the tokens before; `x` are the next ones.
+            positions: of the queries, (query,) or (..., query); by default 0, 1, ....
+            global_tokens: boolean, (..., query), True = attends to all and is attended to by all,
+                as far as `mask` allows; only if the layer was built for it, never with a cache.
+            cache: the keys and values of the earlier tokens; `x` are the next ones.
             return_weights: also return the weights, (..., heads, query, key).
 
         Returns:
@@ -162,7 +163,7 @@ class MultiHeadAttention(nn.Module):
         return at_places(self.o_proj, merged, places), weights
 
     def _own_heads(self, scores: torch.Tensor | None) -> torch.Tensor | None:
-        """Of what is for the scores of all heads, that for those of this process."""
+        """The part of a mask or bias for all heads that belongs to the heads of this process."""
         return None if scores is None else own_part(scores, -3, self.q_proj)
 
     def _heads(
@@ -194,14 +195,14 @@ class MultiHeadAttention(nn.Module):
                 k, v = cache.extend(k, v, window=window)
         q = self._turned(q, self.q_norm, rotation)
         if self.temperature is not None:
-            assert positions is not None  # as `forward` sees to
+            assert positions is not None  # `forward` ensures it
             q = self.temperature(q, positions)
         return q, k, v
 
     def _projected(
         self, names: str, x: torch.Tensor, places: torch.Tensor | None, prefix: str
     ) -> list[torch.Tensor]:
-        """What the projections of these names, of `q`, `k` and `v`, make of x, each (..., heads,
+        """The projections of x by the maps of these names (`q`, `k`, `v`), each (..., heads,
         length, width)."""
         maps = [getattr(self, f"{prefix}{name}_proj") for name in names]
         found = [put_back(one, x, places) for one in together(maps, taken(x, places))]
@@ -213,14 +214,14 @@ class MultiHeadAttention(nn.Module):
     def _finished(
         self, rotation: Rotation | None, k: torch.Tensor, v: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values with their norms and turned; without `v`, of keys that are values too."""
+        """Keys and values, normalised and rotated; without `v`, the keys are the values too."""
         v = self.v_norm(k if v is None else v)
         if self.rotate_values and rotation is not None:
             v = rotation(v)
         return self._turned(k, self.k_norm, rotation), v
 
     def _turned(self, heads: torch.Tensor, norm: Norm, rotation: Rotation | None) -> torch.Tensor:
-        """Queries or keys with their norm, and turned by their positions."""
+        """Queries or keys, normalised and rotated by their positions."""
         if not self.norm_after_rotation:
             heads = self._normed(norm, heads)
         if rotation is not None:
@@ -233,7 +234,7 @@ class MultiHeadAttention(nn.Module):
         return split_heads(norm(merge_heads(heads)), heads.shape[-1])
 
     def _gates(self, x: torch.Tensor, gate: Gate) -> torch.Tensor:
-        """(..., heads, query, v_head_dim or 1)."""
+        """The gates, (..., heads, query, v_head_dim or 1)."""
         gates = split_heads(self.gate_proj(x), 1 if gate.per_head else self.v_head_dim)
         if self.gate_bias is not None:
             gates = gates + local(self.gate_bias)[:, None, None]

@@ -1,4 +1,4 @@
-"""Block modules."""
+"""Transformer layers: sublayers in residual branches (Vaswani et al. 2017, section 3.1)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Branch(Protocol):
 
 
 def with_norms(sublayer: Sublayer) -> nn.Module:
-    """A branch's module with its norms registered inside, so that their names are
+    """Build a branch's module with its norms registered inside it, so that their names are
     `self_attn.pre_norm` and so on.
 
     Raises:
@@ -167,20 +167,20 @@ class ResidualBlock(nn.Module):
         return x if scale == 1.0 else x * scale
 
     def _fed(self, x: torch.Tensor, context: LayerContext) -> torch.Tensor:
-        """What `ffn` makes of x, (batch, length, d_model)."""
+        """The output of `ffn` for x, (batch, length, d_model)."""
         if not self.ffn_takes_mask:
             return at_places(self.ffn, x, context.places)
-        # Where padding is left out, none is to hide.
+        # Where padding is left out, no mask is needed.
         mask = context.tokens if context.places is None else None
         return at_places(partial(self.ffn, mask=mask), x, context.places)
 
     def _crossed(
         self, x: torch.Tensor, context: LayerContext
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Cross-attention. With a cache, several rows in turn may have one row of memory between
-        them: they are queries of the same memory, which is then read once for all of them."""
+        """Cross-attention. With a cache, several consecutive rows may share one row of memory: they
+        are treated as queries of the same memory, which is then read once for all of them."""
         memory = context.memory
-        assert memory is not None  # the stack has asked for it
+        assert memory is not None  # the stack has checked it
         further: dict[str, Any] = {}
         queries = x
         if context.cache is not None and self.incremental:
@@ -198,7 +198,7 @@ class ResidualBlock(nn.Module):
     def _positions(
         self, context: LayerContext, dtype: torch.dtype
     ) -> tuple[Rotation | None, torch.Tensor | None]:
-        """The stack's rotation and bias, with what the layer's own scheme makes of positions."""
+        """The rotation and bias of the stack, combined with those of the layer's own scheme."""
         if self.scheme_name is None:
             return context.rotation, context.bias
         scheme, at = getattr(self.self_attn, self.scheme_name), context.positions

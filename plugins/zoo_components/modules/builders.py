@@ -1,4 +1,4 @@
-"""Whole Transformers as modules."""
+"""Whole Transformers: encoder, decoder and encoder-decoder models with a head."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Output = torch.Tensor | tuple[torch.Tensor, AttentionMaps]
 
 
 class WithHead(Transformer):
-    """A Transformer with a head, whose parameters can be made one and the same."""
+    """A Transformer with a head, whose parameters can be tied."""
 
     head: nn.Module
-    """What is made of the states."""
+    """The head, applied to the states."""
     head_pools: bool
-    """Whether the head makes one output of a whole sequence, and needs to know its padding."""
+    """Whether the head returns one output for a whole sequence, for which it needs the padding."""
 
     def head_output(
         self,
@@ -32,13 +32,14 @@ class WithHead(Transformer):
         inputs: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
-        """What the head makes of the states that `stack` made of these inputs and mask."""
+        """The output of the head for the states that `stack` computed from these inputs and
+        mask."""
         if not self.head_pools:
             return self.head(states)
         return self.head(states, mask=stack.token_mask(inputs, mask))
 
     def tie(self, ties: Mapping[str, str]) -> Self:
-        """Let each alias be the very parameter of its target."""
+        """Replace each alias by the parameter of its target, so that both are one."""
         for alias, target in ties.items():
             owner, _, attribute = alias.rpartition(".")
             setattr(self.get_submodule(owner), attribute, self.get_parameter(target))
@@ -87,9 +88,9 @@ class WithDecoder(WithHead):
     ) -> Output:
         """The decoder's states, (batch, target length, d_model), and its maps if asked for.
 
-        `memory` is what cross-attention attends to, such as what `encode` returned; `memory_mask`
-        tells which of it may be attended to, padding included. With a `cache`, `target` and
-        `target_mask` are those of the next tokens.
+        `memory` is what cross-attention attends to, such as the states that `encode` returned;
+        `memory_mask` says which of its positions may be attended to, padding included. With a
+        `cache`, `target` and `target_mask` are those of the next tokens.
         """
         states, maps = self.decoder(
             target,
@@ -142,7 +143,7 @@ class EncoderDecoder(WithEncoder, WithDecoder):
                 mask. Padding is hidden without a mask when the spec names a `pad_id`.
             token_types: the type of each source token, (batch, source length); 0 unless given.
             global_tokens: which source tokens see all and are seen by all, boolean, (batch, source
-                length); for an encoder whose attention states `global_tokens = true`.
+                length); only for an encoder whose attention states `global_tokens = true`.
             return_attention: also return the attention maps.
 
         Returns:
@@ -168,8 +169,8 @@ class EncoderDecoder(WithEncoder, WithDecoder):
         return (output, _maps(encoder=encoder_maps, decoder=maps)) if return_attention else output
 
     def _check_rows(self, mask: torch.Tensor | None, target: torch.Tensor) -> None:
-        """Raises ValueError for a source's mask with a row for each source position, which is none
-        for cross-attention."""
+        """Raise ValueError for a source mask with a row for each source position, which does not
+        fit cross-attention."""
         full = expand_mask(mask)
         if mask is None or full is None or full.shape[2] == 1:
             return
@@ -187,8 +188,8 @@ class EncoderDecoder(WithEncoder, WithDecoder):
 class Encoder(WithEncoder):
     """model(source) = head(encode(source)).
 
-    With a `pooler`, `model.pooler(states)` is what it makes of the states that `encode` returns,
-    and `model.nsp`, if the spec asks for it, maps that to the scores of two classes, (batch, 2).
+    With a `pooler`, `model.pooler(states)` pools the states that `encode` returns, and `model.nsp`,
+    if the spec asks for it, maps its output to the scores of two classes, (batch, 2).
     """
 
     def __init__(

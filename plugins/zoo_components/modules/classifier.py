@@ -1,4 +1,4 @@
-"""Head modules: classes, and one vector for a sequence."""
+"""Heads that classify tokens or sequences, or pool a sequence to a vector."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from zoo_components.modules.norm import widen
 
 
 def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tensor:
-    """One vector for each sequence.
+    """Pool the states of each sequence to one vector.
 
     Args:
         x: states (..., length, d_model).
         pooling: `first`, the state of the first position; `last`, that of the last token that is
             not padding; of the states of all n that are not, `mean`, `mean_sqrt`, their sum over
             sqrt(n), `weighted_mean`, weighted by their place from 1, or `max`.
-        mask: boolean, False = padding, (..., length); there is none unless given.
+        mask: boolean, False = padding, (..., length); by default there is no padding.
 
     Returns:
-        (..., d_model). Of nothing but padding the last token is the first, and all else 0.
+        (..., d_model). For a sequence of padding alone, `last` is the state of the first position,
+        and the poolings over all tokens are 0.
     """
     if pooling == "first":
         return x[..., 0, :]
@@ -77,7 +78,7 @@ class Classifier(nn.Module):
 
 
 class Pooler(Linear):
-    """activation(weight pool(x) + bias)."""
+    """activation(weight pool(x) + bias), one vector for each sequence."""
 
     def __init__(self, *, d_model: int, pooling: str, activation: nn.Module) -> None:
         super().__init__(d_model, d_model)

@@ -1,4 +1,4 @@
-"""The module of disentangled attention."""
+"""Disentangled attention of content and position (He et al. 2020, arXiv:2006.03654)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from zoo_components.modules.scores import Scoring, attend
 class DisentangledAttention(nn.Module):
     """softmax(scale * (q k^T + content to position + position to content)) v (He et al. 2020).
 
-    `position_biases` names the projections that only the distances' vectors have, `pos_k_proj` and
-    `pos_q_proj`, each with whether it has a bias; without them, `k_proj` and `q_proj` serve.
+    `position_biases` maps the names of the separate projections of the distances, `pos_k_proj` and
+    `pos_q_proj`, to whether they have a bias; without them, `k_proj` and `q_proj` are used.
     """
 
     pos_k_proj: Linear
@@ -70,10 +70,11 @@ class DisentangledAttention(nn.Module):
             memory: None; there are no distances to another sequence.
             mask: boolean, True = attend; broadcasts to (..., heads, query, key).
             causal: a query attends to no later key; joined with `mask`.
-            rotation: turns queries and keys by their positions, after they met the distances.
+            rotation: rotates queries and keys by their positions, after their scores with the
+                distances are computed.
             bias: added to the scores; broadcasts to (..., heads, query, key).
-            positions: (length,) or (..., length); 0, 1, ... unless given.
-            scheme: holds the vectors of the distances; without it there are no terms for them.
+            positions: (length,) or (..., length); by default 0, 1, ....
+            scheme: holds the vectors of the distances; without it, their terms are left out.
             return_weights: also return the weights, (..., heads, query, key).
 
         Returns:
@@ -126,6 +127,6 @@ class DisentangledAttention(nn.Module):
 
 
 def _matched(heads: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """Heads (..., heads, length, width) with projected vectors (rows, heads * width): (..., heads,
-    length, rows)."""
+    """Products of heads (..., heads, length, width) with projected vectors (rows, heads * width):
+    (..., heads, length, rows)."""
     return heads @ split_heads(vectors, heads.shape[-1]).transpose(-1, -2)

@@ -9,8 +9,8 @@ from zoo.linear import hooked
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout`, which outside of training and without gradients calls nothing, unless somebody
-    waits for it: GPT-2 has 37 of them."""
+    """`nn.Dropout` whose call is skipped outside of training and without gradients, unless it has
+    hooks: GPT-2 has 37 of them."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """(...) to the same."""

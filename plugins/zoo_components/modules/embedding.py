@@ -1,4 +1,4 @@
-"""Embedding modules."""
+"""Embeddings of tokens, and of inputs that are vectors already."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class TokenEmbedding(nn.Module):
         Args:
             ids: (batch, length).
             positions: (length,) or (batch, length).
-            token_types: (batch, length); 0 unless given.
-            mask: (batch, length), False at padding and masked tokens; they are there unless given.
+            token_types: (batch, length); by default 0.
+            mask: (batch, length), False at padding and masked tokens; by default there are none.
 
         Returns:
             (batch, length, d_model).
 
         Raises:
-            TypeError: the ids are no integers.
-            IndexError: there is no such id.
+            TypeError: the ids are not integers.
+            IndexError: an id is outside the vocabulary.
             ValueError: token types are given to a model without types.
         """
         x = self._token_vectors(ids, mask)
@@ -102,7 +102,7 @@ class TokenEmbedding(nn.Module):
         length = ids.shape[1] if mask is None else mask.sum(1).clamp(min=1)
         wide = widen(x)
         left = 1 - masks.sum(1).to(wide.dtype) / length
-        # Where only mask tokens are left, all vectors are 0, whatever they are multiplied with.
+        # Where only mask tokens are left, all vectors are 0, whatever the factor.
         factor = (1 - self.token_dropout) / left.masked_fill(left <= 0, 1.0)
         return (wide.masked_fill(masks[..., None], 0.0) * factor[:, None, None]).to(x.dtype)
 
@@ -135,6 +135,6 @@ class Vectors(nn.Module):
 
 
 def refuse_types(token_types: torch.Tensor | None) -> None:
-    """Raises ValueError if there are token types, for an embedding without."""
+    """Raise ValueError if token types are given, for an embedding without types."""
     if token_types is not None:
         raise ValueError("this model has no token types (`n_types` in its spec is 0)")

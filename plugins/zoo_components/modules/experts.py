@@ -13,11 +13,11 @@ from zoo.sharding.parts import entering, local, summed
 from zoo_components.modules.dropout import Dropout
 
 
-# Operators of their own, because how many rows an expert gets depends on the data: a compiler sees
-# only the shapes, which do not.
+# Custom operators, because the number of rows of an expert depends on the data: a compiler then
+# sees only the shapes, which do not.
 @torch.library.custom_op("zoo_components::grouped_linear", mutates_args=())
 def grouped_linear(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Map each run of rows by the matrix of its expert; no other product is computed.
+    """Multiply each run of rows by the matrix of its expert; no other product is computed.
 
     Args:
         x: (rows, n_in), the rows of the first expert before those of the second, and so on.
@@ -89,8 +89,8 @@ grouped_outer.register_autograd(_outer_backward, setup_context=_save)
 
 class GroupedLinear(nn.Module):
     """One linear map for each expert, stacked: weight (n_experts, n_out, n_in), bias
-    (n_experts, n_out). A process that has a part of their inputs adds its products to the others';
-    one that has a part of their outputs returns these."""
+    (n_experts, n_out). A process that holds a part of the input dimension adds its products to
+    those of the others; one that holds a part of the output dimension returns that part."""
 
     def __init__(self, n_experts: int, n_in: int, n_out: int, *, bias: bool) -> None:
         super().__init__()
@@ -116,10 +116,10 @@ class GroupedLinear(nn.Module):
 
 
 class Expert(nn.Module):
-    """A feed-forward network whose maps `linear` makes: one, or one for each expert.
+    """A feed-forward network whose maps `linear` returns: one network, or one for each expert.
 
     Args:
-        linear: called with the widths of a map's input and output.
+        linear: returns a map, called with its input and output widths.
         form: "mlp": down(dropout(activation(up(x)))), "glu": down(dropout(activation(gate(x)) *
             up(x))), or "clamped_glu": the same with the gate clamped to at most `limit`, and up(x)
             clamped to +- `limit` and raised by 1.
@@ -147,7 +147,7 @@ class Expert(nn.Module):
         self.down_proj = linear(d_ff, d_model)
 
     def forward(self, x: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:
-        """(..., d_model) to the same; `rows` is what the maps need besides x."""
+        """(..., d_model) to the same; `rows` are the arguments that the maps take besides x."""
         up = self.up_proj(x, *rows)
         if self.form == "mlp":
             return self.down_proj(self.dropout(self.activation(up)), *rows)

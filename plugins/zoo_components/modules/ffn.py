@@ -1,4 +1,4 @@
-"""Feed-forward modules."""
+"""Feed-forward networks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Mlp(nn.Module):
 
 
 class Conv1d(nn.Module):
-    """Two convolutions over the sequence, of unchanged length."""
+    """down(dropout(activation(up(x)))) with two convolutions that keep the length of the
+    sequence."""
 
     def __init__(
         self,
@@ -70,7 +71,8 @@ class Conv1d(nn.Module):
 
 
 class ResidualStack(nn.Module):
-    """`n_units` residual units with the same weights; returns what they add to x together."""
+    """`n_units` residual units x + down(dropout(activation(up(unit_norm(x))))) with the same
+    weights; returns the sum of what they add to x."""
 
     def __init__(
         self,

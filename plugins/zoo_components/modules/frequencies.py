@@ -1,7 +1,7 @@
-"""How far each pair of rotary positions turns from one position to the next, in radians.
+"""The angular frequencies of rotary positions, in radians per position, for each pair.
 
-Operations are in the order of the published implementations: in float32, at far positions, another
-order is another model.
+Operations are in the order of the published implementations: in float32, another order gives
+different angles at far positions, and so another model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 @dataclass(frozen=True, kw_only=True)
 class Frequencies:
-    """base**(-2k / width) for the k-th of the pairs in `width` elements (Su et al. 2021)."""
+    """base**(-2k / width) for the k-th of the width / 2 pairs (Su et al. 2021)."""
 
     width: int
     base: float
@@ -29,13 +29,13 @@ class Frequencies:
         return torch.arange(0, self.width, 2, dtype=dtype, device=positions.device) / self.width
 
     def positions_per_radian(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Without scaling, (width / 2,)."""
+        """base**(2k / width), the inverse frequencies without scaling, (width / 2,)."""
         return self.base ** self.exponents(positions, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearFrequencies(Frequencies):
-    """Positions divided by `factor` (Chen et al. 2023)."""
+    """Frequencies divided by `factor`, as if positions were (Chen et al. 2023)."""
 
     factor: float
 
@@ -46,7 +46,7 @@ class LinearFrequencies(Frequencies):
 
 @dataclass(frozen=True, kw_only=True)
 class ProportionalFrequencies(Frequencies):
-    """Only the first `n_turned` pairs turn."""
+    """Frequencies divided by `factor`, and 0 for all but the first `n_turned` pairs (Gemma 4)."""
 
     n_turned: int
     factor: float
@@ -59,7 +59,7 @@ class ProportionalFrequencies(Frequencies):
 
 
 class StoredFrequencies(nn.Module):
-    """A tensor of weight (width / 2,)."""
+    """Frequencies that are loaded with the weights, as the buffer `weight` (width / 2,)."""
 
     weight: torch.Tensor
 
@@ -89,7 +89,8 @@ class DynamicFrequencies(Frequencies):
 
 @dataclass(frozen=True, kw_only=True)
 class YarnFrequencies(Frequencies):
-    """YaRN (Peng et al. 2023, section 3.2): fast pairs stay, slow pairs are slowed by `factor`."""
+    """YaRN (Peng et al. 2023, section 3.2): fast pairs keep their frequencies, those of slow pairs
+    are divided by `factor`, and those between are interpolated."""
 
     factor: float
     original_length: int
@@ -104,21 +105,23 @@ class YarnFrequencies(Frequencies):
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, self.width - 1)
         pairs = torch.arange(self.width // 2, dtype=dtype, device=positions.device)
-        # With both ends at one pair, the range is a step.
+        # If both ends are the same pair, the ramp is a step.
         slowed = ((pairs - first) / ((last - first) or 0.001)).clamp(0, 1)
         spread = self.positions_per_radian(positions, dtype)
         kept = 1 - slowed
         return 1.0 / (self.factor * spread) * (1 - kept) + 1.0 / spread * kept
 
     def _pair_with(self, turns: float) -> float:
-        """The pair, as a fraction, that turns so often in the original length."""
+        """The pair, as a fractional number, that makes this number of turns in the original
+        length."""
         wavelength = self.original_length / (turns * 2 * math.pi)
         return self.width * math.log(wavelength) / (2 * math.log(self.base))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongFrequencies(Frequencies):
-    """LongRoPE (Ding et al. 2024): a factor for each pair."""
+    """LongRoPE (Ding et al. 2024): each pair's frequency is divided by a factor of its own, which
+    depends on whether the sequence is longer than `original_length`."""
 
     original_length: int
     short_factors: tuple[float, ...]
@@ -136,7 +139,8 @@ class LongFrequencies(Frequencies):
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Frequencies(Frequencies):
-    """Llama 3.1 (Grattafiori et al. 2024): slow pairs are slowed by `factor`."""
+    """Llama 3.1 (Grattafiori et al. 2024): the frequencies of slow pairs are divided by `factor`,
+    those of fast pairs are kept, and those between are interpolated."""
 
     factor: float
     original_length: int
@@ -154,7 +158,7 @@ class Llama3Frequencies(Frequencies):
 
 
 def _length(positions: torch.Tensor) -> torch.Tensor:
-    """One more than the last position, (1,), or of each row, (batch, 1, 1); as a tensor, so that
-    nothing waits for its value."""
+    """One more than the last position, (1,), or than that of each row, (batch, 1, 1); a tensor, so
+    that the device is not synchronised to read its value."""
     length = positions.amax(-1, keepdim=True) + 1
     return length if positions.dim() == 1 else length[..., None]

@@ -1,4 +1,4 @@
-"""The module of convolutions over a signal."""
+"""Convolutions over the frames of a signal (Whisper: Radford et al. 2022)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ConvFrontend(nn.Module):
         self.dropout = Dropout(dropout)
 
     def embedded_length(self, length: int) -> int:
-        """How many vectors are made of so many frames."""
+        """The number of vectors that this number of frames becomes."""
         for conv in self._convolutions():
             (kernel,), (stride,) = conv.kernel_size, conv.stride  # padded by half a kernel
             length = (length + 2 * (kernel // 2) - kernel) // stride + 1
@@ -59,7 +59,7 @@ class ConvFrontend(nn.Module):
     ) -> torch.Tensor:
         """features (batch, frames, n_features) to (batch, embedded_length(frames), d_model).
 
-        positions: (embedded length,); `mask` changes nothing.
+        positions: (embedded length,); `mask` is ignored.
 
         Raises:
             ValueError: token types are given.

@@ -1,4 +1,4 @@
-"""Head modules: for each position."""
+"""Heads that return logits for each position."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from zoo.linear import Linear
 
 
 class Logits(NamedTuple):
-    """What is made of the values of the map to the vocabulary.
+    """The function from the values of the map to the vocabulary to the head's output.
 
     Args:
-        scale: what they are multiplied with.
-        softcap: a bound c that they approach: c * tanh(logit / c).
-        output: `logits`, `log_softmax` or `softmax`.
+        scale: the factor that multiplies the values.
+        softcap: a bound c that the logits approach: c * tanh(logit / c).
+        output: what is returned: `logits`, `log_softmax` or `softmax`.
     """
 
     scale: float

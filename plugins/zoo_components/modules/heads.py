@@ -1,4 +1,4 @@
-"""What is done to the vectors of single heads: (..., heads, length, width)."""
+"""Operations on the vectors of single heads, (..., heads, length, width)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.func import functional_call, vmap
 
 
 def split_heads(x: torch.Tensor, width: int) -> torch.Tensor:
-    """(..., length, heads * width) to (..., heads, length, width); of a process that has some of
-    the heads, these."""
+    """(..., length, heads * width) to (..., heads, length, width). In a process that holds some of
+    the heads, `heads` is their number."""
     return torch.unflatten(x, -1, (-1, width)).transpose(-3, -2)
 
 
@@ -22,7 +22,8 @@ def merge_heads(x: torch.Tensor) -> torch.Tensor:
 
 
 class PerHeadNorm(nn.Module):
-    """A norm with tensors of its own for each head: those of `norm`, with heads in front."""
+    """A norm with separate parameters for each head: those of `norm`, with a first dimension of
+    n_heads."""
 
     def __init__(self, norm: nn.Module, *, n_heads: int) -> None:
         super().__init__()
@@ -43,9 +44,9 @@ class PerHeadNorm(nn.Module):
 
 
 class Temperature(NamedTuple):
-    """What queries are multiplied with by their positions, so that long contexts do not blur
-    attention: `log` 1 + scale * log(1 + floor((p + shift) / floor)), `power`
-    (1 + (p + shift) / floor)**scale."""
+    """The factor of a query by its position p, so that long contexts do not blur attention
+    (Nakanishi 2025, arXiv:2501.19399): `log` is 1 + scale * log(1 + floor((p + shift) / floor)),
+    `power` is (1 + (p + shift) / floor)**scale."""
 
     form: Literal["log", "power"]
     scale: float
@@ -53,8 +54,8 @@ class Temperature(NamedTuple):
     shift: int
 
     def __call__(self, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """q: (..., heads, query, width), positions: (..., query). Computed in float32, or float64
-        for a float64 model."""
+        """Scale q (..., heads, query, width) by positions (..., query). The factor is computed in
+        float32, or float64 for a float64 model."""
         exact = torch.float64 if q.dtype == torch.float64 else torch.float32
         # Masked tokens may stand at position -1.
         steps = (positions.clamp(min=0).to(exact) + self.shift) / self.floor

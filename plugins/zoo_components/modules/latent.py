@@ -1,4 +1,4 @@
-"""The module of latent attention."""
+"""Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434)."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class LatentAttention(nn.Module):
             memory: (..., key, key_width).
             mask: boolean, True = attend; broadcasts to (..., heads, query, key).
             causal: a query attends to no later key; joined with `mask`.
-            rotation: turns the rotary parts, (..., heads or 1, length, qk_rope_head_dim).
+            rotation: rotates the rotary parts, (..., heads or 1, length, qk_rope_head_dim).
             bias: added to the scores; broadcasts to (..., heads, query, key).
-            positions: not used here: `rotation` knows them.
-            cache: the latents and rotated keys of the tokens before; `x` are the next ones.
+            positions: not used; `rotation` holds them.
+            cache: the latents and rotated keys of the earlier tokens; `x` are the next ones.
             return_weights: also return the weights, (..., heads, query, key).
 
         Returns:
@@ -88,7 +88,7 @@ class LatentAttention(nn.Module):
         k_rope = entering(k_rope, by_heads)
         mask = None if mask is None else own_part(mask, -3, by_heads)
         bias = None if bias is None else own_part(bias, -3, by_heads)
-        # Few queries meet the latents themselves; for many it is less work to expand keys once.
+        # Few queries are matched with the latents; for many, expanding the keys once is less work.
         absorb = cache is not None and x.shape[-2] < latent.shape[-2]
         q_nope, k_nope, v = (self._absorbed if absorb else self._expanded)(q_nope, latent)
         mixed, weights = attend(
@@ -120,8 +120,8 @@ class LatentAttention(nn.Module):
         rotation: Rotation | None,
         cache: AttentionCache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Latents (..., 1, key, kv_lora_rank) and turned keys (..., 1, key, qk_rope_head_dim), one
-        for all heads; with a cache those of all tokens."""
+        """Latents (..., 1, key, kv_lora_rank) and rotated keys (..., 1, key, qk_rope_head_dim),
+        shared by all heads; with a cache, those of all tokens so far."""
         if memory is not None and cache is not None:
             latent, k_rope = cache.of_memory(lambda: self._latents(memory, None, rotation, None))
             return latent, k_rope
@@ -137,7 +137,8 @@ class LatentAttention(nn.Module):
     def _expanded(
         self, q_nope: torch.Tensor, latent: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries as they are, and keys and values for each head."""
+        """The queries unchanged, and the keys and values of each head, expanded from the
+        latents."""
         expanded = split_heads(self.kv_b_proj(latent.squeeze(-3)), self.nope + self.v_head_dim)
         k_nope, v = expanded.split([self.nope, self.v_head_dim], -1)
         return q_nope, k_nope, v
@@ -145,13 +146,13 @@ class LatentAttention(nn.Module):
     def _absorbed(
         self, q_nope: torch.Tensor, latent: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries that meet latents, and the latents as the keys and values of one head: q (W c) is
-        (q W) c (DeepSeek-AI 2024, section 2.1.2)."""
+        """Queries mapped to the width of the latents, and the latents as the keys and values of one
+        head: q (W c) = (q W) c (DeepSeek-AI 2024, section 2.1.2)."""
         latent = entering(latent, self.kv_b_proj)
         return q_nope @ self._key_and_value_maps()[0], latent, latent
 
     def _key_and_value_maps(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The expansion of latents to keys and to values, (heads, width, kv_lora_rank)."""
+        """The matrices that expand latents to keys and to values, (heads, width, kv_lora_rank)."""
         maps = local(self.kv_b_proj.weight).unflatten(0, (-1, self.nope + self.v_head_dim))
         k_map, v_map = maps.split([self.nope, self.v_head_dim], 1)
         return k_map, v_map

@@ -8,13 +8,15 @@ import torch
 
 
 class Reach(NamedTuple):
-    """How far a query sees.
+    """The keys that a query may attend to by their distance.
 
     Args:
-        past: how many tokens, itself included, it sees at most where it sees no later one.
-        window: w; a query at i sees a key at j if i - j < w, or, on both sides, |i - j| <= w.
-        sides: where the window ends.
-        chunk: the length of the pieces that the sequence is cut into, which do not see each other.
+        past: the largest number of tokens, itself included, that a query attends to if it attends
+            to no later one.
+        window: w; a query at i attends to a key at j if i - j < w, or, with both sides, if
+            |i - j| <= w.
+        sides: the sides that the window limits.
+        chunk: the length of the chunks of the sequence; a query attends only to its own chunk.
     """
 
     past: int
@@ -23,15 +25,15 @@ class Reach(NamedTuple):
     chunk: int | None = None
 
     def hides(self, n_keys: int) -> bool:
-        """Whether one of so many tokens may be too far from another."""
+        """Whether, among this number of tokens, some may be too far from others."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
             return True  # a graph is for sequences of all lengths
         return self.window is None or n_keys > self.past
 
     def mask(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Positions (..., query) and (..., key) to (..., 1, query, key) for all heads; without a
-        batch, (query, key). The queries are the last of the keys. Chunks are counted by positions;
-        windows measure places in the sequence, padding included."""
+        """From positions (..., query) and (..., key), the mask (..., 1, query, key) for all heads;
+        without a batch, (query, key). The queries are the last of the keys. Chunks are counted by
+        positions; windows measure places in the sequence, padding included."""
         if self.chunk is not None:
             seen = queries[..., :, None] // self.chunk == keys[..., None, :] // self.chunk
             return seen if seen.dim() == 2 else seen.unsqueeze(-3)
@@ -51,12 +53,12 @@ def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 def last_keys(x: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
-    """The columns of the last keys, of a mask or bias (..., query, key) that has more."""
+    """The columns of the last keys of a mask or bias (..., query, key) that covers more keys."""
     return x if x is None or x.shape[-1] <= n_keys else x[..., x.shape[-1] - n_keys :]
 
 
 def join(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
-    """What both allow; None allows all."""
+    """The conjunction of two masks; None allows all."""
     if a is None or b is None:
         return b if a is None else a
     return a & b

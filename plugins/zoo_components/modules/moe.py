@@ -1,4 +1,4 @@
-"""The module of a mixture of experts."""
+"""Mixtures of experts (Shazeer et al. 2017, arXiv:1701.06538)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ class MixtureOfExperts(nn.Module):
     Args:
         router: chooses the experts.
         experts: the experts, stacked.
-        weigh_inputs: the weights multiply what enters the experts instead of what leaves them.
-        shared: an expert that sees every token; its output is added.
+        weigh_inputs: whether the weights multiply the inputs of the experts instead of their
+            outputs.
+        shared: an expert that every token is sent to; its output is added.
         shared_gate: multiplies that output with sigmoid(shared_gate(x)).
-        average_shared: the sum with that output is halved.
+        average_shared: whether the sum with that output is halved.
         auxiliary_loss: the coefficient of `self.auxiliary_loss`.
 
     `auxiliary_loss` is the load-balancing loss of the last call, times its coefficient: a scalar
@@ -52,8 +53,8 @@ class MixtureOfExperts(nn.Module):
         self.auxiliary_loss = None
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """(..., d_model) to (..., d_model). What `mask`, boolean and broadcast to (...), says to be
-        padding is mapped like the rest, and has no part in the auxiliary loss."""
+        """(..., d_model) to (..., d_model). `mask`, boolean and broadcast to (...), is False at
+        padding, which is mapped like other tokens but left out of the auxiliary loss."""
         tokens = x.reshape(-1, x.shape[-1])
         weights, chosen, scores = self.router(tokens)
         self.auxiliary_loss = None
@@ -72,7 +73,8 @@ class MixtureOfExperts(nn.Module):
     def _mixed(
         self, tokens: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
     ) -> torch.Tensor:
-        """(tokens, d_model): a row for each choice, sorted by expert, mapped, put back, added."""
+        """The weighted sum of the chosen experts, (tokens, d_model): each choice becomes a row;
+        rows are sorted by expert, mapped, and added at their tokens."""
         top_k = chosen.shape[-1]
         experts, order = chosen.flatten().sort(stable=True)
         numbers = torch.arange(self.router.weight.shape[0], device=experts.device)
@@ -87,7 +89,7 @@ class MixtureOfExperts(nn.Module):
         return choices.sum(-2).to(tokens.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy starts without the last call's loss, whose graph cannot be copied."""
+        """Leave out the loss of the last call, whose graph cannot be copied."""
         return {**self.__dict__, "auxiliary_loss": None}
 
 

@@ -1,4 +1,4 @@
-"""Normalisation modules. All of them compute in float32 at least, whatever the dtype of x."""
+"""Normalisation layers, which compute in float32 or wider, whatever the dtype of x."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import nn
 
 
 class LayerNorm(nn.Module):
-    """weight * (x - mean) / sqrt(variance + eps) + bias; with `zero_centered`, 1 + weight."""
+    """weight * (x - mean) / sqrt(variance + eps) + bias, with 1 + weight for weight if
+    `zero_centered` (Ba et al. 2016, arXiv:1607.06450)."""
 
     def __init__(
         self, width: int, *, eps: float, weight: bool, zero_centered: bool, bias: bool
@@ -37,8 +38,9 @@ class LayerNorm(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """weight * x / sqrt(mean(x**2) + eps); with `zero_centered`, 1 + weight. In low precision the
-    quotient is rounded before the product where `cast_first`, else the product is."""
+    """weight * x / sqrt(mean(x**2) + eps), with 1 + weight for weight if `zero_centered` (Zhang and
+    Sennrich 2019, arXiv:1910.07467). In low precision, the quotient is rounded before the
+    multiplication if `cast_first`, otherwise the product is."""
 
     def __init__(
         self, width: int, *, eps: float, weight: bool, zero_centered: bool, cast_first: bool
@@ -70,7 +72,8 @@ class RmsNorm(nn.Module):
 
 
 class ScaleNorm(nn.Module):
-    """weight * x / max(|x|, eps) with one weight."""
+    """weight * x / max(|x|, eps) with a single weight (Nguyen and Salazar 2019,
+    arXiv:1910.05895)."""
 
     def __init__(self, width: int, *, eps: float) -> None:
         super().__init__()
@@ -85,7 +88,7 @@ class ScaleNorm(nn.Module):
 
 
 class StdNorm(nn.Module):
-    """weight * (x - mean) / (std + eps) + bias."""
+    """weight * (x - mean) / (std + eps) + bias, with the unbiased std (Rush 2018)."""
 
     def __init__(self, width: int, *, eps: float) -> None:
         super().__init__()
@@ -110,12 +113,12 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 Norm = Callable[[torch.Tensor], torch.Tensor]
-"""A norm's module, or the function that stands in its place where there is none."""
+"""The module of a norm, or the identity function where there is no norm."""
 
 
 def put_norm(module: nn.Module, name: str, norm: nn.Module | None) -> None:
-    """Register a norm in a module. One that does nothing is not registered: in its place stands a
-    function, whose call takes a thirtieth of a module's, and GPT-2 has 108 of them."""
+    """Register a norm in a module. Instead of a norm that does nothing, a plain function is set:
+    its call takes a thirtieth of the time of a module's, and GPT-2 has 108 of them."""
     if norm is None or type(norm) is nn.Identity:
         setattr(module, name, _as_it_is)
     else:

@@ -1,4 +1,4 @@
-"""Leaving padding out: maps of single tokens are computed for those that are there."""
+"""Leaving padding out of maps that are computed for each token by itself."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ PAYS = 0.9  # the share of tokens above which moving them costs more than it sav
 
 
 def places_of_tokens(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Where the tokens of x are that a mask leaves, if it pays to compute only those: on a CPU,
-    where nobody waits for their number, and without gradients, for which memory would be kept. Of a
-    sequence of padding alone all is computed: what may attend to nothing may attend to all alike.
+    """The places of the tokens that a mask leaves, if computing only those is faster: on a CPU,
+    where reading their number needs no synchronisation, and without gradients, which would keep
+    memory. A sequence of padding alone is computed whole, since a query without keys may have equal
+    weights for all of them.
 
     Args:
         x: (batch, length, width).
         mask: boolean, True = attend; (batch, 1, 1, length) hides tokens from all others.
 
     Returns:
-        Places in the flat list of all tokens, (n,), or None for all.
+        Indices into the flattened tokens, (n,), or None for all tokens.
     """
     if mask is None or torch.compiler.is_compiling() or torch.is_grad_enabled():
         return None
@@ -38,17 +39,18 @@ def places_of_tokens(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
 def at_places(
     f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, places: torch.Tensor | None
 ) -> torch.Tensor:
-    """f(x) for a map of single tokens, (batch, length, width); 0 at those that are left out."""
+    """f(x) for a map f of single tokens, (batch, length, width); 0 at tokens that are left out."""
     return put_back(f(taken(x, places)), x, places)
 
 
 def taken(x: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
-    """The tokens of x, (batch, length, width), that are at these places, (n, width); or x."""
+    """The tokens of x (batch, length, width) at these places, (n, width); x itself without
+    places."""
     return x if places is None else x.flatten(0, 1)[places]
 
 
 def put_back(computed: torch.Tensor, x: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
-    """What was computed of the tokens taken from x, at their places; 0 at those left out."""
+    """Put what was computed from the tokens taken from x back at their places; 0 elsewhere."""
     if places is None:
         return computed
     whole = computed.new_zeros(x.shape[0] * x.shape[1], computed.shape[-1])

@@ -11,11 +11,12 @@ from torch import nn
 
 from zoo.position import PositionScheme
 
-_SERIAL = 1 << 15  # so many elements torch computes on the calling thread
+_SERIAL = 1 << 15  # up to this number of elements, torch computes on the calling thread
 
 
 class SinusoidalPositions(PositionScheme):
-    """A fixed table, computed in float64 and rounded once, to the dtype that the model has."""
+    """A fixed table of sines and cosines (Vaswani et al. 2017, section 3.5), computed in float64
+    and rounded once, to the dtype of the model."""
 
     table: torch.Tensor
 
@@ -56,9 +57,10 @@ class SinusoidalPositions(PositionScheme):
         self.table = table
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        """As for every module; a cast computes the table anew, and `to_empty` of a model without
-        values computes it. It is in no file, so a model that was cast and saved would else not be
-        the one that is loaded, and no `load_state_dict` would give it values."""
+        """Apply `fn` as every module does; then compute the table again after a cast or `to_empty`.
+        The table is not saved: without this, a model that was cast and saved would differ from the
+        one that is loaded, and no `load_state_dict` would give a table without values its values.
+        """
         before = self.table
         super()._apply(fn, recurse)
         changed = self.table.dtype != before.dtype or before.is_meta
@@ -93,7 +95,7 @@ def sinusoids(
 
 
 class LearnedPositions(PositionScheme):
-    """A table of weight (offset + max_length, width)."""
+    """A learned table, `weight` (offset + max_length, width) (Gehring et al. 2017)."""
 
     def __init__(self, *, width: int, max_length: int, offset: int) -> None:
         super().__init__()
@@ -108,8 +110,8 @@ class LearnedPositions(PositionScheme):
 def _rows(
     table: torch.Tensor, positions: torch.Tensor, offset: int, max_length: int, length: int
 ) -> torch.Tensor:
-    """The rows at positions (..., length). Padding, at -1, has the row before the first if there is
-    one.
+    """The rows at positions (..., length). Padding, at -1, has the row before that of position 0,
+        if there is one.
 
     Raises:
         ValueError: the sequence is too long for the table.

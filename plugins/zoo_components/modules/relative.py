@@ -1,4 +1,4 @@
-"""Positions as distances between query and key."""
+"""Positions as distances between query and key, inside attention."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class AlibiPositions(PositionScheme):
         self.scale, self.rounded = scale, rounded
 
     def bias(self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """queries, keys: positions (..., length), to (..., heads, query, key)."""
+        """The bias (..., heads, query, key) for the positions of queries and keys, (...,
+        length)."""
         exact = torch.float64 if dtype == torch.float64 else torch.float32
         slopes = torch.tensor(self.slopes, dtype=exact, device=keys.device)[:, None, None]
         if self.rounded:
-            # The keys' own positions: those relative to the query are rounded otherwise. In exact
-            # numbers they differ by what is the same for all keys of a query.
+            # The absolute positions of the keys, since positions relative to the query are rounded
+            # differently. Without rounding, they differ by a constant for each query.
             bias = slopes.bfloat16() * keys[..., None, None, :].bfloat16()
             bias = bias.to(exact).expand(*bias.shape[:-2], queries.shape[-1], -1)
         else:
@@ -41,7 +42,8 @@ def alibi_slopes(n_heads: int, max_exponent: float) -> list[float]:
 
 
 class T5BucketPositions(PositionScheme):
-    """A table of weight (n_buckets, n_heads)."""
+    """A learned bias for each bucket and head, `weight` (n_buckets, n_heads) (Raffel et al.
+    2019)."""
 
     def __init__(
         self, *, n_heads: int, n_buckets: int, max_distance: int, bidirectional: bool
@@ -52,7 +54,8 @@ class T5BucketPositions(PositionScheme):
         self.weight = nn.Parameter(torch.empty(n_buckets, n_heads))
 
     def bias(self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """queries, keys: positions (..., length), to (..., heads, query, key)."""
+        """The bias (..., heads, query, key) for the positions of queries and keys, (...,
+        length)."""
         buckets = t5_buckets(
             keys[..., None, :] - queries[..., :, None],
             n_buckets=self.n_buckets,
@@ -67,7 +70,7 @@ def t5_buckets(
 ) -> torch.Tensor:
     """The bucket of each offset, key position less query position (Raffel et al. 2019).
 
-    The logarithm is in float32 for every model: a bucket is not to depend on the model's dtype.
+    The logarithm is always in float32, so that a bucket does not depend on the model's dtype.
     """
     if bidirectional:
         n_buckets //= 2
@@ -81,7 +84,8 @@ def t5_buckets(
 
 
 class DisentangledPositions(PositionScheme):
-    """A table of weight (2 * span, d_model) for the distances -span to span - 1."""
+    """A learned vector for each distance from -span to span - 1, `weight` (2 * span, d_model) (He
+    et al. 2020)."""
 
     def __init__(
         self, *, d_model: int, max_distance: int, n_buckets: int | None, norm: nn.Module
@@ -97,7 +101,8 @@ class DisentangledPositions(PositionScheme):
         return self.norm(self.weight)
 
     def rows(self, positions: torch.Tensor) -> torch.Tensor:
-        """For positions (..., length), the row of query i less key j, (..., query, key)."""
+        """The row of the distance query less key, (..., query, key), for positions (...,
+        length)."""
         distance = positions[..., :, None] - positions[..., None, :]
         if self.n_buckets is not None:
             distance = log_buckets(
@@ -110,7 +115,7 @@ def log_buckets(distance: torch.Tensor, *, n_buckets: int, max_distance: int) ->
     """The bucket of each distance: itself up to n_buckets / 2, then by the logarithm, up to
     n_buckets - 1 at max_distance - 1 (the code of DeBERTa V2; in float32 for every model)."""
     half = n_buckets // 2
-    # Below half the logarithm is not used, but must not be that of 0.
+    # Below half, the logarithm is not used, but its argument must not be 0.
     far = distance.abs().clamp(min=half)
     end = torch.tensor((max_distance - 1) / half, dtype=torch.float32, device=distance.device)
     share = torch.log((far / half).float()) / torch.log(end)

@@ -1,4 +1,4 @@
-"""Rotary positions."""
+"""Rotary positions (Su et al. 2021, arXiv:2104.09864)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class RotaryPositions(PositionScheme):
         width: an even number of elements.
         interleaved: whether elements 2k and 2k + 1 are a pair, or k and k + width / 2.
         clockwise: the direction of the rotation.
-        frequencies: how far each pair turns from one position to the next.
-        magnitude: what the rotated elements are multiplied with.
+        frequencies: the angle by which each pair is rotated from one position to the next.
+        magnitude: the factor that multiplies the rotated elements.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class RotaryPositions(PositionScheme):
         self.magnitude = magnitude
 
     def rotation(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
-        """positions: (..., length). Angles are computed in float32, or float64 for a float64
-        model: in half precision, neighbouring positions would fall together."""
+        """The rotation for positions (..., length). Angles are computed in float32, or float64 for
+        a float64 model: in half precision, neighbouring positions would coincide."""
         exact = torch.float64 if dtype == torch.float64 else torch.float32
         angles = positions.to(exact)[..., None] * self.frequencies(positions, exact)
         sine = -angles.sin() if self.clockwise else angles.sin()
@@ -52,7 +52,8 @@ class RotaryPositions(PositionScheme):
         return torch.cat([angles.sin(), angles.cos()], 1)
 
     def _turn(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-        """x: (..., heads, length, head_dim); cosine, sine: (..., 1, length, width / 2)."""
+        """Rotate x (..., heads, length, head_dim) by cosine and sine (..., 1, length, width /
+        2)."""
         turned, rest = x[..., : self.width], x[..., self.width :]
         if self.interleaved:
             a, b = turned[..., 0::2], turned[..., 1::2]

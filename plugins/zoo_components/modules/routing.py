@@ -1,4 +1,4 @@
-"""Which experts a token is sent to, and with what weights."""
+"""The router of a mixture of experts: the experts of each token, and their weights."""
 
 from __future__ import annotations
 
@@ -89,8 +89,9 @@ class Router(nn.Module):
         return merit.topk(self.top_k).indices
 
     def _sparsemixer(self, logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """For each choice in turn, its share in the softmax over the experts that are neither
-        chosen before nor farther below it than 2 * threshold, relative to the larger of the two."""
+        """The weight of each choice in turn: its share in the softmax over the experts that were
+        not chosen before and are not farther below it than 2 * threshold, relative to the larger of
+        the two."""
         assert self.threshold is not None  # with this score
         left, weights = logits, []
         for number in range(self.top_k):
@@ -104,7 +105,7 @@ class Router(nn.Module):
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """Products are not rounded to the dtype of an autocast, in which neighbouring scores tie."""
+    """Switch autocast off: in its lower precision, close scores would become equal."""
     if device == "meta" or not torch.is_autocast_enabled(device):
         return nullcontext()
     return torch.autocast(device, enabled=False)

@@ -1,4 +1,4 @@
-"""From queries, keys and values to what each head returns."""
+"""Scaled dot-product attention: from queries, keys and values to the outputs of the heads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from zoo_components.modules.masks import causal_mask, join, last_keys
 
 
 class Scoring(NamedTuple):
-    """How scores become weights.
+    """How attention scores become weights.
 
     Args:
-        scale: what q k^T is multiplied with.
+        scale: the factor that multiplies q k^T.
         softcap: a bound c that scores approach: c * tanh(score / c).
         dropout: on the weights, in training.
-        uniform_masked_rows: a query that may attend to nothing gets equal weights instead of none.
+        uniform_masked_rows: whether a query whose keys are all masked gets equal weights instead of
+            zeros.
     """
 
     scale: float
@@ -41,17 +42,17 @@ def attend(
     sinks: torch.Tensor | None = None,
     return_weights: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Attention for every head; a query that may attend to nothing never gives NaN.
+    """Attention for every head; a query whose keys are all masked does not give NaN.
 
     Args:
         q: (..., heads, query, width).
         k: (..., key-value heads, key, width); each of them serves the same number of heads.
         v: (..., key-value heads, key, value width).
-        mask: boolean, True = attend; broadcasts to (..., heads, query, key). Where it has more
-            keys, the last count.
+        mask: boolean, True = attend; broadcasts to (..., heads, query, key). If it has more keys
+            than k, its last ones are used.
         causal: a query attends to no later key; joined with `mask`. The queries are the last keys.
         bias: added to the scores before they are capped; broadcasts to (..., heads, query, key).
-            Where it has more keys, the last count.
+            If it has more keys than k, its last ones are used.
         sinks: (heads,), the logit of a further key, whose value is zero.
 
     Returns:
@@ -101,14 +102,14 @@ def attend(
 
 
 def add_biases(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
-    """Their sum; None adds nothing."""
+    """The sum of two biases; None adds nothing."""
     if a is None or b is None:
         return b if a is None else a
     return a + b
 
 
 def _against_fused(scoring: Scoring, *, sinks: bool, return_weights: bool) -> str | None:
-    """Why no fused kernel can compute it, if none can."""
+    """The reason why no fused kernel can compute the attention, or None."""
     if return_weights:
         return "fused kernels return no weights, which were asked for"
     if sinks:
@@ -140,7 +141,7 @@ def _fused(
 ) -> torch.Tensor:
     times = q.shape[-3] // k.shape[-3]
     if times > 1 and q.shape[-2] == 1 and (mask is None or mask.shape[-3:-1] == (1, 1)):
-        # The heads that share keys are as many queries of one head: nothing is repeated.
+        # Heads that share keys are treated as further queries of one head: no keys are repeated.
         one = q.reshape(*k.shape[:-2], times, q.shape[-1])
         mixed = F.scaled_dot_product_attention(one, k, v, mask, dropout, scale=scale)
         return mixed.reshape(*q.shape[:-1], v.shape[-1])
@@ -156,7 +157,7 @@ def _fused(
         is_causal=causal,
         dropout_p=dropout,
         scale=scale,
-        # While `torch.jit.trace` follows, sizes are tensors.
+        # Under `torch.jit.trace`, sizes are tensors.
         enable_gqa=grouped and bool(k.shape[-3] != q.shape[-3]),
     )
 
@@ -164,7 +165,7 @@ def _fused(
 def _joined(
     mask: torch.Tensor | None, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor | None:
-    """Mask and bias as one thing that the fused kernels add."""
+    """Mask and bias as the one mask or bias that the fused kernels take."""
     if bias is None:
         return mask
     bias = bias.to(dtype)
@@ -186,6 +187,7 @@ def _softmax(
 
 
 def _repeated(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Key-value heads (..., key-value heads, key, width), each as often as it serves a head."""
+    """Repeat each of the key-value heads (..., key-value heads, key, width) for every query head
+    that it serves."""
     times = q.shape[-3] // x.shape[-3]
     return x if times == 1 else x.repeat_interleave(times, -3)

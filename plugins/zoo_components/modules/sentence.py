@@ -1,4 +1,4 @@
-"""The head module of sentence embeddings."""
+"""Sentence embeddings (Reimers and Gurevych 2019, arXiv:1908.10084)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The module of a stack."""
+"""A stack of layers: embedding, blocks, final norm."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class LayerSchemes(NamedTuple):
 
     Args:
         position: the layer's own or the stack's.
-        relative: a second one, which counts all tokens.
-        read: the one whose tables the attention reads.
+        relative: a second scheme, which counts all tokens.
+        read: the scheme whose tables the attention reads.
     """
 
     position: str | None = None
@@ -35,8 +35,8 @@ class LayerSchemes(NamedTuple):
 
 
 class Stack(nn.Module):
-    """Embedding, blocks, final norm. `order` are the numbers of the layers as they run; one that
-    stands there again runs again, with the same weights."""
+    """Embedding, blocks, final norm. `order` lists the numbers of the layers in the order in which
+    they run; a layer that is listed again runs again, with the same weights."""
 
     def __init__(
         self,
@@ -90,17 +90,19 @@ class Stack(nn.Module):
         """Run the stack.
 
         Args:
-            inputs: ids (batch, length); or without a vocabulary vectors, (batch, length, width).
-                Vectors and memory without a batch are a batch of one, returned without it.
+            inputs: ids (batch, length); or, without a vocabulary, vectors (batch, length, width).
+                Vectors and memory without a batch dimension are treated as a batch of one, and the
+                output has no batch dimension either.
             memory: what cross-attention attends to, (batch, memory length, memory width).
             mask: for self-attention, boolean, True = attend; the shapes of `check_mask`. Its length
                 is that of the embedded sequence.
             memory_mask: for cross-attention, likewise.
-            token_types: ids of token types, (batch, length); 0 unless given.
-            global_tokens: boolean, (batch, length), the tokens that see all and are seen by all.
-            cache: what is kept of the tokens before; `inputs` are the next ones, and `mask`, if
+            token_types: ids of token types, (batch, length); by default 0.
+            global_tokens: boolean, (batch, length), True = attends to all and is attended to by
+                all.
+            cache: what is kept of the earlier tokens; `inputs` are the next ones, and `mask`, if
                 given, is theirs, (batch, length). The batch may be a multiple of the memory's:
-                rows in turn then share a row of memory.
+                consecutive rows then share a row of memory.
             return_weights: also return the attention weights of every layer.
 
         Returns:
@@ -108,9 +110,9 @@ class Stack(nn.Module):
             for.
 
         Raises:
-            TypeError: the inputs are no tensor, or of a dtype that the embedding does not take; a
-                mask is not boolean.
-            ValueError: the inputs, the memory or a mask have a shape that does not fit.
+            TypeError: the inputs are not a tensor, or have a dtype that the embedding does not
+                take; a mask is not boolean.
+            ValueError: the shape of the inputs, the memory or a mask does not fit.
         """
         check_inputs(inputs)
         if inputs.is_floating_point() and inputs.dim() == 2:
@@ -144,7 +146,7 @@ class Stack(nn.Module):
             positions = self.append(cache, inputs, mask, tokens)
             keys, attended = cache.positions, cache.mask
         if self.padding_needed and attended is not None:
-            # With a row for each query, no part of a layer leaves out what the mask hides.
+            # With a mask row for each query, no part of a layer leaves out hidden tokens.
             attended = attended.expand(-1, -1, length, -1)
         x = getattr(self, self.embed_name)(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
@@ -173,8 +175,8 @@ class Stack(nn.Module):
     def run_layers(
         self, x: torch.Tensor, contexts: Mapping[LayerSchemes, LayerContext], cache: Cache | None
     ) -> tuple[torch.Tensor, Maps]:
-        """The states after the last layer, and the weights by kind; each layer is told the context
-        of its position schemes."""
+        """Run the layers, each with the context of its position schemes. Return the states after
+        the last layer, and the attention weights by kind."""
         found: dict[str, list[torch.Tensor]] = {}
         layers = list(self.layers)  # once: a module finds one by its number slowly
         for place, number in enumerate(self.order):
@@ -187,12 +189,11 @@ class Stack(nn.Module):
         return x, {kind: tuple(weights) for kind, weights in found.items()}
 
     def check_memory(self, memory: torch.Tensor | None, batch: int, *, shared: bool) -> None:
-        """Refuse a memory that does not fit, or is missing; with `shared`, several rows of the
-        batch have one of its rows.
+        """Refuse a memory that is missing or does not fit. With `shared`, several rows of the batch
+        may share one row of the memory.
 
         Raises:
-            ValueError: there is none to attend to, no layer would look at it, or its shape is
-                another.
+            ValueError: the memory is missing, no layer would attend to it, or its shape is wrong.
         """
         width = self.memory_width
         if memory is None and width is None:
@@ -214,11 +215,11 @@ class Stack(nn.Module):
             )
 
     def check_global_tokens(self, tokens: torch.Tensor, batch: int, length: int) -> None:
-        """Refuse what names no tokens, or what no layer would look at.
+        """Refuse global tokens that do not fit the inputs, or that no layer would use.
 
         Raises:
-            TypeError: it is not boolean.
-            ValueError: it has another shape, or no attention was made for global tokens.
+            TypeError: they are not boolean.
+            ValueError: their shape is wrong, or no attention was built for global tokens.
         """
         if tokens.dtype != torch.bool:
             raise TypeError(f"global_tokens is boolean, True = global, not {tokens.dtype}")
@@ -240,16 +241,16 @@ class Stack(nn.Module):
         mask: torch.Tensor | None,
         tokens: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Note the next tokens in the cache, `tokens` being those that attention sees; their
-        positions.
+        """Record the next tokens in the cache and return their positions; `tokens` is the mask of
+        those that attention sees.
 
         Raises:
-            ValueError: the mask is not one of tokens.
+            ValueError: the mask is not (batch, length).
         """
         if mask is not None and mask.dim() != 2:
             raise ValueError("with a cache, a mask is (batch, length), False at padding")
         counted = self.token_mask(inputs, mask) if self.count_positions == "unpadded" else mask
-        # Generation waits for each token anyway, and masks of nothing would slow down attention.
+        # Generation waits for each token anyway, and masks that hide nothing would slow attention.
         if tokens is not None and bool(tokens.all()):
             tokens = None
         if counted is not None and bool(counted.all()):
@@ -290,8 +291,8 @@ class Stack(nn.Module):
         return length if embedded_length is None else embedded_length(length)
 
     def positions(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """The position of each token: (length,), or (batch, length) where some are not counted,
-        which are at -1."""
+        """The position of each token: (length,), or (batch, length) if some tokens are not counted;
+        those have position -1."""
         counted: torch.Tensor | None = None
         pad_id = None if inputs.is_floating_point() else self.pad_id
         if self.count_positions == "unpadded" and pad_id is not None:
@@ -303,25 +304,26 @@ class Stack(nn.Module):
         return counted.cumsum(1) * counted - 1
 
     def token_mask(self, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
-        """(batch, length), False at padding and at tokens that the mask hides from all queries."""
+        """The mask (batch, length), False at padding and at tokens that are hidden from all
+        queries."""
         if self.pad_id is None or inputs.is_floating_point():
             return _by_token(mask)
         return join(_by_token(mask), inputs != self.pad_id)
 
     def padding_mask(self, inputs: torch.Tensor) -> torch.Tensor | None:
-        """(batch, 1, 1, length), False at padding; None when attention sees it, or when the spec
-        names no `pad_id`."""
+        """The mask (batch, 1, 1, length), False at padding; None if attention sees padding, or if
+        the spec states no `pad_id`."""
         if self.pad_id is None or self.padding_seen or inputs.is_floating_point():
             return None
         return (inputs != self.pad_id)[:, None, None, :]
 
 
 def check_inputs(inputs: torch.Tensor) -> None:
-    """Refuse what are no ids or vectors.
+    """Refuse inputs that are neither ids nor vectors.
 
     Raises:
-        TypeError: they are no tensor.
-        ValueError: they have another shape.
+        TypeError: they are not a tensor.
+        ValueError: their shape is wrong.
     """
     if not isinstance(inputs, torch.Tensor):
         what = type(inputs).__name__
