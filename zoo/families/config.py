@@ -1,4 +1,4 @@
-"""The `config.json` of a published checkpoint, over the defaults that it may leave out."""
+"""The `config.json` of a published checkpoint, with the defaults that it may omit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ MAX_BYTES = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a model type's configuration holds when `config.json` leaves it out, the keys that mean
-    the same: `spellings` maps the name of one to that of the other, and the keys that may be null
-    although their default is not."""
+    """The defaults of a model type for what `config.json` omits; `spellings`, which maps keys to
+    alternative keys; and the keys that may be null although their default is not."""
 
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     spellings: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -38,7 +37,7 @@ class JsonFile:
     text: str
 
     def place(self, key: str) -> Place:
-        """Where a key of the object stands; the file alone if it does not hold it."""
+        """Return the place of a key of the object; only the file if it does not have the key."""
         found = re.search(rf"{re.escape(json.dumps(key))}\s*:", self.text)
         if found is None:
             return Place(str(self.path))
@@ -52,13 +51,13 @@ def read_json(path: Path) -> JsonFile:
     """Read a file that holds one JSON object.
 
     Raises:
-        WeightsError: it is missing, too large, no JSON, or no object.
+        WeightsError: it is missing, too large, not JSON, or not an object.
     """
     return parse_json(path, read_bytes(path))
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a JSON file. Raises `WeightsError` if it is missing or too large."""
+    """Return the bytes of a JSON file. Raises `WeightsError` if it is missing or too large."""
     place = Place(str(path))
     try:
         with path.open("rb") as file:
@@ -80,10 +79,10 @@ def parse_json(path: Path, raw: bytes) -> JsonFile:
 
 
 def json_value(path: Path, raw: bytes, loads: Callable[[str], Any] = json.loads) -> Any:
-    """What the bytes of a file hold, read by `loads`.
+    """Parse the bytes of a file by `loads`.
 
     Raises:
-        WeightsError: they are no JSON; the place is told.
+        WeightsError: they are not JSON; the error has the place.
     """
     place = Place(str(path))
     try:
@@ -97,7 +96,7 @@ def json_value(path: Path, raw: bytes, loads: Callable[[str], Any] = json.loads)
 
 
 def _strict(text: str) -> Any:
-    """As `json.loads`, but that a key stands once, and a number is one."""
+    """As `json.loads`, but refuses duplicate keys and NaN."""
     return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
 
 
@@ -115,10 +114,10 @@ def _no_constant(name: str) -> Any:
 
 
 class Config(Mapping[str, Any]):
-    """What a configuration says: the file's values, over a family's and a model type's defaults.
+    """A configuration: the values of the file over the defaults of the family and the model type.
 
-    It is read by key, under any spelling, and remembers in `read` what was read, so that a value
-    that nobody looked at can be told, and one that is wrong where it stands.
+    It is read by key, under any spelling. `read` records the keys that were read, so that values
+    that are never read can be reported, and wrong values at their places.
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class Config(Mapping[str, Any]):
         return len({**self._values, **self.file.data})
 
     def wrong_types(self, ignored: frozenset[str]) -> list[Problem]:
-        """The values of the file that are of another type than the defaults, but for the `ignored`
+        """Return the values of the file with another type than their defaults, except `ignored`
         ones."""
         return [
             Problem(f"`{key}` must be {expected}, not {json.dumps(value)}", self.file.place(key))
@@ -164,8 +163,8 @@ class Config(Mapping[str, Any]):
         return None if name in self.defaults.nullable else _kind(self.defaults.values.get(name))
 
     def contradictions(self) -> list[Problem]:
-        """The spellings of one value for which the file has different ones. transformers takes the
-        one that stands last."""
+        """Return the spellings of one key for which the file has different values; transformers
+        uses the last one."""
         data = self.file.data
         return [
             Problem(
@@ -178,7 +177,7 @@ class Config(Mapping[str, Any]):
         ]
 
     def unread(self, inert: frozenset[str]) -> list[Problem]:
-        """The values that are not the defaults and that nobody has read, but for the `inert`
+        """Return the values that differ from the defaults and were never read, except `inert`
         ones."""
         known = self._values
         return [
@@ -204,5 +203,5 @@ def _expected(default: Any, value: Any) -> str | None:
 
 
 def _kind(value: Any) -> str | None:
-    """What a value is called; None for tables, lists and null."""
+    """Return the name of a value's type; None for tables, lists and null."""
     return next((name for type_, name in _KINDS if isinstance(value, type_)), None)

@@ -1,17 +1,17 @@
-"""A family file: how published checkpoints of some model types are read, as data.
+"""Family files: data that describe how published checkpoints of some model types are read.
 
     format = 1
     model_type = ["gpt2"]             # the `model_type`s in config.json
-    extends = "..."                   # another family, over which this one goes
-    prefix = ["transformer.", ""]     # what `{@}` in names may stand for
-    without = ["..."]                 # rules of the other family that this one does not have
-    ignores = ["..."]                 # keys of config.json that change nothing here
+    extends = "..."                   # another family, whose statements this one overrides
+    prefix = ["transformer.", ""]     # the alternatives for `{@}` in names
+    without = ["..."]                 # rules of the other family that are dropped
+    ignores = ["..."]                 # keys of config.json without effect on the model
 
-    [defaults]                        # what config.json may omit and the generated data lacks
-    [example]                         # what `zoo lint` takes instead of some defaults
+    [defaults]                        # values that config.json may omit, beside the generated ones
+    [example]                         # values that `zoo lint` uses instead of some defaults
     [let]                             # named values
     [spec]                            # the spec
-    [legacy]                          # other spellings in old checkpoints, of parts of names
+    [legacy]                          # parts of names that old checkpoints spell differently
     [weights]                         # a rule for each kind of tensor
 
 A string that starts with `=` is an expression (`zoo.families.expression`).
@@ -35,14 +35,14 @@ FORMAT = 1
 MAX_PARENTS = 8
 DEFAULTS_FILE = "defaults.json"
 PER_LAYER = "per_layer"
-"""`{ per_layer = "= [...]" }` stands for a value that differs from layer to layer."""
+"""`{ per_layer = "= [...]" }` states a value that differs between layers."""
 
 
 class Rule(BaseModel):
-    """Which tensors of a checkpoint are which of the zoo.
+    """Maps tensors of a checkpoint to tensors of the zoo.
 
-    A number that only the checkpoint's name has counts tensors that are stacked into one. A word
-    that only the checkpoint's name has is another spelling of it.
+    A number that is only in the checkpoint's name counts tensors that are stacked into one. A word
+    that is only in the checkpoint's name is an alternative spelling.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -54,20 +54,20 @@ class Rule(BaseModel):
     transpose: bool = False
     """Whether matrices are stored as (in, out)."""
     axes: str | None = None
-    """The axes of the checkpoint's tensor, and after `->` those of the zoo's."""
+    """The axes of the tensor in the checkpoint, and after `->` in the zoo."""
     parts: list[int | str] = Field(default_factory=list["int | str"])
     """The lengths of the fused parts along the axis `p`; strings are expressions."""
     sizes: Mapping[str, int | str] = Field(default_factory=dict[str, "int | str"])
     """The lengths of other axes; strings are expressions."""
     copies: bool = False
-    """Whether the tensor is a further copy of one that another rule makes too. It is checked."""
+    """Whether the tensor is a copy of one that another rule reads. The copies are compared."""
     computed: str | None = None
-    """The table of the module that this tensor is a copy of, which is computed, or the method that
-    computes it for so many rows. It is checked."""
+    """The computed table of the module that this tensor is a copy of, or the method that computes
+    it for a number of rows. The tensor is compared with it."""
     drop: bool = False
-    """Whether the tensor says nothing and is left out."""
+    """Whether the tensor carries no information and is left out."""
     missing: Literal["error", "zeros"] = "error"
-    """What it means that a checkpoint does not have a tensor that the model has."""
+    """The meaning of a tensor of the model that is missing in the checkpoint."""
     when: str | None = None
     """An expression: the rule holds if it is true."""
 
@@ -88,7 +88,7 @@ class Rule(BaseModel):
 
 
 class _Head(BaseModel):
-    """What a family file states beside its tables."""
+    """The statements of a family file beside its tables."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -108,8 +108,8 @@ class _Head(BaseModel):
 
 @dataclass(frozen=True)
 class Family:
-    """A family, its parents' statements included. `let`, `spec` and `rules` know where each of
-    their values stands."""
+    """A family, including the statements of its parents. `let`, `spec` and `rules` know the places
+    of their values."""
 
     name: str
     path: Path
@@ -123,20 +123,20 @@ class Family:
     legacy: Mapping[str, str]
     rules: Mapping[str, tuple[Rule, Document]]
     n_lines: int = field(compare=False)
-    """Lines of its own file that are not blank."""
+    """The number of lines of its own file that are not blank."""
 
     def place(self, rule: str, key: str | None = None) -> Place:
-        """Where a rule stands, or one of its keys."""
+        """Return the place of a rule, or of one of its keys."""
         _, document = self.rules[rule]
         path: KeyPath = ("weights", rule) if key is None else ("weights", rule, key)
         return document.place(path, value=key is not None)
 
 
 def read_family(path: Path) -> Family:
-    """Read a family file and those that it extends, which lie beside it.
+    """Read a family file and those that it extends, from the same folder.
 
     Raises:
-        SpecError: every problem of the file at fault, each with its place.
+        SpecError: with all problems of the wrong file, each with its place.
     """
     return _read(path, ())
 
@@ -210,7 +210,7 @@ def _parent(name: str, document: Document, chain: tuple[Path, ...]) -> Family:
 
 
 def _over(parent: Family, own: Family, head: _Head, document: Document) -> Family:
-    """`own` over `parent`, key by key; rules and named values go over each other whole."""
+    """Merge `own` over `parent`, key by key; rules and named values are replaced as a whole."""
     if lost := [name for name in head.without if name not in parent.rules]:
         raise SpecError(
             Problem(
@@ -238,7 +238,7 @@ def _over(parent: Family, own: Family, head: _Head, document: Document) -> Famil
 
 
 def _merge(outer: Table, inner: Table) -> Table:
-    """`inner` over `outer` as specs merge, but that what is evaluated takes a table's place."""
+    """Merge `inner` over `outer` as in specs, but an expression replaces a table."""
     entries = dict(outer.entries)
     for key, value in inner.entries.items():
         below = entries.get(key)
@@ -252,19 +252,19 @@ def _merge(outer: Table, inner: Table) -> Table:
 
 
 def _is_whole(value: Leaf | Table) -> bool:
-    """Whether a value is evaluated to what stands for all of a table."""
+    """Return whether a value is an expression that replaces a whole table."""
     if isinstance(value, Table):
         return PER_LAYER in value.entries
     return str(value.value).startswith("=")
 
 
 def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:
-    """A family with further rules, which stand nowhere in its file."""
+    """Return a family with further rules, which are not in its file."""
     document = read_document(family.path)
     return replace(family, rules={**family.rules, **{n: (r, document) for n, r in rules.items()}})
 
 
 def read_defaults(folder: Path) -> Mapping[str, Any]:
-    """The generated defaults of a folder of families, by model type; empty if it has none."""
+    """Return the generated defaults of a folder of families, by model type, if there are any."""
     path = folder / DEFAULTS_FILE
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

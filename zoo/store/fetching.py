@@ -1,5 +1,5 @@
-"""One file from a source to the disk: resumed where it was broken off, never longer than it should
-be, and held against its digest."""
+"""Download one file from a source: resumed after an interruption, never longer than expected, and
+checked by its digest."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from zoo.store.files import Store, digest
 from zoo.store.pretrained import File
 
 ATTEMPTS = 4
-"""How often in a row a source may break off without having sent much."""
+"""How often in a row a connection may break off after few bytes."""
 _MUCH = 1 << 20
 _ABANDONED = 60.0  # seconds without a write after which another's partial file is taken over
 
 
 class _BrokenOffError(SourceError):
-    """A connection that ended too early; the next attempt goes on there."""
+    """A connection ended too early; the next attempt continues there."""
 
 
 def fetch(
@@ -36,23 +36,23 @@ def fetch(
 ) -> File:
     """Write a file of a source to `target`.
 
-    What a broken-off pull has left of it is taken up, and what this one leaves is kept for the
-    next, unless nothing could tell a file that is made of two.
+    A partial file of an earlier, interrupted pull is continued, and that of this one is kept for
+    the next, unless a mixture of two versions of the file could go unnoticed.
 
     Args:
-        source: where it comes from.
-        path: its path there.
-        target: a path in a folder of this pull alone.
-        expected: its size and digest, or its size alone on first use.
-        store: where partial files are kept.
+        source: the source of the file.
+        path: the path in the source.
+        target: a path in a folder that only this pull uses.
+        expected: the size and digest, or on first use the size only.
+        store: keeps partial files.
         access: passed to the source.
 
     Returns:
-        Its size and digest.
+        The size and digest.
 
     Raises:
-        SourceError: it cannot be had, or is not what is expected.
-        OSError: it cannot be written.
+        SourceError: the file is not available, or not as expected.
+        OSError: the file cannot be written.
     """
     size = expected if isinstance(expected, int) else expected.size
     left = left_of(source, path, expected, store)
@@ -85,13 +85,13 @@ def fetch(
 
 
 def left_of(source: Source, path: str, expected: File | int, store: Store) -> Path:
-    """Where what a broken-off pull leaves of a file is kept; arguments as for `fetch`."""
+    """Return the path of the partial file of an interrupted pull; arguments as for `fetch`."""
     key = hashlib.sha256(f"{source!r}\n{path}\n{expected!r}".encode()).hexdigest()
     return store.root / "partial" / f"{key}.left"
 
 
 def _take_over(partial: Path, left: Path) -> bool:
-    """Make the longest part that nobody writes to any more this pull's own."""
+    """Take over the longest partial file that no other process is writing to."""
     for path in sorted(left.parent.glob(f"{left.stem}.*"), key=_size, reverse=True):
         with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
             idle = time.time() - path.stat().st_mtime
@@ -109,7 +109,7 @@ def _size(path: Path) -> int:
 
 
 def _receive(source: Source, path: str, partial: Path, size: int, access: Access) -> None:
-    """Go on with a partial file until it has `size` bytes."""
+    """Continue a partial file until it has `size` bytes."""
     partial.touch()
     access.on_bytes(_size(partial))
     failures = 0
@@ -155,7 +155,7 @@ def _next(chunks: Iterator[bytes], what: str) -> bytes:
 
 @contextlib.contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Errors of a source in the zoo's words; a broken connection as one."""
+    """Convert the errors of a source, including broken connections, to `SourceError`."""
     with plugin_code(what):
         try:
             yield

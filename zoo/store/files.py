@@ -1,15 +1,15 @@
-"""The store's folder: contents by their SHA-256, and whole models made of links to them.
+"""The folder of the store: files by their SHA-256, and models as folders of links to them.
 
     blobs/ab/ab12...       a file's bytes, named by their SHA-256
-    snapshots/5c07.../     a model's files under their own names, named by the digest of the list
+    snapshots/5c07.../     a model's files under their own names; named by the digest of their list
     refs/NAME@VERSION.json what a name means; written last (`zoo.store.refs`)
-    trusted/NAME/zoo.lock  what was seen of a model on first use (`zoo.store.first_use`)
-    partial/  work/        downloads and pulls under way
-    trash/                 what `zoo gc` is about to remove
+    trusted/NAME/zoo.lock  the digests of a model on first use (`zoo.store.first_use`)
+    partial/  work/        unfinished downloads and pulls
+    trash/                 folders that `zoo gc` is about to remove
 
-Any number of processes, on any number of machines, may use one folder at once. None waits for
-another, and there are no locks: a file or folder appears under its name by one link or rename,
-whole and on disk, and is never changed afterwards.
+Any number of processes, on any number of machines, may use the folder at once, without locks or
+waiting: a file or folder appears under its name by one link or rename, complete and on disk, and is
+never changed afterwards.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from zoo.store.pretrained import File
 from zoo.weights.open_file import STEP
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
-"""What file systems say that have no hard links, or no more of them."""
+"""The errors of file systems without hard links, or with too many links to a file."""
 _WRITABLE = 0o222
 
 
 class StoreError(ZooError):
-    """The store cannot be read or written, or does not hold what it should."""
+    """The store cannot be read or written, or its content is wrong."""
 
 
 def cannot_read(path: Path, error: OSError) -> StoreError:
-    """The error for what the system does not let be read, as in a store of another user."""
+    """Return the error for files without read permission, as in the store of another user."""
     return StoreError(Problem(f"cannot be read: {error.strerror or error}", Place(str(path))))
 
 
 class Store:
-    """The folder of a store. Nothing is made before something is stored."""
+    """The folder of a store. It is created when something is stored."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -66,11 +66,11 @@ class Store:
         return cls(user_data_path("zoo"))
 
     def blob(self, sha256: str) -> Path:
-        """Where the bytes with this digest are, if they are here."""
+        """Return the path of the blob with this digest, which may not exist."""
         return self.root / "blobs" / sha256[:2] / sha256
 
     def snapshot(self, files: Mapping[str, File]) -> Path:
-        """Where the folder with these files is, if it is here."""
+        """Return the path of the snapshot of these files, which may not exist."""
         return self.root / "snapshots" / snapshot_id(files)
 
     def blobs(self) -> Iterator[Path]:
@@ -82,7 +82,7 @@ class Store:
 
     @contextmanager
     def work(self) -> Generator[Path]:
-        """A new folder on the store's disk, removed at the end. Every `OSError` of the block
+        """Create a folder on the store's disk, and remove it at the end. An `OSError` in the block
         becomes a `StoreError`."""
         folder = self.root / "work" / secrets.token_hex(8)
         try:
@@ -99,8 +99,8 @@ class Store:
                 shutil.rmtree(folder)
 
     def take(self, file: File, target: Path) -> bool:
-        """Put the blob of `file` at `target`, if it is here and its bytes are right. A blob that
-        has been damaged is removed."""
+        """Link the blob of `file` to `target`, if it exists and is intact. A damaged blob is
+        removed."""
         blob = self.blob(file.sha256)
         try:
             link_or_copy(blob, target)
@@ -116,7 +116,7 @@ class Store:
         """Publish the files in `folder`, whose bytes have these digests, as blobs and as a
         snapshot.
 
-        A snapshot that is there already stays if its bytes are right. `folder` keeps its files.
+        An existing snapshot is kept if it is intact. The files in `folder` remain.
         """
         for path, file in files.items():
             _settle(folder / path)
@@ -124,7 +124,7 @@ class Store:
         self.publish(folder, files, work)
 
     def publish(self, folder: Path, files: Mapping[str, File], work: Path) -> None:
-        """The part of `add` that makes the snapshot."""
+        """Create the snapshot for `add`."""
         target = self.snapshot(files)
         make_folder(target.parent)
         while not self._rename_new(folder, files, work, target):
@@ -165,13 +165,13 @@ class Store:
             link_or_copy(path, temporary)
             temporary.rename(blob)
         finally:
-            # A rename onto another link of the same file does nothing, and leaves the old name.
+            # A rename onto another link to the same file has no effect, and keeps the old name.
             temporary.unlink(missing_ok=True)
         sync(blob.parent)
 
 
 def snapshot_id(files: Mapping[str, File]) -> str:
-    """The SHA-256 of the list of a folder's files and their digests."""
+    """Return the SHA-256 of the list of a folder's files and their digests."""
     lines = (f"{file.sha256} {file.size} {path}\n" for path, file in sorted(files.items()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -179,11 +179,11 @@ def snapshot_id(files: Mapping[str, File]) -> str:
 def damaged(
     folder: Path, files: Mapping[str, File], on_bytes: Callable[[int], None] = lambda n: None
 ) -> Iterator[str]:
-    """The files that are missing from a folder, have other bytes than they should, or should not be
-    there. All cores read, and each calls `on_bytes` with the number of bytes that it has read.
+    """Return the files of a folder that are missing, damaged, or unexpected. Reads on all cores,
+    each of which calls `on_bytes` with the number of bytes that it has read.
 
     Raises:
-        StoreError: there is no permission to read them, so that nothing is known of them.
+        StoreError: there is no permission to read them.
     """
     try:
         paths = [path for path in folder.rglob("*") if not path.is_dir()]
@@ -207,8 +207,8 @@ def damaged(
 
 
 def digest(path: Path, on_bytes: Callable[[int], None] = lambda n: None) -> File:
-    """The size and SHA-256 of a file; `on_bytes` is called with the number of bytes read since the
-    last call."""
+    """Return the size and SHA-256 of a file; `on_bytes` is called with the number of bytes read
+    since the last call."""
     sha256, size, buffer = hashlib.sha256(), 0, memoryview(bytearray(STEP))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
@@ -219,10 +219,10 @@ def digest(path: Path, on_bytes: Callable[[int], None] = lambda n: None) -> File
 
 
 def digests(folder: Path, names: Iterable[str] | None = None) -> dict[str, File]:
-    """The digests of the files below a folder with these paths, with `/`; of all unless given.
+    """Return the digests of the files below a folder with these paths (with `/`), by default all.
 
     Raises:
-        StoreError: something there is not a regular file.
+        StoreError: one of them is not a regular file.
     """
     if names is None:
         below = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
@@ -236,13 +236,13 @@ def digests(folder: Path, names: Iterable[str] | None = None) -> dict[str, File]
 
 
 def discard(path: Path, work: Path) -> None:
-    """Take a folder out of the store, as a whole. It is no error if it is gone already."""
+    """Remove a folder from the store in one step. It may be gone already."""
     with contextlib.suppress(FileNotFoundError):
         path.rename(work / secrets.token_hex(8))
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name; a synced copy with the same mode where the file system has no
+    """Create a hard link to a file, or a synced copy with the same mode if the file system has no
     links."""
     try:
         os.link(source, target)
@@ -254,8 +254,8 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is something at a path. Raises `StoreError` where one may not look, of which
-    `Path.exists` says in some versions of Python that there is nothing."""
+    """Return whether a path exists. Raises `StoreError` without permission to look, for which
+    `Path.exists` returns False in some versions of Python."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -266,7 +266,7 @@ def exists(path: Path) -> bool:
 
 
 def subfolders(folder: Path) -> list[Path]:
-    """The folders in a folder; none if it is missing."""
+    """Return the folders in a folder; none if it is missing."""
     try:
         return [path for path in folder.iterdir() if path.is_dir()]
     except FileNotFoundError:
@@ -274,7 +274,7 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def _settle(path: Path) -> None:
-    """Write a file to the disk, and forbid changing it."""
+    """Sync a file to disk, and remove the write permission."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)

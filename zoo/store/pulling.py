@@ -39,25 +39,25 @@ def pull(
     on_bytes: OnBytes = lambda n: None,
     timeout: float = 30.0,
 ) -> Ref:
-    """Bring a published model into the store, or find it there.
+    """Download a published model into the store, or find it there.
 
-    What is in the store is checked by its digests; then nothing is asked for. Files that are there
-    are not fetched again.
+    A model in the store is checked by its digests, without any request. Files that are in the store
+    are not downloaded again.
 
     Args:
-        name: of a published model, or an alias.
-        registry: which states where it comes from and what it is.
-        store: where it goes.
-        trust_first_use: whether a model without published digests is taken as it is found, and
-            held to that from then on.
-        on_total: called with the bytes to fetch.
-        on_bytes: called with the number of bytes that have come since the last call.
+        name: the name of a published model, or an alias.
+        registry: states the source and the digests of the model.
+        store: the store.
+        trust_first_use: whether to accept a model without published digests, and record its digests
+            for later pulls.
+        on_total: called with the number of bytes to download.
+        on_bytes: called with the number of bytes received since the last call.
         timeout: seconds without a byte after which a connection is given up.
 
     Raises:
         StoreError: there is no such model, it is not trusted, or the store cannot be written.
-        SourceError: it cannot be had, or is not what the registry states.
-        WeightsError: it is not what its family or the zoo reads.
+        SourceError: it is not available, or not what the registry states.
+        WeightsError: its weights cannot be read by its family or by the zoo.
     """
     model = with_trusted(published(name, registry), store, registry)
     if not model.is_pinned and not trust_first_use:
@@ -93,14 +93,14 @@ def pull(
         )
         store.add(folder, files, work)
         write_ref(store, ref)
-        # `zoo gc` may have taken the snapshot as long as no ref named it; from here on it does not.
+        # Without a ref, `zoo gc` could have removed the snapshot; from here on it does not.
         if not restored(store, ref).is_dir():
             store.publish(folder, files, work)
     return ref
 
 
 def not_trusted(model: Pretrained) -> StoreError:
-    """The error for a model whose bytes nobody has stated."""
+    """Return the error for a model without published digests."""
     return StoreError(
         Problem(
             f"the digests of {model.name} are not known here",
@@ -118,7 +118,7 @@ def _fetch_all(
     access: Access,
     on_total: OnBytes,
 ) -> tuple[Pretrained, Path]:
-    """The files as they were published, in a folder; and the model with their digests."""
+    """Download the published files into a folder; return the model with their digests, and it."""
     folder = work / "fetched"
     access.scratch.mkdir()
     source, expected = model.source, dict[str, File | int](model.card.files)
@@ -163,7 +163,7 @@ def _listed(there: Mapping[str, int]) -> str:
 
 
 def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) -> Path:
-    """The folder in the zoo's own form, with the card and licence as they were published."""
+    """Convert the folder to the zoo's own format, with the published card and licence."""
     from zoo.families.importing import plan_import, save_import
 
     folder = work / "imported"
@@ -179,8 +179,8 @@ def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) 
 
 
 def _check_content(model: Pretrained, folder: Path) -> str:
-    """The content digest of the weights, which must be the one that the registry states. A bundle
-    is held against its lock."""
+    """Return the content digest of the weights, after comparing it with the registry's. A bundle
+    is checked by its lock."""
     found = content_digest(folder)
     stated = model.card.content_digest
     if stated is not None and found != stated:
@@ -190,10 +190,10 @@ def _check_content(model: Pretrained, folder: Path) -> str:
 
 
 def content_digest(folder: Path) -> str:
-    """The content digest of the weights in a folder. A bundle is held against its lock first.
+    """Return the content digest of the weights in a folder. A bundle is first checked by its lock.
 
     Raises:
-        WeightsError: they are no weights of the zoo, or no bundle.
+        WeightsError: they are not weights of the zoo, or the bundle is damaged.
     """
     if lock_of_bundle(folder) is not None:
         return read_bundle(folder).header.content_digest
@@ -202,10 +202,10 @@ def content_digest(folder: Path) -> str:
 
 
 def _checked_weights(folder: Path) -> dict[str, list[str]]:
-    """The BLAKE3 of each file of the weights, whose tensors all have the SHA-256 of their records.
+    """Return the BLAKE3 of each weights file, after checking the SHA-256 of all tensors.
 
     Raises:
-        WeightsError: a tensor has another.
+        WeightsError: the SHA-256 of a tensor is not that of its record.
     """
     with open_weights(folder) as weights:
         if changed := weights.changed(weights.header.records):

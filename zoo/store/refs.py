@@ -1,4 +1,4 @@
-"""What the names in a store mean: one file for each name and version, written last."""
+"""Refs: one file for each name and version of a model in the store, written last."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Ref:
     """A model in the store.
 
     Args:
-        name: with its tag.
-        version: of what was published, `Pretrained.version`.
-        files: what the store holds, which is what `zoo.load` reads.
-        published: what it was made of, as it was published; the same files for a zoo's own model.
-        source: where that came from, as in `[source]`.
-        content_digest: of the tensors, or None for weights that are not the zoo's.
-        blake3: of each file of the weights, in pieces, as `Weights.blake3` gives it. They were held
-            against the SHA-256 of the file and of every tensor when they came; to find that they
-            are the same still, this takes a third of the time. Refs of earlier versions of the zoo
-            have none.
+        name: the name with its tag.
+        version: the version of the published model, `Pretrained.version`.
+        files: the files in the store, which `zoo.load` reads.
+        published: the files as published; for models in the zoo's own format, the same files.
+        source: the origin of the published files, as in `[source]`.
+        content_digest: the digest of the tensors, or None for weights of another format.
+        blake3: the BLAKE3 of each weights file, in pieces, as from `Weights.blake3`. The files were
+            checked by the SHA-256 of the file and of every tensor when they were pulled; checking
+            them again by BLAKE3 takes a third of the time. Refs of earlier versions of the zoo have
+            none.
     """
 
     name: str
@@ -60,8 +60,8 @@ class Ref:
 
     @classmethod
     def from_json(cls, text: str) -> Ref:
-        """Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for what `to_json` did
-        not write."""
+        """Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for data that `to_json`
+        did not write."""
         data = json.loads(text)
         if data.pop("format") != FORMAT:
             raise ValueError("a store of another version of the zoo")
@@ -75,17 +75,17 @@ def path_of(store: Store, name: str, version: str) -> Path:
 
 
 def write_ref(store: Store, ref: Ref) -> None:
-    """Publish a ref. Its snapshot must be there."""
+    """Publish a ref, whose snapshot must exist."""
     write_text(path_of(store, ref.name, ref.version), ref.to_json())
 
 
 def remove_ref(store: Store, ref: Ref) -> None:
-    """Take a ref back. Its files stay until `zoo gc`."""
+    """Remove a ref. Its files remain until `zoo gc`."""
     remove_file(path_of(store, ref.name, ref.version))
 
 
 def read_ref(store: Store, name: str, version: str) -> Ref | None:
-    """The ref of a name and version, or None if there is none.
+    """Return the ref of a name and version, or None if there is none.
 
     Raises:
         StoreError: its file is damaged.
@@ -94,10 +94,10 @@ def read_ref(store: Store, name: str, version: str) -> Ref | None:
 
 
 def refs(store: Store, name: str | None = None) -> Iterator[Ref]:
-    """Every ref, or those of one name. Those that are removed meanwhile are left out.
+    """Return all refs, or those of one name, without those that are removed meanwhile.
 
     Raises:
-        StoreError: one is damaged; or it cannot be read which there are.
+        StoreError: one is damaged, or their folder cannot be read.
     """
     folder = store.root / "refs"
     try:
@@ -105,7 +105,7 @@ def refs(store: Store, name: str | None = None) -> Iterator[Ref]:
     except FileNotFoundError:
         return
     except OSError as error:
-        # Not as if there were none: a collector would remove what they name.
+        # Not an empty result: a collector would then remove their files.
         raise cannot_read(folder, error) from None
     for path in paths:
         of, _, version = path.name.rpartition("@")
