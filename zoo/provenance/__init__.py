@@ -1,4 +1,4 @@
-"""What a model was made with, and who answers for it: its plugins, lock, card and signature.
+"""The provenance of a model: its plugins, lock, card and signature.
 
-`zoo.bundle` puts them beside the weights.
+`zoo.bundle` writes them beside the weights.
 """

@@ -1,4 +1,4 @@
-"""A bundle's model card: a README.md that begins with the metadata block that hubs read."""
+"""The model card of a bundle: a README.md that begins with the metadata block that hubs read."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ model = zoo.load("PATH")   # this folder; every tensor is checked
 
 @dataclass(frozen=True, slots=True)
 class CardFields:
-    """What the one who publishes a model says of it.
+    """The statements of a publisher about a model.
 
     Args:
-        license: of the weights, as an SPDX identifier in the spelling of hubs (`apache-2.0`).
-        tags: words to find the model by.
+        license: the licence of the weights, as an SPDX identifier as hubs spell it (`apache-2.0`).
+        tags: words to search for.
     """
 
     license: str = _UNKNOWN
@@ -64,7 +64,7 @@ class CardFields:
 
 
 def card_text(spec: ModelSpec, lock: Lock, fields: CardFields) -> str:
-    """The card of a bundle."""
+    """Return the text of the card of a bundle."""
     metadata = {
         "license": fields.license,
         "library_name": "zoo",
@@ -83,7 +83,7 @@ def card_text(spec: ModelSpec, lock: Lock, fields: CardFields) -> str:
 
 
 def read_card(path: Path) -> str:
-    """The text of a card that somebody has written.
+    """Return the text of an existing card.
 
     Raises:
         ZooError: it cannot be read, or does not begin with the metadata block.
@@ -99,8 +99,8 @@ def read_card(path: Path) -> str:
 
 
 def stated_license(path: Path) -> str | None:
-    """The licence that the metadata block of a card states in one word; None if there is no such
-    card, or it states none."""
+    """Return the licence in the metadata block of a card, if it is a single word; None without a
+    card or a licence."""
     try:
         block, _, _ = read_card(path).partition("\n---\n")
     except ZooError:
@@ -110,7 +110,7 @@ def stated_license(path: Path) -> str | None:
 
 
 def _yaml(data: Mapping[str, Any]) -> str:
-    """Strings and lists of strings as YAML, of which JSON strings are a part."""
+    """Format strings and lists of strings as YAML, which includes JSON strings."""
     lines: list[str] = []
     for key, value in data.items():
         if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""`zoo.lock`: what a spec was built with, and of a bundle what each of its files is.
+"""`zoo.lock`: the versions that a spec was built with and, for a bundle, the digests of its files.
 
-A lock is TOML that the zoo writes and nobody edits: it holds its own SHA-256, and what is written
-in another way than the zoo does it is refused, so that no changed byte goes unnoticed.
+A lock is TOML that only the zoo writes. It holds its own SHA-256, and is refused unless it is
+spelled as the zoo writes it, so that every changed byte is noticed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,500}")
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """What a file of a bundle is: its SHA-256, and its size in bytes."""
+    """A file of a bundle: its SHA-256, and its size in bytes."""
 
     sha256: str
     size: int
@@ -43,14 +43,14 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where weights were first published: a name and a revision, which are words to read."""
+    """The place where weights were first published: a name and a revision, for readers only."""
 
     name: str
     revision: str
 
     @classmethod
     def parse(cls, text: str) -> Source:
-        """A source written as `NAME@REVISION`. Raises `ZooError` for what is not."""
+        """Parse a source written as `NAME@REVISION`. Raises `ZooError` for other texts."""
         name, at, revision = text.rpartition("@")
         if not at or not _TEXT.fullmatch(name) or not _TEXT.fullmatch(revision):
             help_ = "for example `owner/model@607a30d783dfa663caf39e06633721c8d4cfcd7e`"
@@ -63,16 +63,16 @@ class Lock:
     """The contents of a lock.
 
     Args:
-        name: the model's.
+        name: the name of the model.
         zoo: the version of the zoo.
-        torch: the version of torch, without what tells one of its builds from another.
+        torch: the version of torch, without the suffix of the build.
         spec: the digest of the spec.
         plugins: each plugin, as `slot.kind`, and its distribution and version, or the SHA-256 of
             its file.
-        content: of a bundle, the content digest of the weights.
-        header: of a bundle, the SHA-256 of the JSON in the weights' header.
-        source: of a bundle, where the weights were first published, if that was told.
-        files: of a bundle, all files but the lock itself and the signature.
+        content: for a bundle, the content digest of the weights.
+        header: for a bundle, the SHA-256 of the JSON in the weights' header.
+        source: for a bundle, where the weights were first published, if stated.
+        files: for a bundle, all files except the lock itself and the signature.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Lock:
     files: Mapping[str, FileRecord] = field(default_factory=dict[str, FileRecord])
 
     def to_text(self) -> str:
-        """The lock as TOML."""
+        """Return the lock as TOML."""
         text = self._with_sha256("")
         return self._with_sha256(hashlib.sha256(text.encode()).hexdigest())
 
@@ -121,17 +121,17 @@ def _line(key: str, value: object) -> str:
 
 
 def _string(text: str) -> str:
-    """A TOML string. What JSON writes otherwise, control characters, a lock does not hold."""
+    """Format a TOML string. Only control characters differ in JSON, and a lock holds none."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def torch_version() -> str:
-    """The version of torch that is installed, without what tells one of its builds from another."""
+    """Return the version of the installed torch, without the suffix of the build."""
     return version("torch").partition("+")[0]
 
 
 def lock_of(spec: ModelSpec) -> Lock:
-    """The lock of a spec, with the plugins and the torch that are here."""
+    """Return the lock of a spec, with the present versions of plugins and torch."""
     return Lock(
         name=spec.name,
         zoo=zoo.__version__,
@@ -145,7 +145,7 @@ def read_lock(folder: Path) -> Lock:
     """Read the `zoo.lock` in a folder.
 
     Raises:
-        WeightsError: there is none, or it is not as the zoo wrote it.
+        WeightsError: there is none, or it is not as written by the zoo.
     """
     path = folder / LOCK_NAME
     place = Place(str(path))
@@ -165,7 +165,7 @@ def read_lock(folder: Path) -> Lock:
 
 
 def parse_lock(raw: bytes, place: Place) -> Lock:
-    """The lock with this text. Raises `WeightsError` as `read_lock`."""
+    """Parse the text of a lock. Raises `WeightsError` as `read_lock`."""
     try:
         if len(raw) > MAX_BYTES:
             raise ValueError(f"it is longer than {MAX_BYTES:,} bytes")
@@ -216,7 +216,7 @@ def _checked(value: Any, pattern: re.Pattern[str]) -> str:
 
 
 def differences(lock: Lock, now: Lock, place: Place) -> Iterator[Problem]:
-    """How what is here is not what a lock says. `place` is the lock's file."""
+    """Return the differences from a lock. `place` is that of the lock's file."""
     pairs: dict[str, tuple[str | None, str | None]] = {
         "the model's name": (lock.name, now.name),
         "the spec's digest": (lock.spec, now.spec),
@@ -235,10 +235,10 @@ def _shown(value: str | None) -> str:
 
 
 def check_locked(spec: ModelSpec, folder: Path) -> None:
-    """Hold a spec, and what would build it, against the lock in a folder.
+    """Compare a spec, and the versions that would build it, with the lock in a folder.
 
     Raises:
-        WeightsError: there is no lock, or something differs; every difference is told.
+        WeightsError: there is no lock, or something differs; all differences are listed.
     """
     place = Place(str(folder / LOCK_NAME))
     lock = read_lock(folder)

@@ -1,4 +1,4 @@
-"""Which plugins a spec uses, and from which distribution and version, or file, each came."""
+"""The plugins that a spec uses, and the distribution and version, or file, of each."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from zoo.spec import ModelSpec
 
 
 def plugin_versions(spec: ModelSpec) -> dict[str, str]:
-    """Each plugin that a spec uses, as `slot.kind`, and the distribution and version, or the
-    SHA-256 of the file, that it came from."""
+    """Return each plugin that a spec uses, as `slot.kind`, with its distribution and version, or
+    the SHA-256 of its file."""
     plugins, shipped = dict(_plugins(spec.model)), _shipped_packages()
     return {name: _origin(plugins[name], shipped) for name in sorted(plugins)}
 
 
 class Replaced(NamedTuple):
-    """A plugin that is another one than that which weights were made with; of one that they do not
-    know, `made_with` is None."""
+    """A plugin that differs from the one that weights were made with; `made_with` is None if the
+    weights have no record of it."""
 
     plugin: str
     made_with: str | None
@@ -34,8 +34,8 @@ class Replaced(NamedTuple):
 
 
 def replaced_plugins(spec: ModelSpec, made_with: Mapping[str, str]) -> list[Replaced]:
-    """The plugins of a spec that are not those of which its weights' header tells. They can build
-    the model, and may compute something else with its weights."""
+    """Return the plugins of a spec that differ from those in the header of its weights. They can
+    build the model, but may compute something else with its weights."""
     found = ((name, made_with.get(name), now) for name, now in plugin_versions(spec).items())
     return [Replaced(*one) for one in found if one[1] != one[2]]
 
@@ -59,7 +59,7 @@ def _shipped_packages() -> set[str]:
 
 @cache
 def _distributions() -> Mapping[str, list[str]]:
-    """The installed distributions by their packages; looking costs a tenth of a second."""
+    """Return the installed distributions by package; this takes a tenth of a second."""
     from importlib.metadata import packages_distributions
 
     return packages_distributions()
@@ -73,7 +73,7 @@ def _origin(cls: type[Plugin], shipped: set[str]) -> str:
         return f"zoo {zoo.__version__}"
     if owners := _distributions().get(package):
         return f"{owners[0]} {version(owners[0])}"
-    # Here: it imports stevedore, as loading a plugin does.
+    # Imported here, since it imports stevedore, as loading a plugin does.
     from zoo.registering.plugin_loading import SHA256
 
     module = vars(sys.modules[cls.__module__])

@@ -1,8 +1,8 @@
 """Signatures of bundles: OpenSSF model signing with a key of one's own, offline.
 
 The signature covers every file of the bundle. It is made and checked by `model-signing` (the extra
-`sign`), whose own command line can check it too. A bundle is held against its lock first, since
-`model-signing` leaves some names, such as `.git`, out.
+`sign`), whose own command line can check it too. A bundle is first checked by its lock, since
+`model-signing` ignores some names, such as `.git`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _PUBLIC = "it is the public key, on an elliptic curve, in PEM"
 
 
 def sign_bundle(path: Path, private_key: Path) -> None:
-    """Sign a bundle, which is checked first. A signature that it has is replaced.
+    """Check a bundle and sign it. An existing signature is replaced.
 
     Args:
         path: the bundle.
-        private_key: a PEM file with an elliptic curve key that no password protects.
+        private_key: a PEM file with an elliptic curve key without a password.
 
     Raises:
         WeightsError: the bundle is not what its lock says.
@@ -53,7 +53,7 @@ def sign_bundle(path: Path, private_key: Path) -> None:
 
 
 def verify_signature(path: Path, public_key: Path) -> Bundle:
-    """Read a bundle, and check it and its signature.
+    """Read a bundle, after checking it and its signature.
 
     Raises:
         WeightsError: there is no signature, it was made with another key or over other files, or
@@ -95,7 +95,7 @@ def _refuse_missing(key: Path) -> None:
 
 @contextmanager
 def _as_zoo_error(message: str, path: Path, help: str | None = None) -> Generator[None]:
-    """The library's errors are of many kinds: of keys, of JSON, of signatures, of its own."""
+    """Convert the errors of the library, which are of many types."""
     try:
         yield
     except ZooError:
