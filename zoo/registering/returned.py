@@ -29,11 +29,14 @@ def checked(method: Callable[..., Any], wanted: Callable[[Any], str]) -> Callabl
         with plugin_code(f"`{method.__name__}` of {component._named()}"):
             returned = method(component, *arguments, **options)
         name = wanted(component)
-        if not isinstance(returned, resolve_name(name)):
+        if not isinstance(returned, _class(name)):
             raise PluginError(_wrongly_returned(method, component, returned, name))
         return returned
 
     return called
+
+
+_class = functools.cache(resolve_name)  # layouts are asked for often, and finding a name is slow
 
 
 def _wrongly_returned(
