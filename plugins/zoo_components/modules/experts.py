@@ -11,6 +11,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from zoo.sharding.parts import entering, local, summed
 from zoo_components.modules.dropout import Dropout
+from zoo_components.modules.norm import is_autocast
 
 
 # Custom operators, because the number of rows of an expert depends on the data: a compiler then
@@ -105,7 +106,7 @@ class GroupedLinear(nn.Module):
         sums = weight.shape[2] < self.n_in
         if not sums:
             x = entering(x, self)
-        if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
+        if is_autocast(x):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)

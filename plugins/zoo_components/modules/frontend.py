@@ -42,8 +42,8 @@ class ConvFrontend(nn.Module):
     def embedded_length(self, length: int) -> int:
         """The number of vectors that this number of frames becomes."""
         for conv in self._convolutions():
-            (kernel,), (stride,) = conv.kernel_size, conv.stride  # padded by half a kernel
-            length = (length + 2 * (kernel // 2) - kernel) // stride + 1
+            (kernel,), (stride,), padding = conv.kernel_size, conv.stride, int(conv.padding[0])
+            length = (length + 2 * padding - kernel) // stride + 1
         return length
 
     def _convolutions(self) -> list[nn.Conv1d]:

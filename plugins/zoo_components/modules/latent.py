@@ -39,9 +39,10 @@ class LatentAttention(nn.Module):
         self.scoring = scoring
         q_width = n_heads * (qk_nope_head_dim + qk_rope_head_dim)
         self.has_q_latent = q_lora_rank is not None
-        if q_lora_rank is None or q_norm is None:
+        if q_lora_rank is None:
             self.q_proj = Linear(d_model, q_width, bias=False)
         else:
+            assert q_norm is not None  # the norm of that latent
             self.q_a_proj = Linear(d_model, q_lora_rank, bias=bias)
             self.q_a_norm = q_norm
             self.q_b_proj = Linear(q_lora_rank, q_width, bias=False)

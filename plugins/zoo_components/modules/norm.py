@@ -129,6 +129,11 @@ def _as_it_is(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def is_autocast(x: torch.Tensor) -> bool:
+    """Whether autocast is on for the device of x. There is none for tensors on meta."""
+    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+
+
 def widen(x: torch.Tensor) -> torch.Tensor:
     """x in float32, or as it is where it is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from zoo_components.modules.norm import widen
+from zoo_components.modules.norm import is_autocast, widen
 
 
 class Router(nn.Module):
@@ -59,7 +59,8 @@ class Router(nn.Module):
             the scores of all experts (tokens, n_experts).
         """
         bias = None if self.bias is None else widen(self.bias)
-        with _without_autocast(x.device.type):
+        # Products that autocast rounds would let neighbouring scores tie.
+        with torch.autocast(x.device.type, enabled=False) if is_autocast(x) else nullcontext():
             logits = F.linear(widen(x), widen(self.weight), bias)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
@@ -102,10 +103,3 @@ class Router(nn.Module):
             weights.append(near.softmax(-1).gather(-1, expert))
             left = left.scatter(-1, expert, -torch.inf)
         return torch.cat(weights, -1)
-
-
-def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """Switch autocast off: in its lower precision, close scores would become equal."""
-    if device == "meta" or not torch.is_autocast_enabled(device):
-        return nullcontext()
-    return torch.autocast(device, enabled=False)
