@@ -104,13 +104,19 @@ class PositionDriver(Driver):
         self._check_last(*inputs)
         self._check_longest(*inputs)
 
+    @property
+    def _described(self) -> Position:
+        """The description of the scheme."""
+        host: Any = self.spec.model
+        found: Position = host.scheme if isinstance(host, ReadingHost) else host.part
+        return found
+
     def _check_description(self) -> None:
         """Raises PromiseError unless the description matches the methods of the module."""
-        part = self.model.part
-        host: Any = self.spec.model
-        described: Position = host.scheme if isinstance(host, ReadingHost) else host.part
+        part, described = self.model.part, self._described
         defined = {m for m in _METHODS if getattr(type(part), m) is not getattr(PositionScheme, m)}
-        if not defined and not described.absent and not isinstance(host, ReadingHost):
+        read = isinstance(self.spec.model, ReadingHost)
+        if not defined and not described.absent and not read:
             raise PromiseError(f"the module defines none of {', '.join(_METHODS)}: it does nothing")
         for flag, method in (("embedded", "embed"), ("rotates", "rotation")):
             stated = bool(getattr(described, flag))
@@ -133,8 +139,7 @@ class PositionDriver(Driver):
 
     def _check_longest(self, x: torch.Tensor, heads: torch.Tensor) -> None:
         """Raises PromiseError unless the scheme supports all positions up to the stated longest."""
-        host: Any = self.spec.model
-        longest = (host.scheme if isinstance(host, ReadingHost) else host.part).longest
+        longest = self._described.longest
         end = FAR if longest is None else longest
         if end < LENGTH:
             return

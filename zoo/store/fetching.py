@@ -58,7 +58,7 @@ def fetch(
     left = left_of(source, path, expected, store)
     partial = left.with_suffix(f".{secrets.token_hex(8)}")
     partial.parent.mkdir(parents=True, exist_ok=True)
-    keeps = source.is_fixed or isinstance(expected, File)
+    keeps = keeps_parts(source, expected)
     resumed = keeps and _take_over(partial, left)
     try:
         while True:
@@ -82,6 +82,12 @@ def fetch(
         raise
     partial.rename(target)
     return found
+
+
+def keeps_parts(source: Source, expected: File | int) -> bool:
+    """Return whether a later pull may continue a part of this file: a mixture of two versions of it
+    would be noticed by its digest, or there are no two versions."""
+    return source.is_fixed or isinstance(expected, File)
 
 
 def left_of(source: Source, path: str, expected: File | int, store: Store) -> Path:

@@ -16,7 +16,7 @@ from zoo.model_files import CARDS, SELECTED, safe_path, selected
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
-from zoo.store.fetching import fetch, left_of
+from zoo.store.fetching import fetch, keeps_parts, left_of
 from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import published
@@ -144,7 +144,7 @@ def _fetch_all(
                 files[path] = fetch(source, path, target, one, store, access)
             except SourceError as error:
                 raise placed(error, Place(model.document.name)) from None
-            if isinstance(one, File) or source.is_fixed:  # the next pull need not fetch it again
+            if keeps_parts(source, one):  # the next pull need not fetch it again
                 undo.callback(_put_back, target, left_of(source, path, one, store))
         undo.pop_all()
     shutil.rmtree(access.scratch)
