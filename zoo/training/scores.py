@@ -14,6 +14,7 @@ from zoo.generation import Beam, generate
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
 from zoo.model_files import RECIPE
+from zoo.reading import read_source
 from zoo.registry import Registry, load_registry
 from zoo.running.perplexity import OnProgress, perplexity, told_of, unseen
 from zoo.running.text_model import TextModel
@@ -75,13 +76,12 @@ def score(
     if data is not None and not Path(data).exists():
         raise TrainingError(Problem("no such file or folder", Place(str(data))))
     if (folder / RECIPE).is_file():
-        loaded = load(model, **options)
         if window is not None or stride is not None:
-            how = loaded.spec.model.generation
+            how = read_source(str(folder), registry)[0].model.generation
             pairs = how is not None and how.has_source
             what = "a translator is measured on pairs" if pairs else "this recipe's text are lines"
             raise InputError(f"a window is of a text as a whole, and {what}")
-        return _by_recipe(folder, loaded, data, on_progress)
+        return _by_recipe(folder, load(model, **options), data, on_progress)
     if data is None or Path(data).is_dir():
         hint = (
             "name a folder that `zoo train` has made: its recipe tells the test data; or, for a "
