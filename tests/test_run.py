@@ -116,7 +116,7 @@ def test_text_from_the_standard_input(
     assert "the text is empty" in refused("run", decoder, "-")
 
 
-@pytest.mark.parametrize("text", ["ich \udcff", None, 3, ["ich"]])
+@pytest.mark.parametrize("text", ["ich \udcff", None, 3])
 def test_what_is_no_text(with_words: Callable[[str], str], refused: Refused, text: Any) -> None:
     folder = with_words("decoder")
     with pytest.raises(InputError, match="is not a text that can be written in UTF-8"):

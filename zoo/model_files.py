@@ -18,14 +18,20 @@ TARGET_TOKENIZER = "tokenizer_target.json"
 """The tokenizer of the model's output, if it is a different one."""
 SPECIAL_IDS = "generation_config.json"
 """The ids of special tokens, under the names that `transformers` gives them."""
+TOKENIZER_CONFIG = "tokenizer_config.json"
+"""The texts of the special tokens, and often the chat template."""
+SPECIAL_TOKENS = "special_tokens_map.json"
+"""The texts of the special tokens, in older checkpoints."""
+CHAT_TEMPLATE = "chat_template.jinja"
+"""How the messages of a chat are written as a prompt."""
 RECIPE = "recipe.toml"
 """How the model was trained."""
 
 COMPANIONS = (
     TOKENIZER,
     TARGET_TOKENIZER,
-    "tokenizer_config.json",
-    "special_tokens_map.json",
+    TOKENIZER_CONFIG,
+    SPECIAL_TOKENS,
     "added_tokens.json",
     "vocab.txt",
     "vocab.json",
@@ -39,7 +45,7 @@ COMPANIONS = (
     "sentencepiece.bpe.model",
     "source.spm",
     "target.spm",
-    "chat_template.jinja",
+    CHAT_TEMPLATE,
     SPECIAL_IDS,
     "preprocessor_config.json",
     "processor_config.json",

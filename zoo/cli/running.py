@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,11 +19,14 @@ from zoo.errors import InputError, Place, Problem
 
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
+    from zoo.running.chat import Chat
 
 AT_ONCE = 256
 """The number of lines that are read before their results are printed."""
 
 GENERATING_OPTIONS = {
+    "chat",
+    "system",
     "max_new_tokens",
     "beams",
     "sample",
@@ -36,6 +40,14 @@ GENERATING_OPTIONS = {
 @click.command()
 @click.argument("model", type=model_type)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option(
+    "--chat",
+    is_flag=True,
+    help="Answer each TEXT as the first message of a chat, by the model's chat template.",
+)
+@click.option(
+    "--system", metavar="TEXT", help="With --chat: instructions that precede the message."
+)
 @click.option(
     "-n",
     "--max-new-tokens",
@@ -77,6 +89,8 @@ def run(
     context: click.Context,
     model: str,
     texts: tuple[str, ...],
+    chat: bool,
+    system: str | None,
     max_new_tokens: int,
     beams: int | None,
     sample: bool,
@@ -111,9 +125,13 @@ def run(
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
     if sample and beams is not None:
         raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
+    if system is not None and not chat:
+        raise click.UsageError("--system goes with --chat")
     from zoo.generation.methods import for_batch
     from zoo.running.tasks import GENERATING, as_text
     from zoo.running.text_model import TextModel
+
+    prompt = partial(_first_message, system=system) if chat else str
 
     with _options_named(context):
         method = _method(given if sample else None, beams, repetition_penalty)
@@ -133,20 +151,28 @@ def run(
             for number, (places, lines) in enumerate(_lines()):
                 # The batches of one portion are numbered too, and are no more than its lines.
                 asked["method"] = for_batch(method, number * AT_ONCE)
-                for report in found.run(lines, **asked, mask_id=mask_id, places=places):
+                for report in found.run(
+                    map(prompt, lines), **asked, mask_id=mask_id, places=places
+                ):
                     print_report(as_json, report, as_text, one_of_several=True)
         elif len(texts) > 1:
-            for report in found.run(texts, **asked, mask_id=mask_id):
+            for report in found.run(map(prompt, texts), **asked, mask_id=mask_id):
                 print_report(as_json, report, as_text, one_of_several=True)
         # A beam knows no token before its end.
         elif found.task in GENERATING and not as_json and sys.stdout.isatty() and beams is None:
-            for piece in found.stream(texts[0], **asked):
+            for piece in found.stream(prompt(texts[0]), **asked):
                 sys.stdout.write(piece)
                 sys.stdout.flush()
             sys.stdout.write("\n")
         else:
-            (report,) = found.run(texts, **asked, mask_id=mask_id)
+            (report,) = found.run(map(prompt, texts), **asked, mask_id=mask_id)
             print_report(as_json, report, as_text)
+
+
+def _first_message(text: str, system: str | None) -> Chat:
+    """Return a chat of one message of the user, after the instructions if there are any."""
+    instructions = [] if system is None else [{"role": "system", "content": system}]
+    return [*instructions, {"role": "user", "content": text}]
 
 
 _FIRST = "utf-8-sig"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
 from zoo.running.tokenizer_file import read_tokenizer
+
+if TYPE_CHECKING:
+    from zoo.running.chat import Chat, ChatTemplate
 
 Id = Annotated[int, Field(ge=0)]
 
@@ -31,6 +35,8 @@ class Text(Protocol):
 
     def encode(self, text: str) -> list[int]: ...
 
+    def encode_chat(self, chat: Chat) -> list[int]: ...
+
     def decode(self, ids: Sequence[int]) -> str: ...
 
     def mask_id(self) -> int | None: ...
@@ -44,12 +50,19 @@ class Numbers:
         try:
             return [int(word) for word in text.split()]
         except (AttributeError, ValueError):  # not a string, or not all words are numbers
-            raise InputError(
-                Problem(
-                    f"the model's folder holds no {TOKENIZER}, so text is written as ids",
-                    help="numbers with spaces between them: `5 9 33`",
-                )
-            ) from None
+            raise self._no_text() from None
+
+    def encode_chat(self, chat: Chat) -> list[int]:
+        """Raise InputError: messages are not ids."""
+        raise self._no_text()
+
+    def _no_text(self) -> InputError:
+        return InputError(
+            Problem(
+                f"the model's folder holds no {TOKENIZER}, so text is written as ids",
+                help="numbers with spaces between them: `5 9 33`",
+            )
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """[5, 9, 33] to `5 9 33`."""
@@ -61,10 +74,10 @@ class Numbers:
 
 
 class Tokenized:
-    """Text by the tokenizers of a folder: `source` encodes input, `target` decodes output."""
+    """Text by the tokenizers of `folder`: `source` encodes input, `target` decodes output."""
 
-    def __init__(self, source: Any, target: Any) -> None:
-        self.source, self.target = source, target
+    def __init__(self, source: Any, target: Any, folder: Path) -> None:
+        self.source, self.target, self.folder = source, target, folder
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, with the special tokens that the tokenizer adds.
@@ -77,6 +90,27 @@ class Tokenized:
         except (TypeError, UnicodeError):
             raise InputError(f"{text!a:.80} is not a text that can be written in UTF-8") from None
         return ids
+
+    def encode_chat(self, chat: Chat) -> list[int]:
+        """The ids of a prompt that the answer to a chat continues. The chat template writes the
+        special tokens, so the tokenizer adds none.
+
+        Raises:
+            InputError: the model has no chat template, or the template does not accept the chat.
+            WeightsError: the chat template is damaged.
+        """
+        prompt = self._chat_template.render(chat)
+        try:
+            ids: list[int] = self.source.encode(prompt, add_special_tokens=False).ids
+        except (TypeError, UnicodeError):
+            raise InputError("the chat is not a text that can be written in UTF-8") from None
+        return ids
+
+    @cached_property
+    def _chat_template(self) -> ChatTemplate:
+        from zoo.running.chat import ChatTemplate  # Jinja is imported for chats alone
+
+        return ChatTemplate(self.folder)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without special tokens."""
@@ -100,7 +134,7 @@ def read_text(folder: Path) -> Text:
         return Numbers()
     source = read_tokenizer(path)
     other = folder / TARGET_TOKENIZER
-    return Tokenized(source, read_tokenizer(other) if other.is_file() else source)
+    return Tokenized(source, read_tokenizer(other) if other.is_file() else source, folder)
 
 
 def read_special_ids(folder: Path) -> SpecialIds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
@@ -23,6 +23,9 @@ from zoo.running.tasks import GENERATING, read_off
 from zoo.running.text import SpecialIds, Text, read_special_ids, read_text
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
+
+if TYPE_CHECKING:
+    from zoo.running.chat import Chat
 
 GREEDY = Greedy()
 BATCH = 32
@@ -81,7 +84,7 @@ class TextModel:
 
     def run(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str | Chat],
         *,
         max_new_tokens: int = 64,
         method: Greedy | Sampling | Beam = GREEDY,
@@ -93,7 +96,9 @@ class TextModel:
         """Run the model's task: translate, continue, embed, fill masked tokens, or classify.
 
         Args:
-            texts: the texts; those of similar lengths are computed together.
+            texts: the texts; those of similar lengths are computed together. In place of a text, a
+                model that was trained on chats takes the messages of a chat, such as
+                `[{"role": "user", "content": "Hello!"}]`, and answers them.
             max_new_tokens: the most tokens that are generated for a text.
             method: how generated tokens are chosen.
             eos: the id that ends generated text; overrides that of the model's folder.
@@ -135,15 +140,15 @@ class TextModel:
 
     def stream(
         self,
-        text: str,
+        text: str | Chat,
         *,
         max_new_tokens: int = 64,
         method: Greedy | Sampling = GREEDY,
         eos: int | None = None,
         start: int | None = None,
     ) -> Iterator[str]:
-        """Generate text, and yield it in pieces as the tokens come. The arguments are those of
-        `run`.
+        """Continue a text or answer a chat, and yield the new text in pieces as the tokens come.
+        The arguments are those of `run`.
 
         Raises:
             InputError: the model does not generate, or the text does not fit it.
@@ -169,13 +174,18 @@ class TextModel:
         if whole != told:
             yield whole[len(told) :] if whole.startswith(told) else f"\n{whole}"
 
-    def _is_blank(self, text: str) -> bool:
+    def _is_blank(self, text: str | Chat) -> bool:
         """Whether there is nothing to translate: a translator would invent a sentence."""
         return self.task == "translate" and isinstance(text, str) and not text.strip()
 
-    def _ids(self, text: str, max_new_tokens: int, mask_id: int | None = None) -> list[int]:
-        """The ids of a text. Raises InputError if they do not fit the model."""
-        ids = self.text.encode(text)
+    def _ids(self, text: str | Chat, max_new_tokens: int, mask_id: int | None = None) -> list[int]:
+        """The ids of a text or a chat. Raises InputError if they do not fit the model."""
+        if not isinstance(text, list | tuple):
+            ids = self.text.encode(cast("str", text))
+        elif self.task == "generate":
+            ids = self.text.encode_chat(text)
+        else:
+            raise InputError(f"{self.transformer.spec.name} takes texts, not chats")
         if not ids:
             raise InputError("the text is empty: no tokens are made of it")
         self._check_ids(ids, max_new_tokens)

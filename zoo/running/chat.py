@@ -1,0 +1,207 @@
+"""Chats: the messages of a conversation become one prompt, by the chat template of the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jinja2.ext
+from jinja2 import nodes
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from zoo.errors import InputError, Place, Problem, WeightsError, quoted
+from zoo.model_files import CHAT_TEMPLATE, SPECIAL_TOKENS, TOKENIZER_CONFIG
+from zoo.toml.value_errors import value_message
+
+Chat = Sequence[Mapping[str, Any]]
+"""The messages of a conversation: `[{"role": "user", "content": "Hello!"}]`. The usual roles are
+`system`, `user` and `assistant`. A message may have further keys, for templates that read them."""
+
+
+class ChatTemplate:
+    """The chat template of a model: a Jinja template that writes messages as a prompt. It gets what
+    `apply_chat_template` of `transformers` gives it, and is run in Jinja's sandbox.
+
+    Args:
+        folder: the model's folder. The template is in its `chat_template.jinja`, or under
+            `chat_template` in its `tokenizer_config.json`.
+
+    Raises:
+        InputError: the model has no chat template.
+        WeightsError: a file is damaged, or the template is wrong.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path, source = _find_source(folder)
+        self.special_tokens = _read_special_tokens(folder)
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            # In JSON, the line is one of the value, not of the file.
+            line = error.lineno if self.path.name == CHAT_TEMPLATE else None
+            message = f"the chat template is wrong: {error.message}"
+            raise WeightsError(Problem(message, Place(str(self.path), line))) from None
+
+    def render(self, chat: Chat) -> str:
+        """Write the messages as a prompt, up to where the answer of the assistant begins.
+
+        Raises:
+            InputError: a message is not valid, or the template does not accept the messages.
+        """
+        messages = [_read_message(number, message) for number, message in enumerate(chat, 1)]
+        if not messages:
+            raise InputError("the chat is empty: it has no messages")
+        given = {"messages": messages, "tools": None, "documents": None}
+        try:
+            return self._template.render(
+                {**self.special_tokens, **given, "add_generation_prompt": True}
+            )
+        except Exception as error:  # a template can fail in any way that Python can
+            what = str(error) or type(error).__name__
+            where = f"the chat template in {quoted(self.path)}"
+            raise InputError(f"{where} does not accept these messages: {what}") from None
+
+
+class _Message(BaseModel):
+    """A message, of plain data alone: a template could call the methods of other objects."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    __pydantic_extra__: dict[str, JsonValue]
+
+    role: str
+    content: str
+
+
+class _NamedTemplate(BaseModel):
+    name: str
+    template: str
+
+
+class _TokenizerConfig(BaseModel):
+    """A `tokenizer_config.json` or `special_tokens_map.json`, as far as chats need it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    chat_template: str | list[_NamedTemplate] | None = None
+
+    def special_tokens(self) -> dict[str, str]:
+        """Return the text of each special token by its name, such as `bos_token`. A file may write
+        the properties of a token in place of its text."""
+        found: dict[str, str] = {}
+        for name, value in (self.model_extra or {}).items():
+            text = value.get("content") if isinstance(value, dict) else value
+            if name.endswith("_token") and isinstance(text, str):
+                found[name] = text
+        return found
+
+
+def _read_message(number: int, message: object) -> dict[str, Any]:
+    try:
+        return _Message.model_validate(message).model_dump()
+    except ValidationError as error:
+        details = error.errors(include_url=False)[0]
+        key = f"{quoted(details['loc'][0])} " if details["loc"] else ""
+        what = "is missing" if details["type"] == "missing" else value_message(details)
+        help = 'a message is a table of strings: `{"role": "user", "content": "Hello!"}`'
+        problem = Problem(f"message {number} of the chat: {key}{what}", help=help)
+        raise InputError(problem) from None
+
+
+def _find_source(folder: Path) -> tuple[Path, str]:
+    """Return the file that contains the chat template, and the template."""
+    path = folder / CHAT_TEMPLATE
+    if path.is_file():
+        return path, _read(path)
+    path = folder / TOKENIZER_CONFIG
+    found = _read_config(path).chat_template
+    if isinstance(found, list):
+        found = next((named.template for named in found if named.name == "default"), None)
+    if found is None:
+        message = f"the model has no chat template: its folder {quoted(folder)} has no "
+        message += f"{CHAT_TEMPLATE}, and no `chat_template` in {TOKENIZER_CONFIG}"
+        raise InputError(Problem(message, help="a text without a chat is continued as it is"))
+    return path, found
+
+
+def _read_special_tokens(folder: Path) -> dict[str, str]:
+    files = (SPECIAL_TOKENS, TOKENIZER_CONFIG)  # the second has priority
+    return {
+        name: text
+        for file in files
+        for name, text in _read_config(folder / file).special_tokens().items()
+    }
+
+
+def _read_config(path: Path) -> _TokenizerConfig:
+    """Read a file of the tokenizer; it is empty if there is none."""
+    if not path.is_file():
+        return _TokenizerConfig()
+    try:
+        return _TokenizerConfig.model_validate_json(_read(path))
+    except ValidationError as error:
+        details = error.errors(include_url=False)[0]
+        message = f"this cannot be read for the chat template: {details['msg']}"
+        raise WeightsError(Problem(message, Place(str(path)))) from None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise WeightsError(Problem(f"this cannot be read: {error}", Place(str(path)))) from None
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %} ... {% endgeneration %}`, which marks the answers of the assistant for
+    training; it writes what is inside."""
+
+    tags = {"generation"}  # noqa: RUF012  (Jinja's own interface)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """Return the sandbox, with the names that chat templates are written for."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, jinja2.ext.loopcontrols],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Unlike Jinja's own filter, write `<` and `&` as they are: a prompt is not HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
