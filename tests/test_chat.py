@@ -121,6 +121,8 @@ def test_older_checkpoints_keep_the_template_in_the_configuration(
     template = TEMPLATES["alternating"]
     expected = peers(tokenizer, template, CHATS["several"])
     path = saved(tokenizer, tmp_path, template) / "tokenizer_config.json"
+    path.write_text('{"chat_template": "x", "bos_token": "<s>", "eos_token": "</s>"}')
+    assert read_text(tmp_path).encode_chat(CHATS["several"]) == expected  # the file has priority
     (tmp_path / "chat_template.jinja").unlink()
     named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": template}]
     for stated in (template, named):
@@ -177,17 +179,19 @@ def test_a_model_answers_a_chat(
     assert found[2]["ids"] != found[0]["ids"]  # a text is no chat
     assert "".join(texts.stream(chats[1], max_new_tokens=9)) == found[1]["text"]
 
+    def answer(*arguments: str) -> tuple[int, ...]:
+        report = json.loads(said(capsys, folder, *arguments, "-n", "9", "--chat", "--json"))
+        return tuple(report["ids"])
+
     question = QUESTION["content"]
-    flags = ["-n", "9", "--chat", "--json"]
-    assert json.loads(said(capsys, folder, question, *flags)) == found[0]
-    system = ["--system", CHATS["system"][0]["content"]]
-    assert json.loads(said(capsys, folder, question, *flags, *system)) == found[1]
-    both = said(capsys, folder, question, question, *flags).splitlines()
-    assert [json.loads(line) for line in both] == [found[0]] * 2
+    assert answer(question) == alone
+    assert answer(question, "--system", CHATS["system"][0]["content"]) == after
+    several = said(capsys, folder, question, question, "-n", "9", "--chat", "--json")
+    assert [tuple(json.loads(line)["ids"]) for line in several.splitlines()] == [alone] * 2
     for as_one in (["-"], []):
         stdin = io.TextIOWrapper(io.BytesIO(f"{question}\n".encode()))
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert json.loads(said(capsys, folder, *as_one, *flags)) == found[0]
+        assert answer(*as_one) == alone
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert said(capsys, folder, question, "-n", "9", "--chat") == f"{found[0]['text']}\n"
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import zoo
 from zoo.families.catalogue import Catalogue
 from zoo.registry import load_registry
 
@@ -94,6 +95,8 @@ def check(command: str, folder: Path, *, expected: int) -> str:
 def test_page(page: str, tmp_path: Path) -> None:
     if page == "docs/import.md":
         make_checkpoint(tmp_path / "checkpoint")
+    if page == "docs/generate.md":
+        make_assistant(tmp_path / "assistant")
     assert run_page(page, tmp_path) > 0
 
 
@@ -104,6 +107,24 @@ def make_checkpoint(folder: Path) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=40, num_hidden_layers=2, num_key_value_heads=1, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def make_assistant(folder: Path) -> None:
+    """A model of chats in a folder, with a tokenizer of bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    spec = {"format": 1, "name": "assistant", "builder": "decoder", "vocab": len(alphabet)}
+    sizes = {"n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
+    zoo.save(zoo.build({**spec, **sizes}), folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = (
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    )
+    (folder / "chat_template.jinja").write_text(template)
 
 
 def test_every_page_is_run_or_generated() -> None:
