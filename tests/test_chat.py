@@ -196,6 +196,37 @@ def test_a_model_answers_a_chat(
     assert said(capsys, folder, question, "-n", "9", "--chat") == f"{found[0]['text']}\n"
 
 
+def test_a_conversation_on_a_terminal(
+    model: Callable[..., str],
+    tokenizer: PreTrainedTokenizerFast,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each typed line is answered after all lines and answers before it."""
+    folder = model()
+    plain = zoo.load(folder)
+    chat = list(CHATS["system"][:1])
+    expected = []
+    for line in ("one", "two?"):
+        chat.append({"role": "user", "content": line})
+        ids = peers(tokenizer, TEMPLATES["chatml"], chat)
+        (found,) = zoo.generate(plain, [ids], max_new_tokens=5)
+        expected.append(tokenizer.decode(found.ids, skip_special_tokens=True))
+        chat.append({"role": "assistant", "content": expected[-1]})
+    (alone,) = zoo.TextModel.load(folder).run([[chat[0], chat[3]]], max_new_tokens=5)
+    assert alone["text"] != expected[1]
+    for to_terminal in (True, False):
+        stdin = io.TextIOWrapper(io.BytesIO(b"one\n\n  \ntwo?\n"))
+        monkeypatch.setattr(stdin, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda to=to_terminal: to)
+        system = ["--system", chat[0]["content"]]
+        assert run(["run", folder, "--chat", *system, "-n", "5"]) == 0
+        out, err = capsys.readouterr()
+        assert out == "".join(f"{text}\n" for text in expected)
+        assert err == "> " * 5 + "\n"
+
+
 BAD = {
     "the chat is empty": [],
     "message 1 of the chat: must be": ["hello"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from zoo.errors import InputError, Place, Problem
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
     from zoo.running.chat import Chat
+    from zoo.running.text_model import TextModel
 
 AT_ONCE = 256
 """The number of lines that are read before their results are printed."""
@@ -109,7 +110,8 @@ def run(
 
     MODEL, a folder or a model's name, does with each TEXT what it was made for.
     Without a TEXT, each line of the standard input is one; if TEXT is `-`, the whole standard input
-    is one. If the folder has no tokenizer, texts are ids: `5 9 33`.
+    is one. If the folder has no tokenizer, texts are ids: `5 9 33`. With --chat, the lines that you
+    type on a terminal are the messages of one chat.
 
     With --json, a single TEXT gives one indented document, and several give a line of JSON each.
     """
@@ -131,7 +133,10 @@ def run(
     from zoo.running.tasks import GENERATING, as_text
     from zoo.running.text_model import TextModel
 
-    prompt = partial(_first_message, system=system) if chat else str
+    instructions = [] if system is None else [_message("system", system)]
+
+    def prompt(text: str) -> str | Chat:
+        return [*instructions, _message("user", text)] if chat else text
 
     with _options_named(context):
         method = _method(given if sample else None, beams, repetition_penalty)
@@ -147,32 +152,63 @@ def run(
             "eos": eos,
             "start": start,
         }
-        if not texts:
+        answer = partial(_answer, found, asked, mask_id=mask_id, as_json=as_json)
+        if not texts and chat and sys.stdin is not None and sys.stdin.isatty():
+            _converse(answer, instructions)
+        elif not texts:
             for number, (places, lines) in enumerate(_lines()):
                 # The batches of one portion are numbered too, and are no more than its lines.
                 asked["method"] = for_batch(method, number * AT_ONCE)
-                for report in found.run(
-                    map(prompt, lines), **asked, mask_id=mask_id, places=places
-                ):
+                prompts = map(prompt, lines)
+                for report in found.run(prompts, **asked, mask_id=mask_id, places=places):
                     print_report(as_json, report, as_text, one_of_several=True)
         elif len(texts) > 1:
             for report in found.run(map(prompt, texts), **asked, mask_id=mask_id):
                 print_report(as_json, report, as_text, one_of_several=True)
-        # A beam knows no token before its end.
-        elif found.task in GENERATING and not as_json and sys.stdout.isatty() and beams is None:
-            for piece in found.stream(prompt(texts[0]), **asked):
-                sys.stdout.write(piece)
-                sys.stdout.flush()
-            sys.stdout.write("\n")
         else:
-            (report,) = found.run(map(prompt, texts), **asked, mask_id=mask_id)
-            print_report(as_json, report, as_text)
+            answer(prompt(texts[0]))
 
 
-def _first_message(text: str, system: str | None) -> Chat:
-    """Return a chat of one message of the user, after the instructions if there are any."""
-    instructions = [] if system is None else [{"role": "system", "content": system}]
-    return [*instructions, {"role": "user", "content": text}]
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def _answer(
+    model: TextModel,
+    asked: Mapping[str, Any],
+    prompt: str | Chat,
+    *,
+    mask_id: int | None,
+    as_json: bool,
+) -> str:
+    """Print the result for one text, on a terminal piece by piece; return the generated text."""
+    from zoo.generation.methods import Beam
+    from zoo.running.tasks import GENERATING, as_text
+
+    # A beam knows no token before its end.
+    in_pieces = model.task in GENERATING and not isinstance(asked["method"], Beam)
+    if as_json or not in_pieces or not sys.stdout.isatty():
+        (report,) = model.run([prompt], **asked, mask_id=mask_id)
+        print_report(as_json, report, as_text)
+        return str(report.get("text", ""))
+    text = ""
+    for piece in model.stream(prompt, **asked):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+        text += piece
+    sys.stdout.write("\n")
+    return text
+
+
+def _converse(answer: Callable[[Chat], str], chat: list[dict[str, str]]) -> None:
+    """Answer typed lines, each as the next message of one chat."""
+    click.echo("> ", nl=False, err=True)
+    for _, (line,) in _lines():
+        if line.strip():
+            chat.append(_message("user", line))
+            chat.append(_message("assistant", answer(chat)))
+        click.echo("> ", nl=False, err=True)
+    click.echo(err=True)
 
 
 _FIRST = "utf-8-sig"
