@@ -131,14 +131,14 @@ def run(
         }
         if not texts:
             for number, (places, lines) in enumerate(_lines()):
-                # The batches of one portion are numbered too, and are no more than its lines.
+                # Batches within these lines are numbered from here; there are at most AT_ONCE.
                 asked["method"] = for_batch(method, number * AT_ONCE)
                 for report in found.run(lines, **asked, mask_id=mask_id, places=places):
                     print_report(as_json, report, as_text, one_of_several=True)
         elif len(texts) > 1:
             for report in found.run(texts, **asked, mask_id=mask_id):
                 print_report(as_json, report, as_text, one_of_several=True)
-        # A beam knows no token before its end.
+        # A beam search has no final tokens before its end.
         elif found.task in GENERATING and not as_json and sys.stdout.isatty() and beams is None:
             for piece in found.stream(texts[0], **asked):
                 sys.stdout.write(piece)
@@ -222,8 +222,8 @@ def _options_named(context: click.Context) -> Generator[None]:
 def _method(
     drawing: dict[str, float] | None, beams: int | None, penalty: float
 ) -> Greedy | Sampling | Beam:
-    """How tokens are chosen: drawn, unless `drawing` is None. Raises InputError for a number that
-    is out of range."""
+    """Return the method that chooses tokens: sampling, unless `drawing` is None. Raises InputError
+    for a number that is out of range."""
     from zoo.generation.methods import Beam, Greedy, Sampling
 
     if beams is not None:

@@ -50,7 +50,7 @@ class Weights:
 
     @property
     def read_only(self) -> bool:
-        """Whether nobody has permission to write to the files."""
+        """Whether no user has permission to write to the files."""
         return all(file.read_only for file in self.files)
 
     def read(self, name: str, buffer: memoryview, *, hashed: bool) -> str | None:
