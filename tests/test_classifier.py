@@ -44,7 +44,7 @@ def pooled(x: Tensor, pooling: str, mask: Tensor | None) -> Tensor:
 
 
 def of_all(tokens: list[Tensor], pooling: str, there: list[bool], x: Tensor) -> Tensor:
-    """What is made of all tokens that are there."""
+    """Pool over all tokens except padding."""
     zero = torch.zeros(D_MODEL, dtype=x.dtype)
     if pooling == "max":
         return torch.stack(tokens).max(0).values if tokens else zero
