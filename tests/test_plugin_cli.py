@@ -50,7 +50,8 @@ def zoo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def refused(*arguments: str, cwd: Path) -> str:
-    """What a command says that ends with the status of a user's mistake and changes no file."""
+    """Return the message of a command that must fail with the status of a user's mistake and change
+    no file."""
     before = contents(cwd)
     done = zoo(*arguments, cwd=cwd)
     assert done.returncode == 2, done.stdout + done.stderr
@@ -248,7 +249,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr, check=True
     )
     os.close(stderr)
-    shown = os.read(terminal, 1 << 16).decode(errors="replace")  # it may end within a letter
+    shown = os.read(terminal, 1 << 16).decode(errors="replace")  # it may end within a character
     os.close(terminal)
     assert "checking" in shown
     assert stdout.stdout.startswith(b"init.normal: ok (imports")
