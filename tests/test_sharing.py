@@ -46,7 +46,7 @@ MADE = {make.__name__: make for make in (built, sharded, bundled)}
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return existing folders: of a training, of an import, and of the models of this repository."""
+    """Return existing folders: of a training, an import, and the models of this repository."""
     folder = tmp_path_factory.mktemp("training")
     recipe = write_toy(folder, RECIPE.replace("steps = 12", "steps = 4"))
     assert run(["train", str(recipe), "-o", str(folder / "out")]) == 0
