@@ -1,7 +1,7 @@
 """Specs, bundles and registries as an attacker would write them, by what they try to do.
 
 Each case is a folder. Its files are consistent wherever an attacker can make them so: locks and
-headers have the right checksums for what is wrong with them.
+headers have the right checksums for their wrong contents.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def test_cache() -> None:
     ids=", ".join,
 )
 def test_contradiction(fields: dict[str, Any]) -> None:
-    """The first key is the one that the error points at."""
+    """The error points at the first key."""
     with pytest.raises(ValidationError) as caught:
         described(**fields)
     (error,) = caught.value.errors()

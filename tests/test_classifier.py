@@ -141,7 +141,7 @@ def test_dropout_is_right_before_the_output(cls: type[TokenClassifier]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("pooling", get_args(Pooling))
 def test_pooling_in_half_precision_rounds_once(pooling: str, dtype: torch.dtype) -> None:
-    """The sum of these states is beyond what a float16 holds."""
+    """The sum of these states exceeds the range of float16."""
     x = torch.linspace(500, 501, 301 * D_MODEL).view(1, 301, D_MODEL).to(dtype)
     exact = pooled(x.double(), pooling, None)
     assert torch.equal(pool(x, pooling, None), exact.to(dtype))

@@ -69,7 +69,7 @@ def run_page(page: str, folder: Path) -> int:
 
 
 def check(command: str, folder: Path, *, expected: int) -> str:
-    """What the command prints."""
+    """Check the output of the command."""
     word = re.match(r"(?:zoo|torchrun)\b", command)
     if word is not None:
         installed = shutil.which(word[0], path=str(Path(sys.executable).parent))

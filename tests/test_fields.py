@@ -45,7 +45,7 @@ HOMES: Mapping[str, Keys] = {
     "head": ("head",),
     "init": ("init",),
 }
-"""Where in the model a component of each slot is put."""
+"""The place in the model for a component of each slot."""
 
 # --- the walk -----------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Case:
 RMS: Data = {"kind": "rms_norm"}
 ROTARY: Data = {"decoder": {"position": {"kind": "rotary"}}}
 HALVED: Data = {"kind": "residual", "skip_scale": 0.5}
-"""A block that differs from the one that is there unless stated."""
+"""A block that differs from the default one."""
 
 COMPONENTS: Mapping[str, Case] = {
     "attention.latent": Case({}, ROTARY),
@@ -128,7 +128,7 @@ COMPONENTS: Mapping[str, Case] = {
         {"max_distance": 4}, {"decoder": {"block": {"self_attn": {"kind": "disentangled"}}}}
     ),
 }
-"""What a component needs to count at all, besides its `example` and sizes."""
+"""The values that a component needs to have any effect, besides its `example` and sizes."""
 
 TEMPERATURE: Data = {"q_temperature": "log", "q_temperature_floor": 2.0}
 GROUPS: Data = {"n_groups": 4, "top_groups": 1}
@@ -207,8 +207,8 @@ FIELDS: Mapping[str, Case] = {
     "head.sentence.activation": Case({"d_out": 4}),
     "head.sentence.dense_bias": Case({"d_out": 4}),
 }
-"""What single fields need, the first pattern that fits. A field without an entry gets other values
-by its type."""
+"""The cases of single fields, by the first pattern that matches. A field without an entry gets
+other values by its type."""
 
 
 def case_of(walked: Walked) -> Case:

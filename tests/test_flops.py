@@ -32,7 +32,7 @@ DECODER = {
     "ffn": "glu",
 }
 ATTENTION = 2 * T * D * (2 * HEADS + 2 * KV_HEADS) * WIDTH + 2 * 2 * T * T * HEADS * WIDTH
-"""q and o, k and v; scores, and what is mixed by them."""
+"""q and o, k and v; the scores, and the weighted sums of values."""
 GLU = 2 * T * 3 * D * D_FF
 HEAD = 2 * T * D * V
 

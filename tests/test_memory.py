@@ -81,7 +81,7 @@ d_model = 8192
 n_heads = 64
 d_ff = 32768
 """
-"""Tensors of 1 GB at most, so that each of them may be allotted, and 3.2 TB in all."""
+"""Tensors of at most 1 GB, each of which can be allocated, and 3.2 TB in all."""
 
 
 def test_a_model_larger_than_the_memory_is_refused_before_any_of_it_is_made(project: Path) -> None:

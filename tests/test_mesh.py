@@ -34,7 +34,7 @@ DECODER: dict[str, Any] = {
     "attention": {"kind": "multi_head", "qk_norm": "rms_norm"},
     "head": {"kind": "linear", "tied": True},
 }
-"""Grouped queries, normed, and a vocabulary that is odd."""
+"""Grouped queries with norms, and an odd vocabulary size."""
 TRANSLATOR: dict[str, Any] = {
     "format": 1,
     "name": "translator",

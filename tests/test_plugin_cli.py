@@ -119,7 +119,7 @@ KEPT = {
     "no end": ("format = 1\n[ffn]\na = 'x.py:A'", ""),
     "Windows": ("format = 1\r\n[ffn]\r\na = 'x.py:A'\r\n", "\r\n# five\r\n"),
 }
-"""What stands in a registry before the new line and after it."""
+"""The text of a registry before the new line and after it."""
 ADDED = {"no table": f"\n[ffn]\n{LINE}\n", "no end": f"\n{LINE}", "Windows": f"{LINE}\r\n"}
 
 

@@ -119,8 +119,8 @@ def _of_file(path: Path) -> dict[str, Stored]:
 def _entries(path: Path) -> dict[str, Stored]:
     """Return the tensors in the header of a safetensors file.
 
-    Raises an error that is not a `ZooError` if the header is malformed, or if the tensors do not
-    fill the file without gaps.
+    Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if the header is malformed, or
+    if the tensors do not fill the file without gaps.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

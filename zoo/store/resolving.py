@@ -27,7 +27,7 @@ def resolve(name: str, registry: Registry) -> tuple[Path, Ref]:
     store = Store.default()
     ref = find_stored(name, registry, store)
     if ref is None:
-        from zoo.store.pulling import pull  # which imports more: it fetches and writes
+        from zoo.store.pulling import pull  # which imports the modules that fetch and write
 
         ref = pull(name, registry, store)
     return store.snapshot(ref.files), ref

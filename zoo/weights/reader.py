@@ -145,7 +145,7 @@ class Weights:
         return file.mapping, offset
 
     def check_unchanged(self) -> None:
-        """Raises `WeightsError` if a file was written to since it was opened."""
+        """Raise `WeightsError` if a file was written to since it was opened."""
         for file in self.files:
             file.check_unchanged()
 
