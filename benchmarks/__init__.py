@@ -1,1 +1,1 @@
-"""Speed as ratios: each figure against a peer or a limit that is measured in the same run."""
+"""Speed as ratios to a peer or a limit that is measured in the same run."""

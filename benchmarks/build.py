@@ -1,4 +1,4 @@
-"""How long `zoo build` of a Transformer-big takes, against the least that it has to do: import
+"""The time of `zoo build` of a Transformer-big, compared with the least work it must do: import
 torch, fill its bytes once at the speed of `torch.nn.init.uniform_`, write and hash them once."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.measure import Ratio, Samples, in_turn, printed, process, zoo_co
 BAR = 1.3
 MODEL = "vaswani-big"
 
-# The fill is of fresh memory and the file a new one, as they are for the build.
+# Fills fresh memory and writes a new file, as the build does.
 LEAST = """
 from time import perf_counter as now
 
@@ -41,8 +41,8 @@ PARTS = ("import", "fill", "write", "sync", "hash")
 
 
 def measure(rounds: int = 7) -> list[Ratio]:
-    """The ratio of a build to that sum, and to the sum without waiting for the disk, for which a
-    build does wait."""
+    """Return the ratio of a build to this minimum, and to the minimum without waiting for the disk,
+    which a build does."""
     n_parameters = zoo.read_spec(MODEL).n_parameters
     parts: dict[str, list[float]] = {part: [] for part in PARTS}
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ def measure(rounds: int = 7) -> list[Ratio]:
 
         times = in_turn({"build": build, "least": least}, rounds)
     told = ", ".join(f"{part} {statistics.median(values):.2f}" for part, values in parts.items())
-    # The first round is the one that warms up.
+    # The first round is the warm-up.
     without = zip(times["least"], parts["sync"][1:], strict=True)
     return [
         Ratio(

@@ -1,6 +1,6 @@
-"""A forward pass, against the same model elsewhere: float32, inference mode, without caches.
-Weights are the same and results agree, but for peers that are marked as having the same sizes only.
-The limit is the rate of matrix products, of which 80 % is a ratio of 1.25."""
+"""A forward pass, compared with the same model in other libraries: float32, inference mode, no
+caches. Weights are the same and results agree, except for peers that are marked as having only the
+same sizes. The limit is the rate of matrix products; 80 % of it is a ratio of 1.25."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BERT: Sizes = {"layers": 12, "width": 768, "heads": 12, "vocab": 30522, "length"
 GPT2: Sizes = {"layers": 12, "width": 768, "heads": 12, "vocab": 50257, "length": 1024}
 LLAMA: Sizes = {**GPT2, "kv_heads": 4, "hidden": 2048, "vocab": 32000}
 LENGTHS = (128, 16, 96, 32, 64, 64, 80, 32)
-"""Of 8 x 128 tokens, those that are no padding: half."""
+"""The lengths of 8 sequences without padding: half of 8 x 128 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Group:
 
     Args:
         what: the model and its input.
-        cases: what computes it, the zoo first.
-        bars: of the ratios to peers where they are not 1.
-        mask: where the results have to agree; None for everywhere.
+        cases: the calls that compute it, by library, the zoo first.
+        bars: the bars of the ratios to peers for which they are not 1.
+        mask: the positions where the results must agree; None for all.
     """
 
     what: str
@@ -46,10 +46,10 @@ class Group:
     mask: torch.Tensor | None = None
 
     def measure(self, rounds: int) -> list[Ratio]:
-        """A ratio for each peer, and one to the limit.
+        """Return the ratio to each peer, and to the limit.
 
         Raises:
-            AssertionError: a peer with the same weights computes something else.
+            AssertionError: a peer with the same weights has another result.
         """
         with torch.inference_mode():
             self._check()
@@ -63,20 +63,20 @@ class Group:
         for name, case in self.cases.items():
             found = case()
             if not name.endswith(SIZES_ONLY):
-                # As vectors: random weights amplify rounding, in single numbers by much.
+                # Compared as vectors: random weights amplify the rounding of single numbers.
                 where = ... if self.mask is None else self.mask
                 error = (found[where] - wanted[where]).norm() / wanted[where].norm()
                 assert error < 1e-2, f"{self.what}: {name} is off by {error:.3f}"
 
 
 def measure(rounds: int = 5) -> list[Ratio]:
-    """The ratios of all models."""
+    """Return the ratios of all models."""
     # One model at a time is in memory.
     return [ratio for group in groups() for ratio in group.measure(rounds)]
 
 
 def groups() -> Iterator[Group]:
-    """All models that are compared."""
+    """Yield all models that are compared."""
     yield translation(TRANSLATOR)
     yield bert(BERT, padded=False)
     yield bert(BERT, padded=True)
@@ -148,7 +148,7 @@ def llama(sizes: Sizes) -> Group:
 def decoder(
     what: str, sizes: Sizes, theirs: nn.Module, ours: nn.Module, others: Mapping[str, nn.Module]
 ) -> Group:
-    """A decoder of `transformers`, the zoo's, and those of other libraries."""
+    """The same decoder in `transformers`, in the zoo and in other libraries."""
     tokens = ids(1, 256, sizes)
     cases: dict[str, Case] = {
         "zoo": lambda: ours(tokens),

@@ -28,7 +28,7 @@ LIMIT = "limit: reading the weights"
 
 
 def measure(rounds: int = 5) -> list[Ratio]:
-    """A ratio for each search and peer."""
+    """Return a ratio for each search and peer."""
     return [
         *greedy(GPT2, 1, NEW, rounds),
         *greedy(GPT2, 8, NEW, rounds),
@@ -88,12 +88,12 @@ def beam(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
 
 
 def generated(model: zoo.Transformer, prompt: torch.Tensor, **options: Any) -> list[list[int]]:
-    """What the zoo generates, without an end before the last token."""
+    """Generate with the zoo; no sequence ends before the last token."""
     return [list(found.ids) for found in zoo.generate(model, prompt, **options)]
 
 
 def searched(model: nn.Module, prompt: torch.Tensor, **options: Any) -> torch.Tensor:
-    """What `transformers` generates, without an end before the last token."""
+    """Generate with `transformers`; no sequence ends before the last token."""
     theirs: Any = model
     config = GenerationConfig(
         **options,

@@ -1,6 +1,6 @@
-"""How the cost of a forward pass grows with length, layers and batch, against the growth of the
-arithmetic itself. The model is small, so that what does not belong to the arithmetic shows. Memory
-is what the process takes during the pass, beside the weights."""
+"""The growth of the cost of a forward pass with length, layers and batch, compared with the growth
+of the arithmetic. The model is small, so that any overhead shows. Memory is the memory that the
+process uses during the pass, without the weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BAR = 1.2
 
 
 class Size(NamedTuple):
-    """Of a model and its input."""
+    """The sizes of a model and its input."""
 
     layers: int = 2
     batch: int = 1
@@ -30,7 +30,7 @@ class Size(NamedTuple):
 
 
 RANGES: Mapping[str, Sequence[Size]] = {
-    # Four sequences, or longer ones: of one of 128 tokens, what the kernel counts is too coarse.
+    # Four sequences: for a single one of 128 tokens, the kernel counts memory too coarsely.
     "length": tuple(Size(batch=4, length=length) for length in (128, 512, 2048, 8192)),
     "layers": tuple(Size(layers=layers, batch=4) for layers in (2, 8, 32, 96)),
     "batch": tuple(Size(batch=batch, length=512) for batch in (1, 4, 16, 64)),
@@ -45,8 +45,8 @@ class Curve:
         cost: "time" or "memory".
         of: the size that grows.
         sizes: its values.
-        measured: seconds or MB at each of them.
-        arithmetic: what the closed form counts at each of them, in any unit.
+        measured: seconds or MB at each value.
+        arithmetic: the closed form at each value, in any unit.
     """
 
     cost: str
@@ -60,8 +60,8 @@ class Curve:
         return "s" if self.cost == "time" else "MB"
 
     def rows(self) -> list[Ratio]:
-        """For each pair of successive sizes, the cost of the larger one over the cost of the
-        smaller one scaled by the growth of the arithmetic."""
+        """Return the ratio, for each pair of successive sizes, of the cost of the larger one to
+        that of the smaller one, scaled by the growth of the arithmetic."""
         steps = pairwise(zip(self.sizes, self.measured, self.arithmetic, strict=True))
         return [
             Ratio(
@@ -77,7 +77,7 @@ class Curve:
 
 
 def measure(rounds: int = 5, ranges: Mapping[str, Sequence[Size]] = RANGES) -> list[Curve]:
-    """A curve of time and one of memory for each size that grows."""
+    """Return a curve of time and one of memory for each size that grows."""
     sizes = list(dict.fromkeys(size for of in ranges.values() for size in of))
     progress(f"growth: {len(sizes)} sizes")
     costs = {
@@ -98,20 +98,21 @@ def measure(rounds: int = 5, ranges: Mapping[str, Sequence[Size]] = RANGES) -> l
 
 
 def operations(size: Size) -> float:
-    """Multiplications of a causal decoder: its linear maps, its attention, and its head."""
+    """Return the number of multiplications of a causal decoder: its linear maps, its attention, and
+    its head."""
     maps = 12 * WIDTH**2 * size.length
     attention = WIDTH * size.length**2
     return size.batch * (size.layers * (maps + attention) + WIDTH * VOCAB * size.length)
 
 
 def values_alive(size: Size) -> float:
-    """Numbers that have to be in memory at once: for each token those of one layer or its logits,
-    whatever the number of layers, without attention scores."""
+    """Return the number of values that must be in memory at once: for each token, those of one
+    layer or its logits, without attention scores. It is the same for any number of layers."""
     return float(size.batch * size.length)
 
 
 def seconds(sizes: Sequence[Size], rounds: int) -> dict[Size, Samples]:
-    """Of a forward pass at each size."""
+    """Return the seconds of a forward pass at each size."""
     models = {layers: model(layers) for layers in {size.layers for size in sizes}}
 
     def case(size: Size) -> Callable[[], float]:
@@ -124,10 +125,10 @@ def seconds(sizes: Sequence[Size], rounds: int) -> dict[Size, Samples]:
 
 
 def megabytes(sizes: Sequence[Size], rounds: int) -> dict[Size, Samples]:
-    """Of memory that a forward pass takes at each size, each in a process of its own: what one pass
-    leaves behind would serve the next."""
-    # What is freed goes back to the system at once, so that the peak of a process is that of what
-    # it holds.
+    """Return the MB that a forward pass uses at each size, each in a process of its own, since a
+    pass could reuse memory of the previous one."""
+    # Freed memory returns to the system at once, so that the peak of a process is that of the
+    # memory in use.
     variables = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_TRIM_THRESHOLD_": "0"}
 
     def measured(size: Size) -> float:

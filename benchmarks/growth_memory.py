@@ -2,7 +2,7 @@
 
     python -m benchmarks.growth_memory LAYERS BATCH LENGTH
 
-Linux only: the kernel keeps the peak of a process, and forgets it when told."""
+Linux only: the kernel records the peak of a process, and can reset it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from benchmarks.growth import Size, model, tokens
 
 
 def megabytes(size: Size) -> float:
-    """The memory that a second forward pass takes in addition to what the process holds before."""
+    """Return the MB that a second forward pass uses in addition to the memory in use before it."""
     network, ids = model(size.layers), tokens(size)
     with torch.inference_mode():
-        network(ids)  # libraries allocate what they keep for later calls
+        network(ids)  # libraries allocate memory that they keep
         Path("/proc/self/clear_refs").write_text("5")
         before = kilobytes("VmRSS")
         network(ids)
@@ -27,7 +27,7 @@ def megabytes(size: Size) -> float:
 
 
 def kilobytes(key: str) -> int:
-    """Memory of this process, from a line of its status."""
+    """Return memory of this process, from a line of its status."""
     found = re.search(rf"{key}:\s*(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1])

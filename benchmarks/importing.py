@@ -1,5 +1,5 @@
-"""How long `zoo.families.import_folder` takes for a checkpoint of GPT-2's size, against reading,
-hashing and writing its bytes once, one after the other in one buffer, as a plain copy would."""
+"""The time of `zoo.families.import_folder` for a checkpoint of GPT-2's size, compared with reading,
+hashing and writing its bytes once, in turn and in one buffer, as a plain copy would."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.measure import Ratio, in_turn, printed
 
 BAR = 1.5
 GPT2_SMALL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
-"""Its config.json: all else is the default of the model type."""
+"""Its config.json; all other keys have the defaults of the model type."""
 
 MAKE = """
 import torch
@@ -33,7 +33,7 @@ tensors = {{f"transformer.{{name}}": t for name, t in {{**layers, **ends}}.items
 save_file(tensors, {path!r}, metadata={{"format": "pt"}})
 """
 
-# Waits for the disk, as the import does before the folder has its name.
+# Waits for the disk, as the import does before it renames the folder.
 COPY = """
 import hashlib, os, time
 
@@ -61,7 +61,7 @@ shutil.rmtree({target!r})
 
 
 def measure(rounds: int = 5) -> list[Ratio]:
-    """The ratio of the two. The checkpoint is in the page cache; importing modules is not timed."""
+    """Return the ratio. The checkpoint is in the page cache; importing modules is not timed."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "gpt2", str(Path(folder) / "made")
         source.mkdir()

@@ -1,4 +1,4 @@
-"""What the machine can do at best, measured beside what is held against it."""
+"""The limits of the machine, measured in the same rounds as the results compared with them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ SIDE = 2048
 
 
 def products(call: Callable[[], object]) -> Callable[[], float]:
-    """A function that returns the seconds that the matrix products in `call` take at the rate of a
-    product of 2,048 x 2,048 matrices, measured in each run by MKL or oneDNN, whichever is faster.
+    """Return a function that returns the seconds that the matrix products in `call` take at the
+    rate of a product of 2,048 x 2,048 matrices, measured in each run by MKL or oneDNN, whichever
+    is faster.
 
     Products of weights with tokens are counted. Those inside attention kernels are not, so that no
     model gains from computing scores that a mask hides.
@@ -47,8 +48,8 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def reading(n_bytes: int, times: int) -> Callable[[], float]:
-    """A function that returns the seconds of reading `n_bytes` of memory `times` times, by the
-    fastest plain operation of torch: the maximum of all numbers in it."""
+    """Return a function that returns the seconds of reading `n_bytes` of memory `times` times, by
+    the fastest plain operation of torch: the maximum of all numbers in it."""
     memory = torch.zeros(n_bytes // 4)
 
     def run() -> float:

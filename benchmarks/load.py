@@ -1,10 +1,10 @@
-"""How long `zoo.load` takes, with and without checking the digests, against `from_pretrained` of
-Hugging Face, which checks nothing, and against reading the tensors with safetensors alone.
+"""The time of `zoo.load`, with and without checking the digests, compared with `from_pretrained` of
+Hugging Face, which checks nothing, and with reading the tensors with safetensors alone.
 
 The model has the size of GPT-2 small. Its files are read-only, as in the zoo's store, and in the
 page cache. `from_pretrained` maps its file and reads none of it, and so does `zoo.load` without
 digests. With them, half a gigabyte is hashed by SHA-256, tensor by tensor. A model in the store is
-hashed faster; the bars are its, see there, and here they are held against whole processes.
+hashed faster; the bars are those of the suite `store`, here for whole processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 GPT2LMHeadModel(GPT2Config()).save_pretrained({folder!r})
 """
-# The second call in a process: the first one imports what it needs.
+# Times the second call in a process, since the first one imports modules.
 TIMED = """
 import time
 {imports}
@@ -43,7 +43,7 @@ model = {what}
 
 
 def measure(rounds: int = 5) -> list[Ratio]:
-    """Ratios of the call alone, and of a whole process that imports and loads."""
+    """Return the ratios of the call alone, and of a whole process that imports and loads."""
     with tempfile.TemporaryDirectory() as folder:
         own, other = str(Path(folder) / "model.safetensors"), str(Path(folder) / "hub")
         zoo.save(zoo.build(MODEL), own)

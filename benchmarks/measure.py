@@ -1,5 +1,5 @@
-"""Times, and their ratios: what is compared runs in turn, so that what else the machine does meets
-all alike."""
+"""Times and their ratios. The cases that are compared run in turn, so that other load on the
+machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_ROUNDS = 25
 
 
 class Samples(tuple[float, ...]):
-    """The seconds that one thing took in each round."""
+    """The seconds of one case in each round."""
 
     @property
     def median(self) -> float:
@@ -76,7 +76,7 @@ class Ratio:
 
 
 def timed(call: Callable[[], object]) -> Callable[[], float]:
-    """A function that runs `call` and returns the seconds per call."""
+    """Return a function that runs `call` and returns the seconds per call."""
 
     def run() -> float:
         calls = 0
@@ -92,10 +92,10 @@ def timed(call: Callable[[], object]) -> Callable[[], float]:
 def in_turn(
     cases: Mapping[str, Callable[[], float]], rounds: int, seconds: float = 0.0
 ) -> dict[str, Samples]:
-    """The seconds that each case returns in each round, after one warm-up round.
+    """Run the cases in turn, after one warm-up round, and return their seconds in each round.
 
     Args:
-        cases: functions that measure one run each.
+        cases: functions, each of which measures one run.
         rounds: the least number of rounds.
         seconds: rounds go on until this time has passed, up to 25 rounds.
     """
@@ -119,10 +119,10 @@ def compared(
     rounds: int,
     bars: Mapping[str, float] | None = None,
 ) -> list[Ratio]:
-    """The ratios of the first case to each of the others.
+    """Measure the cases, and return the ratios of the first to each of the others.
 
     Args:
-        what: what all cases do.
+        what: a description of the work of all cases.
         cases: the measured case, then its peers, by name.
         rounds: the least number of rounds; more are run if they are short.
         bars: the bars of peers for which it is not 1.
@@ -140,12 +140,13 @@ def compared(
 
 
 def progress(line: str) -> None:
-    """Report what is being done, apart from the table."""
+    """Report the current step on stderr, apart from the table."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def process(arguments: Sequence[str]) -> Callable[[], float]:
-    """A function that runs a command, which must succeed, and returns its wall time in seconds."""
+    """Return a function that runs a command, which must succeed, and returns its wall time in
+    seconds."""
 
     def run() -> float:
         start = time.perf_counter()
@@ -165,16 +166,17 @@ def printed(code: str) -> list[float]:
 
 
 def _environment() -> dict[str, str]:
-    """The environment variables as users have them: bytecode is cached, streams are buffered."""
+    """Return the environment variables as users have them: bytecode is cached, streams are
+    buffered."""
     left_out = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
     return {name: value for name, value in os.environ.items() if name not in left_out}
 
 
 def python(code: str) -> list[str]:
-    """The command that runs code in this Python."""
+    """Return the command that runs code in this Python."""
     return [sys.executable, "-c", code]
 
 
 def zoo_command() -> str:
-    """The installed `zoo` beside this Python."""
+    """Return the path of the installed `zoo` beside this Python."""
     return str(Path(sys.executable).parent / "zoo")

@@ -1,4 +1,4 @@
-"""The page of a run: its circumstances, and for each suite a plot and a table."""
+"""The page of a run: the software and the machine, and for each suite a plot and a table."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ COLUMNS = """\
 
 
 class Page:
-    """Grows by one suite after the other, so that what was measured is kept if a later suite fails.
+    """A page that is written after each suite, so that the results are kept if a later suite fails.
 
     Args:
-        path: of the page, in Markdown. Plots go to `plots/` beside it.
+        path: the path of the page, in Markdown. Plots go to `plots/` beside it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,9 +45,9 @@ class Page:
         """Write a section.
 
         Args:
-            name: of the suite, also in the plot's file name.
-            about: what it measures, Markdown.
-            results: what it measured.
+            name: the name of the suite, also in the plot's file name.
+            about: a description of the suite, in Markdown.
+            results: the results of the suite.
         """
         image = Path("plots") / f"performance-{name}.svg"
         (self._path.parent / image).parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class Page:
 
 
 def circumstances() -> str:
-    """The software and the machine of the measurement, as Markdown."""
+    """Return the software and the machine of the measurement, as Markdown."""
     known = {"torch": version("torch"), **versions()}
     found = ", ".join(f"{name} {number}" for name, number in known.items() if number)
     missing = ", ".join(name for name, number in known.items() if number is None)
@@ -72,7 +72,7 @@ def circumstances() -> str:
 
 
 def processor() -> str:
-    """The name of the processor, as Linux reports it."""
+    """Return the name of the processor, as Linux reports it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -80,12 +80,12 @@ def processor() -> str:
 
 
 def table(results: Results) -> str:
-    """Markdown."""
+    """Return the results as a Markdown table."""
     return "\n".join([COLUMNS, *(row(ratio) for one in results for ratio in one.rows())])
 
 
 def row(ratio: Ratio) -> str:
-    """A line of a table."""
+    """Return a line of a table."""
     rounds = ratio.of_rounds
     bar = "" if ratio.bar is None else f"{ratio.bar:.2f}"
     reference = ratio.reference
@@ -99,7 +99,7 @@ def row(ratio: Ratio) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A number with three digits and its unit."""
+    """Return a number with three digits and its unit."""
     if unit == "s" and value < 1:
         value, unit = 1e3 * value, "ms"
     return f"{value:.3g} {unit}" if value < 1e3 else f"{value:,.0f} {unit}"

@@ -16,7 +16,7 @@ from benchmarks.growth import Curve
 from benchmarks.measure import Ratio
 
 KEPT, MISSED, PLAIN, BAR = "#3b75af", "#d1703c", "#9aa5b1", "#222222"
-"""Colours of a ratio that keeps its bar, that does not, that has none; and of a bar."""
+"""The colours of a ratio within its bar, of one above it, of one without a bar; and of a bar."""
 
 STYLE = {
     "font.size": 9,
@@ -24,13 +24,13 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.fonttype": "none",
-    # The same numbers give the same file.
+    # so that the same numbers give the same file
     "svg.hashsalt": "zoo",
 }
 
 
 def draw(results: Sequence[Ratio] | Sequence[Curve], path: Path) -> None:
-    """Draw what a suite measured into a file, SVG or PNG by its name."""
+    """Draw the results of a suite into a file, as SVG or PNG according to its suffix."""
     with rc_context(STYLE):
         if isinstance(results[0], Curve):
             figure = _curves([curve for curve in results if isinstance(curve, Curve)])
@@ -41,8 +41,8 @@ def draw(results: Sequence[Ratio] | Sequence[Curve], path: Path) -> None:
 
 
 def _bars(ratios: Sequence[Ratio]) -> Figure:
-    """A bar for each ratio, with its range, under the name of what was measured; a line at 1, a
-    mark at its bar."""
+    """Draw a bar for each ratio, with its range, under its description; a line at 1, and a mark at
+    the bar of the ratio."""
     groups = [(what, list(rows)) for what, rows in groupby(ratios, key=lambda ratio: ratio.what)]
     n_lines = len(ratios) + 1.3 * len(groups)
     figure = Figure(figsize=(8, 0.9 + 0.27 * n_lines), layout="constrained")
@@ -52,7 +52,7 @@ def _bars(ratios: Sequence[Ratio]) -> Figure:
     line = 0.0
     for what, rows in groups:
         title = axes.text(0, line, what, weight="bold", va="center")
-        title.set_in_layout(False)  # a long one takes no room from the bars
+        title.set_in_layout(False)  # so that a long title takes no room from the bars
         for ratio in rows:
             line += 1
             _bar(axes, line, ratio, right)
@@ -84,7 +84,7 @@ def _bar(axes: Any, line: float, ratio: Ratio, right: float) -> None:
 
 
 def _curves(curves: Sequence[Curve]) -> Figure:
-    """A row of panels for each cost, one panel for each size that grows."""
+    """Draw a row of panels for each cost, with one panel for each size that grows."""
     costs = list(dict.fromkeys(curve.cost for curve in curves))
     sizes = list(dict.fromkeys(curve.of for curve in curves))
     figure = Figure(figsize=(8, 0.4 + 2.4 * len(costs)), layout="constrained")

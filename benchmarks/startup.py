@@ -14,7 +14,7 @@ WITH_MODELS = "import pydantic, typer, rich; pydantic.BaseModel"
 
 
 def measure(rounds: int = 15) -> list[Ratio]:
-    """One ratio for each command."""
+    """Return a ratio for each command and library."""
     zoo = zoo_command()
     commands = {
         "zoo list": [zoo, "list"],

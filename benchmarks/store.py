@@ -1,12 +1,12 @@
-"""What named models cost: listing many, and loading one of the size of GPT-2 small from the store,
-checked and unchecked, against Hugging Face's `from_pretrained` of the same checkpoint, unchecked.
+"""The time of listing many named models, and of loading one of the size of GPT-2 small from the
+store, checked and unchecked, compared with Hugging Face's unchecked `from_pretrained` of the same
+checkpoint.
 
-Each load is the first of its process, in which the libraries are imported. `zoo.load` learns from
-the file what model it is, and imports its components within the call. So does
-`AutoModelForCausalLM`. The import of `GPT2LMHeadModel` brings the code of that model beforehand;
-against it stand rows for the zoo with its components imported beforehand as well, which is like for
-like, and without. Both sides map the file and, unchecked, may have read none of it when they
-return; so other rows go on to the first logits.
+Each load is the first in its process, which has imported the libraries. `zoo.load` finds the model
+in the file, and imports its components within the call. So does `AutoModelForCausalLM`. Importing
+`GPT2LMHeadModel` imports the code of that model beforehand; it is compared with the zoo with its
+components imported beforehand, which is like for like, and without. Both sides map the file and,
+unchecked, may have read none of it when they return; so other rows include the first logits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zoo.store.pretrained import Card, License
 from zoo.store.pulling import pull
 
 N_MODELS = 100_000
-LISTING = 1.5  # seconds that listing them may take
+LISTING = 1.5  # the most seconds for listing them
 
 AUTO = "AutoModelForCausalLM"
 GPT2 = "GPT2LMHeadModel"
@@ -49,7 +49,7 @@ with torch.inference_mode():
     model.eval()(torch.tensor([[464, 3290, 318]]))
 """
 
-# The least that a check of every byte by SHA-256 can take.
+# The least work of checking every byte by SHA-256.
 HASHING = """
 import hashlib, mmap, os, time
 from concurrent.futures import ThreadPoolExecutor
@@ -66,8 +66,8 @@ print(time.perf_counter() - start)
 
 
 def measure(rounds: int = 7) -> list[Ratio]:
-    """The listing against its bar in seconds, and ratios for loading with and without digests. All
-    files are in the page cache."""
+    """Return the time of the listing with its bar in seconds, and the ratios of loading with and
+    without digests. All files are in the page cache."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         return [_listing(Path(folder), rounds), *_loading(Path(folder), rounds)]
 
@@ -108,7 +108,7 @@ def _loading(folder: Path, rounds: int) -> Iterator[Ratio]:
 
 
 def _cases(weights: Path) -> dict[str, Callable[[], float]]:
-    """What is timed, each in a process of its own."""
+    """Return the cases to time, each of which runs in a process of its own."""
     plugins = "zoo.build('gpt2', device='meta')"
     calls = {
         VERIFIED: ("", "zoo.load('gpt2.random')"),
@@ -130,7 +130,7 @@ def _cases(weights: Path) -> dict[str, Callable[[], float]]:
 
 
 def _publish(folder: Path) -> zoo.Registry:
-    """A registry with the checkpoint as a model, as `zoo push` would write it."""
+    """Return a registry with the checkpoint as a model, as `zoo push` would write it."""
     models = folder / "models"
     models.mkdir()
     (folder / "registry.toml").write_text('format = 1\ncatalog = "models"\n')

@@ -1,6 +1,6 @@
 """A step of training: forward, cross-entropy, backward, AdamW. Float32. Dropout of 0.1 behind every
-sublayer and embedding, and none elsewhere; losses without it agree, but for the peer of the same
-sizes only."""
+sublayer and embedding, and none elsewhere; losses without it agree, except for the peer that has
+only the same sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Model = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def measure(rounds: int = 5) -> list[Ratio]:
-    """A ratio for each peer."""
+    """Return a ratio for each peer."""
     return translation(TRANSLATOR, rounds)
 
 
@@ -40,7 +40,7 @@ def translation(sizes: Sizes, rounds: int) -> list[Ratio]:
 
 
 class Marian(nn.Module):
-    """One of `transformers`, from ids to logits."""
+    """A Marian model of `transformers`, from ids to logits."""
 
     def __init__(self, marian: nn.Module) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Marian(nn.Module):
 
 
 def step(model: nn.Module, source: torch.Tensor, target: torch.Tensor) -> Callable[[], None]:
-    """One step of training, with an optimiser of its own."""
+    """Return a function that does one step of training, with an optimiser of its own."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
@@ -67,13 +67,13 @@ def step(model: nn.Module, source: torch.Tensor, target: torch.Tensor) -> Callab
 
 
 def loss(model: nn.Module, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The mean cross-entropy of all tokens of the target but the first."""
+    """Return the mean cross-entropy of all tokens of the target except the first."""
     logits = model(source, target[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
 
 
 def check(models: Mapping[str, nn.Module], source: torch.Tensor, target: torch.Tensor) -> None:
-    """Raises AssertionError unless the losses agree where the weights are the same."""
+    """Raise AssertionError unless the losses of models with the same weights agree."""
     with torch.no_grad():
         losses = {name: loss(model.eval(), source, target) for name, model in models.items()}
     for name, found in losses.items():

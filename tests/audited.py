@@ -57,7 +57,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
             if not (Path(path).is_relative_to(entry) and may_write):
                 touched.append(f"{event} {path}")
     elif event == "marshal.loads" and sys._getframe(1).f_code.co_filename == IMPORTER:
-        pass  # a compiled module; whether it may be imported is asked before
+        pass  # a compiled module; the event of its import is checked before
     elif event.startswith(FORBIDDEN):
         touched.append(f"{event} {arguments}")
     elif event in ("compile", "exec"):
@@ -67,12 +67,12 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def is_harmless(path: Path) -> bool:
-    """The machine's own description, which libraries look at, and a folder without files."""
+    """Whether a path is /dev/null, describes this process, or is in the empty home folder."""
     return str(path) == "/dev/null" or path.is_relative_to("/proc/self") or path == HOME / "home"
 
 
 def attempt(kind: str, folder: Path) -> str:
-    """The result of a case: the model that it gave, or the error of the zoo."""
+    """Return the result of a case: the model that was made, or the zoo's error."""
     import zoo
     from zoo.bundle import read_bundle
     from zoo.cli import run
@@ -100,7 +100,7 @@ def attempt(kind: str, folder: Path) -> str:
 
 
 def pulled(folder: Path) -> str:
-    """Listed, asked for by all of its names, fetched, checked, computed."""
+    """List a published model, look it up by all of its names, pull it, check it and run it."""
     from zoo.registry import read_layers, shipped_registry
     from zoo.store.checking import verify
     from zoo.store.files import Store
@@ -121,7 +121,7 @@ def main() -> None:
     global entry, may_write
     os.environ["XDG_CONFIG_HOME"] = str(HOME / "home")
     cases = json.loads((HOME / "cases.json").read_text())
-    # What the good ones import is imported before anything is watched.
+    # Runs the valid cases first, so that their imports are not recorded.
     assert attempt("bundle", HOME / "good").startswith("accepted")
     assert attempt("spec", HOME / "plain").startswith("accepted")
     assert attempt("registry", HOME / "plain").startswith("accepted")

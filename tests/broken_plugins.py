@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Broken:
-    """What is replaced in the template of a slot, the only checks that fail then, and a part of the
-    reason that the first of them gives. `imports` is a further line at the top."""
+    """The replacements in the template of a slot, the checks that must fail, no others, and a part
+    of the reason given by the first of them. `imports` is a further line at the top."""
 
     slot: str
     change: Mapping[str, str]
@@ -51,7 +51,7 @@ CUT = {
     DOWN: DOWN.replace("True)", "True, cut=row_wise(self.d_ff))"),
     LAYOUT: "from zoo.layout import Cut, Layout, column_wise, linear, row_wise",
 }
-"""A network of which processes can have some hidden units each, and says so."""
+"""A network whose hidden units can be cut over processes, as its layout says."""
 
 INCREMENTAL = """\
     @property
@@ -66,7 +66,7 @@ KNOWS_NO_CACHE = {
     "            cache: AttentionCache | None = None,\n": "",
     "if cache is None:": "if True:",
 }
-"""An attention that says and knows nothing of caches."""
+"""An attention that does not declare or support caches."""
 
 TIES = """\
     def ties(self, embedding):
@@ -89,7 +89,7 @@ GENERATES = {
 
     def ties(self)"""
 }
-"""A builder that says that its model generates."""
+"""A builder that declares that its model generates."""
 
 SEQUENTIAL = """\
 from torch import nn
@@ -132,7 +132,7 @@ if target_mask is not None:
 
 
 def before(*lines: str) -> dict[str, str]:
-    """Lines of a feed-forward module's `forward`, before its own."""
+    """Insert lines before the body of a feed-forward module's `forward`."""
     return {RETURN: "\n            ".join([*lines, RETURN])}
 
 
@@ -654,7 +654,7 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "a token of zeros gives NaN or infinity",
     ),
-    "norm_of_all": Broken(  # whatever the dimensions are, it is the same
+    "norm_of_all": Broken(  # the same whatever the dimensions are
         "norm",
         {"mean(-1, keepdim=True)": "mean()"},
         ("tokens",),
@@ -708,7 +708,7 @@ BROKEN: Mapping[str, Broken] = {
         "zoo.generate failed: AttributeError: 'Module' object has no attribute 'decode'",
         "from zoo.purpose import Generation",
     ),
-    "builder_forgets": Broken(  # its `decode` sees the next token alone
+    "builder_forgets": Broken(  # its `decode` sees only the next token
         "builder",
         {
             **GENERATES,
@@ -904,4 +904,4 @@ BROKEN: Mapping[str, Broken] = {
         "a `target_mask` that hides everything gives NaN",
     ),
 }
-"""By the names that they are registered under."""
+"""The broken components, by the names that they are registered under."""

@@ -13,19 +13,19 @@ from trials import Refused, contents
 from zoo.cli import run
 from zoo.store.files import Store
 
-# No example is wrong for being slow, as all are on a machine that is busy.
+# No deadline: on a busy machine, every example is slow.
 settings.register_profile("zoo", deadline=None)
 settings.load_profile("zoo")
 
-# torch warns of Python 3.13.0 whenever it compiles: of this version's fault, and of nothing else.
+# With Python 3.13.0, torch warns of a fault of that version whenever it compiles.
 if sys.version_info[:3] == (3, 13, 0):
     message = "Guards may run slower on Python 3.13.0. Consider upgrading to Python 3.13.1+."
-    os.environ["PYTHONWARNINGS"] = f"ignore:{message}:RuntimeWarning"  # of the commands' processes
+    os.environ["PYTHONWARNINGS"] = f"ignore:{message}:RuntimeWarning"  # for the commands' processes
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder of configuration, which is empty."""
+    """The user's configuration folder, which is empty."""
     folder = tmp_path / "config"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     return folder
@@ -49,8 +49,8 @@ def store(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sto
 
 @pytest.fixture
 def refused(project: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Runs a command that must fail as a user's mistake does, and returns what it says: status 2,
-    nothing on stdout, no traceback, nothing written."""
+    """Return a function that runs a command, which must fail as for a user's mistake (status 2,
+    nothing on stdout, no traceback, nothing written), and returns its message."""
 
     def check(*arguments: str) -> str:
         before = contents(project)

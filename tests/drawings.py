@@ -47,7 +47,7 @@ class Drawing:
         self.texts = ["".join(text.itertext()) for text in self.root.iter(f"{SVG}text")]
 
     def boxes(self, path: str) -> list[Rect]:
-        """The boxes of a component, frames of layers left out."""
+        """The boxes of a component, without the frames of layers."""
         return [rect for rect in self.rects if rect.path == path and rect.role != "block"]
 
     def lines(self, role: str | None = None) -> list[list[tuple[float, float]]]:
@@ -116,13 +116,13 @@ def apart(a: Rect, b: Rect) -> bool:
 
 
 def drawn(text: str) -> Drawing:
-    """The drawing of the spec that a text holds."""
+    """Draw the spec in a text."""
     return Drawing(to_svg(zoo.read_spec(text)))
 
 
 def check_geometry(text: str) -> None:
-    """Boxes are apart or one inside the other, no line runs through a box, text fits its box, and
-    everything is on the page."""
+    """Check that boxes are apart or nested, that no line runs through a box, that texts fit their
+    boxes, and that everything is on the page."""
     drawing = Drawing(text)
     page = _page(drawing)
     for a, b in combinations(drawing.rects, 2):

@@ -1,7 +1,7 @@
 """Specs, bundles and registries as an attacker would write them, by what they try to do.
 
 Each case is a folder. Its files are consistent wherever an attacker can make them so: locks and
-headers have the right checksums for what is wrong with them.
+headers have the right checksums for their wrong contents.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Case:
     """One hostile folder.
 
     Args:
-        kind: `spec` is built, `bundle` is checked and loaded, `registry` is read and listed, the
-            `card` of a published model is read, pulled and checked.
-        aim: the class of `docs/security.md`.
-        name: what it tries, in a few words.
-        make: writes it into an empty folder.
-        inert: whether it may be accepted, because what it holds does nothing.
+        kind: a `spec` is built, a `bundle` is checked and loaded, a `registry` is read and listed,
+            the `card` of a published model is read, pulled and checked.
+        aim: the class of attack in `docs/security.md`.
+        name: the attempt, in a few words.
+        make: writes the files into an empty folder.
+        inert: whether it may be accepted, because its contents have no effect.
     """
 
     kind: str
@@ -148,13 +148,13 @@ BUDGETS = {
 
 
 class Bundles:
-    """Makes bundles by changing a good one."""
+    """Makes bundles by changing a valid one."""
 
     def __init__(self, good: Path) -> None:
         self.good = good
 
     def file(self, name: str, content: bytes) -> Make:
-        """The good one with another file, and the lock of that."""
+        """The valid bundle with another file, and a matching lock."""
 
         def make(folder: Path) -> None:
             shutil.copytree(self.good, folder, dirs_exist_ok=True)
@@ -166,7 +166,7 @@ class Bundles:
         return make
 
     def header(self, change: Callable[[dict[str, Any]], Any]) -> Make:
-        """The good one with another header in its weights, and the spec and the lock of that."""
+        """The valid bundle with another header in its weights, and a matching spec and lock."""
 
         def make(folder: Path) -> None:
             shutil.copytree(self.good, folder, dirs_exist_ok=True)
@@ -181,7 +181,7 @@ class Bundles:
         return make
 
     def after(self, change: Make) -> Make:
-        """The good one, changed without a new lock."""
+        """The valid bundle, changed without a new lock."""
 
         def make(folder: Path) -> None:
             shutil.copytree(self.good, folder, dirs_exist_ok=True)
@@ -195,7 +195,7 @@ class Bundles:
                 yield Case(
                     "bundle", aim, f"builder {word}", self.header(_set_spec("builder", word))
                 )
-                # What is spelled as a name may be one.
+                # A word that is spelled as a name may be the name of a component.
                 inert = re.fullmatch(r"[\w.]+", word) is not None
                 yield Case(
                     "bundle", aim, f"name {word}", self.header(_set_spec("name", word)), inert
@@ -269,14 +269,14 @@ STRANGERS = (
 
 
 def parts(raw: bytes) -> tuple[dict[str, Any], dict[str, Any], bytes]:
-    """A weights file's metadata, its entries, and the bytes of its tensors."""
+    """Return the metadata of a weights file, its entries, and the bytes of its tensors."""
     end = 8 + int.from_bytes(raw[:8], "little")
     entries = json.loads(raw[8:end])
     return json.loads(entries.pop("__metadata__")["zoo"]), entries, raw[end:]
 
 
 def joined(data: dict[str, Any], entries: dict[str, Any], content: bytes) -> bytes:
-    """The file of these parts, with its own checksum right."""
+    """Return the file of these parts, with the right checksum."""
     data.pop("sha256", None)
     data["sha256"] = hashlib.sha256(canonical(data)).hexdigest()
     header = {"__metadata__": {"zoo": canonical(data).decode()}, **entries}
@@ -291,7 +291,7 @@ def canonical(data: Any) -> bytes:
 
 
 def relock(folder: Path) -> None:
-    """The lock that the zoo would write for these files."""
+    """Write the lock that the zoo would write for these files."""
     lock = read_lock(folder)
     data: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, KeyError, RecursionError):
@@ -369,7 +369,7 @@ def _link(name: str) -> Make:
 
 
 def _linked_folder(folder: Path) -> None:
-    """With the lock of what is behind the link."""
+    """Add a linked folder, with a lock of the files behind the link."""
     outside = folder.parent / f"{folder.name}-outside"
     outside.mkdir()
     (outside / "config.json").write_text("{}")
@@ -398,7 +398,7 @@ def _no_lock(folder: Path) -> None:
 
 
 def _sparse(folder: Path) -> None:
-    """Tensors of 400 GB in a file that takes no room, with a header that agrees, and no lock."""
+    """Tensors of 400 GB in a sparse file, with a consistent header, and no lock."""
     (folder / "zoo.lock").unlink()
     path = folder / "model.safetensors"
     data, entries, _ = parts(path.read_bytes())
@@ -451,8 +451,7 @@ def registry_cases() -> Iterator[Case]:
         return Case("registry", aim, name, text(f"format = 1\n{lines}\n", "registry.toml"), inert)
 
     for word in CODE:
-        # A name of code in a registry that somebody has made his own is looked up when a spec names
-        # it, and not before.
+        # The code of a component is looked up only when a spec names the component.
         yield case("code", f"component {word}", f"[ffn]\nevil = {json.dumps(word)}", inert=True)
         yield case("code", f"model {word}", f"[models]\nevil = {json.dumps(word)}", inert=True)
         yield case("code", f"default {word}", f"[defaults]\nffn = {json.dumps(word)}")

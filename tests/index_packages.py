@@ -13,7 +13,7 @@ import pytest
 
 
 def unpacked(cache: Path, *requirements: str) -> Path:
-    """A folder with the files of all the packages, fetched unless they are in the `cache`.
+    """Return a folder with the files of all packages, downloaded unless they are in the `cache`.
 
     Skips the test if the index cannot be reached.
     """
@@ -39,7 +39,7 @@ def fetch(wheels: Path, requirements: tuple[str, ...]) -> None:
 
 
 def joined(folder: Path, parts: str) -> Path:
-    """The folder of the files of a zip that is cut in parts, whose names match `parts`."""
+    """Unpack a zip that is split into the files that match `parts`, and return its folder."""
     inner = folder / "joined"
     if not inner.is_dir():
         whole = b"".join(part.read_bytes() for part in sorted(folder.glob(parts)))

@@ -17,7 +17,7 @@ import trustme
 
 @dataclass
 class Hub:
-    """What is served, and how.
+    """The files of the server, and its behaviour.
 
     Args:
         files: contents by path, as in `/model.safetensors`.
@@ -32,8 +32,8 @@ class Hub:
         unit: the unit of the stated offset of a part.
         status: the status of every answer.
         requests: the requests: method, path and range.
-        write: answers what is sent, from method, path and content: the status and what is sent
-            back, or None to close the connection.
+        write: returns the status and content of the response to a method, path and content, or
+            None to close the connection.
     """
 
     url: str = ""
@@ -57,8 +57,8 @@ class Hub:
 def loopback_hub(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, tls: bool = True
 ) -> Generator[Hub]:
-    """A hub that runs until the end of the block. Its certificate is trusted as a user would have
-    it trusted: by the variable that OpenSSL reads."""
+    """Run a hub until the end of the block. Its certificate is trusted by the environment variable
+    that OpenSSL reads, as a user would do it."""
     hub = Hub()
 
     class Handler(BaseHTTPRequestHandler):

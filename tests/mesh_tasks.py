@@ -40,8 +40,8 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def compare(path: Path, shape: Shape) -> dict[str, float]:
-    """The largest differences between a model that is shared out and the same in one process: of
-    its output, its attention maps and, relative to the largest, its gradients."""
+    """Return the largest differences between a sharded model and the same model in one process: of
+    outputs, attention maps and, relative to the largest, gradients."""
     model, alone = zoo.load(path, mesh=mesh_of(shape)).eval(), zoo.load(path).eval()
     inputs = inputs_of(alone)
     with torch.no_grad():
@@ -76,7 +76,7 @@ def gap(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def per_head(path: Path, shape: Shape) -> float:
-    """The same of the output with a mask that is another for each head."""
+    """Return the largest difference of the outputs with a different mask for each head."""
     model, alone = zoo.load(path, mesh=mesh_of(shape)).eval(), zoo.load(path).eval()
     random = torch.Generator().manual_seed(1)
     mask = torch.rand(2, 4, 7, 7, generator=random) < 0.7
@@ -86,7 +86,7 @@ def per_head(path: Path, shape: Shape) -> float:
 
 
 def generated(path: Path, shape: Shape | None) -> list[list[int]]:
-    """The ids that a model continues with, of prompts of different lengths."""
+    """Return the ids that a model generates for prompts of different lengths."""
     model = zoo.load(path, mesh=None if shape is None else mesh_of(shape))
     start = {"start": 1} if hasattr(model, "encode") else {}
     prompts = [[5, 6, 7, 8], [9, 3]]
@@ -94,7 +94,7 @@ def generated(path: Path, shape: Shape | None) -> list[list[int]]:
 
 
 def fetched(path: Path, shape: Shape) -> list[int]:
-    """Of how many layers a process has all weights, while each layer computes."""
+    """Return the number of layers with unsharded weights, while each layer computes."""
     model = zoo.load(path, mesh=mesh_of(shape))
     layers = model.decoder.layers
     found: list[int] = []
@@ -110,7 +110,7 @@ def fetched(path: Path, shape: Shape) -> list[int]:
 
 
 def learns_after(path: Path, shape: Shape, first: str) -> bool:
-    """Whether there are gradients after the first call was made in inference mode."""
+    """Return whether there are gradients after a first call in inference mode."""
     model = zoo.load(path, mesh=mesh_of(shape))
     inputs = inputs_of(model)
     if first == "generate":
@@ -124,7 +124,7 @@ def learns_after(path: Path, shape: Shape, first: str) -> bool:
 
 
 def arranged(path: Path, shape: Shape) -> list[int]:
-    """The ids that a model continues with after `arrange_weights`, which takes all for large."""
+    """Return the ids that a model generates after `arrange_weights`, which packs every matrix."""
     model = zoo.load(path, mesh=mesh_of(shape))
     with patch("zoo.linear.LARGE", 1):
         zoo.arrange_weights(model)
@@ -132,8 +132,8 @@ def arranged(path: Path, shape: Shape) -> list[int]:
 
 
 def shares(path: Path, shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
-    """What a process has: the bytes of its parameters, and how many bytes it has read for them, not
-    counting what is imported by the first load."""
+    """Return the bytes of the parameters of a process, and the bytes that it has read for them,
+    without the modules that the first load imports."""
     mesh = mesh_of(shape)
     zoo.load(path, mesh=mesh, **options)
     before = n_read()
@@ -143,13 +143,14 @@ def shares(path: Path, shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def values(path: Path, shape: Shape, options: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """All tensors of a loaded model, put together again."""
+    """Return all tensors of a loaded model, gathered from their shards."""
     model = zoo.load(path, mesh=mesh_of(shape), **options)
     return {name: whole(tensor.detach()).clone() for name, tensor in model.state_dict().items()}
 
 
 def built(spec: str, shape: Shape, seed: int) -> dict[str, torch.Tensor]:
-    """All tensors of a built model, put together again; the bytes of the shares were told of."""
+    """Return all tensors of a built model, gathered from their shards, whose bytes must have been
+    reported."""
     told: list[int] = []
     model = zoo.build(spec, mesh=mesh_of(shape), seed=seed, on_bytes=told.append)
     assert sum(told) == n_bytes(model)
@@ -157,7 +158,7 @@ def built(spec: str, shape: Shape, seed: int) -> dict[str, torch.Tensor]:
 
 
 def tied(path: Path, shape: Shape) -> list[list[str]]:
-    """The names that are one parameter."""
+    """Return the groups of names that are one parameter."""
     model = zoo.load(path, mesh=mesh_of(shape))
     model(*inputs_of(model)).sum().backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
@@ -168,7 +169,8 @@ def tied(path: Path, shape: Shape) -> list[list[str]]:
 
 
 def refused(shape: Shape, paths: Sequence[Path], *options: dict[str, Any]) -> str:
-    """The error of a refused load; of several paths or options, each process takes its own."""
+    """Return the error of a refused load. From several paths or options, each process takes its
+    own."""
     mesh = mesh_of(shape)
     try:
         zoo.load(own(paths), mesh=mesh, **own(options))
@@ -178,12 +180,12 @@ def refused(shape: Shape, paths: Sequence[Path], *options: dict[str, Any]) -> st
 
 
 def own(items: Sequence[T]) -> T:
-    """That of this process; the last one if there are more processes."""
+    """Return the item of this process; the last one if there are more processes."""
     return items[min(torch.distributed.get_rank(), len(items) - 1)]
 
 
 def refused_in(folders: list[Path], shape: Shape, path: Path) -> str:
-    """The same; each process works in a folder of its own."""
+    """Return the error of a refused load, with a working directory for each process."""
     before = Path.cwd()
     os.chdir(own(folders))
     try:
@@ -193,7 +195,7 @@ def refused_in(folders: list[Path], shape: Shape, path: Path) -> str:
 
 
 def refused_unnamed(path: Path) -> str:
-    """The same of a mesh without names."""
+    """Return the error for a mesh without names."""
     try:
         zoo.load(path, mesh=init_device_mesh("cpu", (2,)))
     except zoo.ZooError as error:
@@ -202,7 +204,7 @@ def refused_unnamed(path: Path) -> str:
 
 
 def refused_meanwhile(path: Path, shape: Shape) -> str:
-    """The same of a file that is written to while it is read."""
+    """Return the error for a file that is written to while it is read."""
     read_part = Weights.read_part
 
     def read(weights: Weights, *where: Any) -> None:
@@ -214,7 +216,7 @@ def refused_meanwhile(path: Path, shape: Shape) -> str:
 
 
 def refused_elsewhere(path: Path) -> str:
-    """The same of a mesh that has the first process alone."""
+    """Return the error for a mesh of only the first process."""
     mesh = DeviceMesh("cpu", [0], mesh_dim_names=("tp",))
     try:
         zoo.load(path, mesh=mesh)
@@ -224,7 +226,7 @@ def refused_elsewhere(path: Path) -> str:
 
 
 def refused_to_save(path: Path, shape: Shape, to: Path) -> str:
-    """The error of saving a share."""
+    """Return the error of saving a shard."""
     model = zoo.load(path, mesh=mesh_of(shape))
     try:
         zoo.save(model, to)
@@ -234,7 +236,7 @@ def refused_to_save(path: Path, shape: Shape, to: Path) -> str:
 
 
 def outside(path: Path, shape: Shape) -> list[str]:
-    """The error of a model for ids that are not in its vocabulary."""
+    """Return the error of a model for ids that are not in its vocabulary."""
     model = zoo.load(path, mesh=mesh_of(shape))
     told = []
     for ids in ([[1, 10**6]], [[-1, 1]]):
@@ -246,12 +248,13 @@ def outside(path: Path, shape: Shape) -> list[str]:
 
 
 def peak(first: Path, path: Path, shape: Shape, spec: str | None) -> float:
-    """The most memory that a process takes for a model of which it gets a share, over the bytes of
-    that share. `first` is a small model, with which what torch takes once is not counted."""
+    """Return the peak memory of a process for a sharded model, divided by the bytes of its shard.
+    The small model `first` is loaded before, so that memory that torch allocates once is not
+    counted."""
     mesh = mesh_of(shape)
     zoo.load(first, mesh=mesh)
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is the present
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = status("VmRSS")
     model = zoo.load(path, mesh=mesh) if spec is None else zoo.build(spec, mesh=mesh)
     return (status("VmHWM") - before) / n_bytes(model)
@@ -263,7 +266,7 @@ def n_bytes(model: zoo.Transformer) -> int:
 
 
 def n_read() -> int:
-    """The bytes that this process has read so far."""
+    """Return the bytes that this process has read so far."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 

@@ -10,8 +10,8 @@ MARKS = re.compile(r"«(.*?)»|‹(.*?)›")
 
 
 def rendered(marked: str, expected: list[tuple[str, ...]], file: str = "spec.toml") -> str:
-    """What must be said of a text with marks: «» where each error is, in order, and ‹› where its
-    notes are. An error is its message, then its notes' messages, then `help: ...`, if any."""
+    """Return the expected messages for a text with marks: «» at each error, in order, and ‹› at its
+    notes. An error is its message, then its notes' messages, then `help: ...`, if any."""
     text = MARKS.sub(lambda found: found[1] or found[2] or "", marked)
     lines, places, shift = text.split("\n"), {"«": [], "‹": []}, 0
     for found in MARKS.finditer(marked):

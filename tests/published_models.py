@@ -1,4 +1,4 @@
-"""Published models for tests: small ones, their files, and the registry that names them."""
+"""Small published models for tests, their files, and the registry that names them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOCAL = {"kind": "local", "path": "../published"}
 
 @cache
 def weights(seed: int = 0) -> bytes:
-    """The weights file of a small model."""
+    """Return the weights file of a small model."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         zoo.save(zoo.build(SPEC, seed=seed), path)
@@ -35,7 +35,7 @@ def weights(seed: int = 0) -> bytes:
 
 
 def bundle(seed: int = 0) -> dict[str, bytes]:
-    """The files of a small model: its weights and a card."""
+    """Return the files of a small model: its weights and a card."""
     return {"model.safetensors": weights(seed), "README.md": b"# Small\n"}
 
 
@@ -50,7 +50,7 @@ def sha256(content: bytes) -> str:
 
 
 def entry(source: Mapping[str, object], files: Mapping[str, bytes] | None, *lines: str) -> str:
-    """The text of a model's file: with the digests of `files`, or for trust on first use."""
+    """Return the text of a model's file: with the digests of `files`, or for trust on first use."""
     stated = ["format = 1", *lines, 'license = { weights = "CC0-1.0" }']
     if files is None:
         stated.append('trust = "first_use"')

@@ -44,7 +44,7 @@ NAME = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}", fullmatch=True)
 
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
-    """Small specs, each of their keys at the top or in the stack's table."""
+    """Draw small specs, with each key at the top or in the stack's table."""
     top: dict[str, Any] = {"format": 1, "name": draw(NAME), "builder": "decoder"}
     top["vocab"] = draw(st.integers(10, 10**6))
     stack: dict[str, Any] = {}

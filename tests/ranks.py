@@ -1,4 +1,4 @@
-"""Processes of a mesh that persist, so that not every test has to start them."""
+"""Processes of a mesh that several tests share, since starting them takes long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Ranks:
         self.pipes = pipes
 
     def __call__(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """What the function, which a module defines, returns in each of the processes."""
+        """Return the results of a function of a module, one for each process."""
         for pipe in self.pipes:
             pipe.send((function, args))
         told = [pipe.recv() for pipe in self.pipes]
@@ -34,7 +34,7 @@ class Ranks:
 
 @contextmanager
 def ranks(n_processes: int, folder: Path) -> Iterator[Ranks]:
-    """That many processes with one thread each, connected by gloo."""
+    """Start `n_processes` processes with one thread each, connected by gloo."""
     context = get_context("spawn")
     pairs = [context.Pipe() for _ in range(n_processes)]
     processes = [
@@ -43,7 +43,7 @@ def ranks(n_processes: int, folder: Path) -> Iterator[Ranks]:
     ]
     for process, (_, theirs) in zip(processes, pairs, strict=True):
         process.start()
-        theirs.close()  # so that nobody waits for a process that has died
+        theirs.close()  # so that no process waits for one that has died
     try:
         yield Ranks([ours for ours, _ in pairs])
     finally:
@@ -57,7 +57,7 @@ def ranks(n_processes: int, folder: Path) -> Iterator[Ranks]:
 def _work(rank: int, n_processes: int, rendezvous: Path, pipe: Connection) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    # A test that leaves one process waiting for another fails, and does not hang.
+    # With a timeout, a test that leaves a process waiting for another fails instead of hanging.
     dist.init_process_group(
         "gloo",
         init_method=f"file://{rendezvous}",

@@ -1,4 +1,4 @@
-"""The example specs with every size cut down, so that a test can afford all of them."""
+"""The example specs in small sizes, so that a test can build all of them quickly."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ TINY = {
     "norm": "batch_norm",
     "head": {"kind": "linear", "tied": True},
 }
-"""A model with tied tensors, buffers and an integer among them, as small as can be."""
+"""A very small model with tied tensors, and with buffers, one of them of integers."""
 
 
 def small(path: Path) -> dict[str, Any]:
-    """The resolved spec of a file, with the same components in small sizes."""
+    """Return the resolved spec of a file, with the same components in small sizes."""
     spec: dict[str, Any] = _shrunk(zoo.read_spec(path).to_dict())
     return spec
 
@@ -57,6 +57,6 @@ def _shrunk(value: Any) -> Any:
     cut = {key: SIZES.get(key, _shrunk(item)) for key, item in value.items()}
     if "n_kv_heads" in value:
         cut["n_kv_heads"] = HEADS if value["n_kv_heads"] == value["n_heads"] else 1
-    if "at" in value:  # the layers that a rule speaks of
+    if "at" in value:  # the layers of a rule
         cut["at"] = [at for at in value["at"] if at < LAYERS] or [LAYERS - 1]
     return cut

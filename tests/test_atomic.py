@@ -82,7 +82,7 @@ def test_the_mode_is_what_the_umask_leaves(mask: int, mode: int, old: Path) -> N
 def test_the_file_is_on_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a crash could leave the name with half of the bytes."""
+    """Otherwise a crash could leave the name with half of the bytes."""
     done: list[tuple[str, int]] = []
     sync, rename = os.fsync, Path.replace
     path = tmp_path / "made" / "file"
@@ -92,7 +92,7 @@ def test_the_file_is_on_disk_before_it_has_its_name(
         done.append(("sync", found.st_ino))
         assert path.parent.is_dir()
         if stat.S_ISREG(found.st_mode):
-            assert found.st_size == 100_000  # nothing is left in a buffer
+            assert found.st_size == 100_000  # all buffers were flushed
         sync(descriptor)
 
     def replace(self: Path, target: Path) -> Any:
@@ -112,7 +112,7 @@ def test_the_file_is_on_disk_before_it_has_its_name(
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The number and the size of what was written to the disk."""
+    """Return a list that records the inode and the size of each file that is synced to the disk."""
     done: list[tuple[int, int]] = []
     sync = os.fsync
 
@@ -133,7 +133,7 @@ def test_a_copy_is_on_disk(tmp_path: Path, synced: list[tuple[int, int]]) -> Non
 
 
 def test_folders_are_on_disk(tmp_path: Path, synced: list[tuple[int, int]]) -> None:
-    """Each before one is made in it."""
+    """Each folder is synced before another is created in it."""
     make_folder(tmp_path / "a" / "b")
     assert [inode for inode, _ in synced] == [p.stat().st_ino for p in (tmp_path, tmp_path / "a")]
 

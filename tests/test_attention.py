@@ -97,7 +97,7 @@ def test_feature(fields: dict[str, Any], causal: bool) -> None:
 
 
 def test_each_feature_counts() -> None:
-    """No two of them compute the same."""
+    """No two features compute the same."""
     x, outputs = randn(2, LENGTH, 6), {}
     for name, fields in FEATURES.items():
         if name not in ("window beyond", "own widths", "no output projection", "one head"):

@@ -20,7 +20,7 @@ NORMS = st.sampled_from([NONE, rms(), layer_norm(), ScaleNorm(kind="scale_norm",
 
 
 def tensors(description: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Names and shapes as built, and as described."""
+    """Return the names and shapes as built, and as described."""
     with torch.device("meta"):
         module = description.build()
     built = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
@@ -73,7 +73,7 @@ def test_latent_is_as_described(rank: Any, bias: bool, norm: Any, key_width: int
 
 
 def test_names_and_starts() -> None:
-    """The canonical names, and what is not drawn at random."""
+    """The canonical names, and the tensors that are not random."""
     layout = described(
         qk_norm=layer_norm(),
         qk_norm_scope="per_head",
@@ -133,7 +133,7 @@ def test_cache() -> None:
     ids=", ".join,
 )
 def test_contradiction(fields: dict[str, Any]) -> None:
-    """The first key is the one that the error points at."""
+    """The error points at the first key."""
     with pytest.raises(ValidationError) as caught:
         described(**fields)
     (error,) = caught.value.errors()
@@ -221,7 +221,7 @@ PATTERNS = {
 
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
 def test_in_a_model(pattern: str) -> None:
-    """Rules switch features off in single layers; the full form says the same; the model runs."""
+    """Rules switch features off in single layers; the full form is equivalent; the model runs."""
     spec = zoo.read_spec(SPEC + 'position = "rotary"\n' + pattern)
     assert zoo.read_spec(spec.to_toml()).digest == spec.digest
     model = zoo.build(spec)
@@ -234,7 +234,7 @@ def test_in_a_model(pattern: str) -> None:
 
 
 def test_nothing_breaks_the_graph() -> None:
-    """`torch.compile` takes the whole module, the norms of each head too."""
+    """`torch.compile` compiles the whole module as one graph, including the norms of each head."""
     module = described(qk_norm=rms(), qk_norm_scope="per_head", window=2, output_gate="sigmoid")
     built = module.build()
     for parameter in built.parameters():

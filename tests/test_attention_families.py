@@ -28,7 +28,7 @@ LENGTH = 11
 
 
 def theirs(family: Family, **sizes: Any) -> nn.Module:
-    """Their module with random tensors."""
+    """Return their module with random tensors."""
     folder, prefix = family.module
     package = f"transformers.models.{folder}"
     config_class = getattr(import_module(f"{package}.configuration_{folder}"), f"{prefix}Config")
@@ -43,7 +43,7 @@ def theirs(family: Family, **sizes: Any) -> nn.Module:
 
 
 def same_weights(ours: nn.Module, other: nn.Module, names: dict[str, str]) -> nn.Module:
-    """Ours with their tensors. Fails unless `names` maps them one to one."""
+    """Return our module with their tensors. Fails unless `names` maps them one to one."""
     tensors = dict(other.named_parameters())
     renamed = {}
     for name in ours.state_dict():
@@ -60,7 +60,7 @@ def angles(positions: Tensor, width: int) -> Tensor:
 
 
 def rotation(pairs: str, angle: Tensor) -> Callable[[Tensor], Tensor]:
-    """Turns the first pairs of (..., length, width), as many as there are angles."""
+    """Return a function that rotates the first pairs of (..., length, width), one per angle."""
 
     def turn(x: Tensor) -> Tensor:
         x, rest = x[..., : 2 * angle.shape[-1]], x[..., 2 * angle.shape[-1] :]
@@ -75,7 +75,7 @@ def rotation(pairs: str, angle: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def their_rotation(family: Family, angle: Tensor) -> Any:
-    """The second argument of their `forward`."""
+    """Return the second argument of their `forward`."""
     if family.pairs is None:
         return None
     if family.module[0] == "llama4":
@@ -164,7 +164,7 @@ def test_deepseek_v3(rank: int | None, bias: bool, pairs: str) -> None:
 
 
 def test_stablelm() -> None:
-    """Its norms are modules of their own for each head, its rotation partial."""
+    """StableLM has a norm module for each head, and a partial rotation."""
     config = {
         "qk_layernorm": True,
         "layer_norm_eps": EPS,

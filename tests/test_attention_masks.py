@@ -22,7 +22,7 @@ from references.attention_cases import (
 )
 from torch import Tensor, nn
 
-# Rows are queries, columns keys, x is seen.
+# Rows are queries, columns are keys; x: the query sees the key.
 REACHES: dict[str, tuple[dict[str, Any], bool, list[str]]] = {
     "past window 1": ({"window": 1}, True, ["x....", ".x...", "..x..", "...x.", "....x"]),
     "past window 2": ({"window": 2}, True, ["x....", "xx...", ".xx..", "..xx.", "...xx"]),
@@ -58,7 +58,7 @@ def test_reach(fields: dict[str, Any], causal: bool, rows: list[str]) -> None:
 
 
 def test_chunks_are_cut_at_positions() -> None:
-    """Left padding, whose positions do not count, moves the cuts."""
+    """Left padding has no positions, so it moves the cuts."""
     module, x = made(described(chunk=2)), randn(1, LENGTH, 6)
     positions = torch.tensor([0, 0, 1, 2, 3])
     _, weights = module(x, causal=True, positions=positions, return_weights=True)
@@ -84,7 +84,7 @@ SCORES: dict[str, dict[str, Any]] = {
 def test_a_query_that_sees_nothing(
     fields: dict[str, Any], dtype: torch.dtype, biased: bool, return_weights: bool
 ) -> None:
-    """It gets zeros, and neither the output nor a gradient is ever NaN."""
+    """Its output is zeros, and neither the output nor a gradient is ever NaN."""
     module = made(described(**fields, bias=("q", "k", "v")), dtype).train()
     x = randn(2, LENGTH, 6).to(dtype).requires_grad_()
     mask = some_mask(2, 1, LENGTH, LENGTH)
@@ -95,7 +95,7 @@ def test_a_query_that_sees_nothing(
         dead = y[0, 1] if "sub_norm" not in fields else torch.zeros(1)
         assert not dead.any()
         assert weights is None or not weights[0, :, 1].any()
-        with torch.autograd.set_detect_anomaly(True):  # fails at a NaN on the way, too
+        with torch.autograd.set_detect_anomaly(True):  # fails at any intermediate NaN
             gradients = torch.autograd.grad(y.square().sum(), [x, *module.parameters()])
         assert all(gradient.isfinite().all() for gradient in gradients)
 
@@ -164,7 +164,7 @@ def test_softcap_bounds_scores_and_keeps_small_ones() -> None:
 def test_fused_and_explicit_scores_agree(
     fields: dict[str, Any], seed: int, causal: bool, masked: bool, biased: bool
 ) -> None:
-    """Asking for the weights changes no output and no gradient."""
+    """Returning the weights changes no output and no gradient."""
     module, x = made(described(**fields, qk_norm=rms())), randn(2, LENGTH, 6, seed=seed)
     mask = some_mask(2, 1, LENGTH, LENGTH, seed=seed) if masked else None
     bias = randn(4, LENGTH, LENGTH, seed=seed).requires_grad_() if biased else None
@@ -181,7 +181,7 @@ def test_fused_and_explicit_scores_agree(
 
 
 class Constant(nn.Module):
-    """Returns one tensor whatever it is given."""
+    """Returns the same tensor for any input."""
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()

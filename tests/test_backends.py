@@ -33,7 +33,7 @@ def built(builder: str = "decoder", **attention: Any) -> Transformer:
         ({}, Taken("fused", FREE, "causal flag")),
         ({"n_kv_heads": 1}, Taken("fused", FREE, "causal flag")),
         ({"window": 2}, Taken("fused", FREE, "mask (4, 4), causal flag")),
-        ({"window": 4}, Taken("fused", FREE, "causal flag")),  # no token is too far
+        ({"window": 4}, Taken("fused", FREE, "causal flag")),  # no token is outside the window
         ({"sinks": True}, Taken("math", "fused kernels know no `sinks`", "causal flag")),
         ({"softcap": 5.0}, Taken("math", "fused kernels know no `softcap`", "causal flag")),
     ],
@@ -45,7 +45,7 @@ def test_auto_says_what_it_took(attention: dict[str, Any], taken: Taken) -> None
 
 
 def test_no_mask_is_made_where_the_flag_or_nothing_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the fused function is called with: no tensor as a mask; padding one row per sequence."""
+    """The fused function gets no mask tensor; for padding, a mask of one row per sequence."""
     masks: list[Any] = []
     fused = torch.nn.functional.scaled_dot_product_attention
 
@@ -64,7 +64,7 @@ def test_no_mask_is_made_where_the_flag_or_nothing_does(monkeypatch: pytest.Monk
     zoo.generate(built(), [1, 2, 3], max_new_tokens=3)
     assert masks == [(None, True)] * 2 + [(None, False)] * 4
     masks.clear()
-    zoo.generate(built(window=2), [1, 2, 3], max_new_tokens=3)  # no older tokens are kept
+    zoo.generate(built(window=2), [1, 2, 3], max_new_tokens=3)  # older tokens are not cached
     assert masks == [((3, 3), False)] * 2 + [(None, False)] * 4
 
 
@@ -106,7 +106,7 @@ def test_a_kernel_that_this_machine_lacks(name: Any) -> None:
 
 
 def test_two_threads_cannot_choose_at_once() -> None:
-    """The first to leave would take the other's choice away, and the last leave the first's."""
+    """The first to leave would reset the other's choice, and the last would restore the first's."""
     with ThreadPoolExecutor(1) as other, zoo.attention_backend("math"):
         theirs = zoo.attention_backend("fused")
         with pytest.raises(InputError, match="another thread has chosen"):

@@ -39,7 +39,7 @@ def test_a_name_that_is_too_long(refused: Refused) -> None:
 
 
 def test_all_that_one_key_breaks_is_told_once(refused: Refused) -> None:
-    """`dropout` is read by every attention, network, block and embedding."""
+    """`dropout` is read by every attention, feed-forward network, block and embedding."""
     Path("spec.toml").write_text(spec('dropout = "none"'))
     assert refused("validate", "spec.toml").count("error:") == 1
 
@@ -82,7 +82,7 @@ def test_what_only_follows_from_a_mistake_is_not_told(refused: Refused) -> None:
 
 
 def test_a_default_in_the_place_of_a_wrong_value_is_blamed_for_nothing(refused: Refused) -> None:
-    """Without a share of tokens `mask_id` would have no use, but one is stated."""
+    """Without a share of tokens, `mask_id` would have no use; but a (wrong) share is stated."""
     Path("spec.toml").write_text(spec("[encoder.embedding]", "token_dropout = true", "mask_id = 3"))
     told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
     assert told == ["`token_dropout` must be a number, not the boolean `true`"]
@@ -127,7 +127,7 @@ def test_of_many_nearer_values_the_first_are_told(refused: Refused) -> None:
 
 
 def test_mistakes_of_one_line_are_told_from_left_to_right(refused: Refused) -> None:
-    """Also the unknown key, which is noticed before any value is looked at."""
+    """Also the unknown key, which is found before any value is checked."""
     line = 'ffn = { kind = "mlp", d_ff = "wide", zz = 1 }'
     Path("spec.toml").write_text(spec(line, without="d_ff"))
     told = re.findall(r"error: (.*)", refused("validate", "spec.toml"))
@@ -206,7 +206,7 @@ def test_not_utf_8(refused: Refused, project: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\n\n  \n", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("command", ["validate X", "train X -o out", "--registry X list"])
 def test_an_empty_file(content: bytes, command: str, refused: Refused, project: Path) -> None:
-    """Be it a spec, a recipe or a registry."""
+    """A spec, a recipe or a registry."""
     (project / "my.toml").write_bytes(content)
     told = refused(*command.replace("X", "my.toml").split())
     assert told.startswith("my.toml:1:1: error: the file is empty\n")
@@ -232,13 +232,13 @@ def test_files_that_are_not_there(refused: Refused, project: Path) -> None:
         "error: there is no file and no model `spec`\n      = help: did you mean `spec.toml`?\n"
     )
     (project / "dangling.toml").symlink_to("nothing")
-    (project / "base.toml").write_text(spec())  # nearer than `t5-base`, which is registered
+    (project / "base.toml").write_text(spec())  # a nearer name than `t5-base`, which is registered
     assert "did you mean `base.toml`?" in refused("show", "base")
     (project / "folder.toml").mkdir()
     assert refused("validate", "dangling.toml") == (
         "error: `dangling.toml` is a link that leads nowhere\n"
     )
-    for other in ("dangling", "folder"):  # what is no file is not proposed
+    for other in ("dangling", "folder"):  # only files are proposed
         assert f"did you mean `{other}" not in refused("validate", f"{other}s.toml")
         (project / "child.toml").write_text(f'format = 1\nname = "a"\nextends = "{other}"\n')
         assert f"did you mean `{other}" not in refused("validate", "child.toml")
@@ -278,7 +278,7 @@ def test_a_registry_that_is_a_link_to_itself(refused: Refused, project: Path) ->
 
 
 def test_a_folder_in_the_place_of_a_file(refused: Refused, project: Path) -> None:
-    """What is told is what is in it."""
+    """The message lists the files in it."""
     (project / "folder").mkdir()
 
     def told(help: str) -> None:
@@ -328,7 +328,7 @@ def test_shards_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
 
 
 def test_a_text_that_ends_too_early(refused: Refused, project: Path) -> None:
-    """What follows the end is not quoted."""
+    """The line after the end is not quoted."""
     (project / "spec.toml").write_text("format = 1\na = [1,\n\n")
     told = refused("validate", "spec.toml")
     assert told.startswith("spec.toml:2:8: error: not TOML: ")
@@ -355,7 +355,7 @@ def test_a_folder_that_is_named_as_weights(refused: Refused, project: Path) -> N
 
 
 def test_the_budget_says_how_deep_keys_nest(refused: Refused, project: Path) -> None:
-    """Of a file, and of data."""
+    """In a file, and in data."""
     (project / "spec.toml").write_text(spec("a.b.c = 1"))
     told = refused("--budget", "key_depth=2", "validate", "spec.toml")
     assert told.startswith("spec.toml:10:4: error: keys are nested more than 2 deep\n")
@@ -417,7 +417,7 @@ def test_the_nearest_of_what_there_is(refused: Refused, project: Path) -> None:
 
 
 def test_an_error_is_the_same_in_another_process(project: Path) -> None:
-    """As when it comes from a worker that loads data, or from a test that xdist runs."""
+    """For example from a worker that loads data, or from a test run by xdist."""
     (project / "spec.toml").write_text(spec("typo = 1", n_layers="0"))
     with pytest.raises(zoo.SpecError) as raised:
         zoo.read_spec("spec.toml")
@@ -474,9 +474,9 @@ HOSTILE: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize(("line", "message"), HOSTILE.values(), ids=HOSTILE)
 def test_hostile_texts_are_refused_fast(line: str, message: str, refused: Refused) -> None:
     Path("spec.toml").write_text(spec(line))
-    start = time.process_time()  # of this process alone: others may keep the machine busy
+    start = time.process_time()  # CPU time of this process, since others may keep the machine busy
     told = refused("validate", "spec.toml")
-    # Not a measure of speed: what is quadratic in such a text takes minutes.
+    # Not a measure of speed: a quadratic algorithm takes minutes for such a text.
     assert time.process_time() - start < 20
     assert message in told
     assert len(told) < 40_000
@@ -578,7 +578,7 @@ def test_a_dimension_that_is_wrong_is_not_told_again_by_what_needs_it() -> None:
 
 
 def test_what_contradicts_a_component_beside_it_is_shown_there() -> None:
-    """The scheme gets the width of a head from the attention, where that is written."""
+    """The scheme gets the width of a head from the attention, where the width is stated."""
     attention = 'attention = { kind = "multi_head", head_dim = 5 }'
     text = spec('position = "rotary"', attention)
     with pytest.raises(zoo.SpecError) as caught:

@@ -58,7 +58,7 @@ def test_a_plugin_that_exits_does_not_end_the_process(project: Path) -> None:
 
 @pytest.fixture
 def built(project: Path) -> dict[str, bytes]:
-    """A model on disk, which a build that fails must leave as it is."""
+    """A model on disk, which a failed build must not change."""
     (project / "spec.toml").write_text(spec())
     assert run(["build", "spec.toml", "-o", "out"]) == 0
     return contents(project)
@@ -138,7 +138,7 @@ def test_a_file_in_the_place_of_a_folder(project: Path, refused: Refused) -> Non
 def test_a_name_of_another_format(
     name: str, shards: list[str], project: Path, refused: Refused
 ) -> None:
-    """It would be a folder, which no program that reads such files could read."""
+    """The name would be that of a folder, which no program for that format could read."""
     (project / "spec.toml").write_text(spec())
     told = refused("build", "spec.toml", "-o", f"out/{name}", *shards)
     assert f"`out/{name}` would not be a {Path(name).suffix} file" in told
@@ -160,7 +160,7 @@ FOLDERS = {
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The inputs of each command whose output is a folder."""
+    """Return the inputs of each command whose output is a folder."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     folder = tmp_path_factory.mktemp("sources")
@@ -191,7 +191,7 @@ def test_an_ending_in_capitals_is_that_of_a_file(project: Path) -> None:
 
 
 def test_a_folder_in_the_place_of_a_weights_file(project: Path, refused: Refused) -> None:
-    """What is written into it could not be loaded by that name."""
+    """Weights written into it could not be loaded by that name."""
     model = zoo.build(spec())
     zoo.save(model, "saved")
     (project / "x.safetensors").mkdir()

@@ -51,8 +51,8 @@ WITHOUT_D_FF = spec('ffn = "mine"', without="d_ff")
 
 
 def write_plugin(project: Path, code: str, target: str | None = None) -> None:
-    """A project whose ffn `mine` is this code. The file is named by its content, as modules are
-    imported once."""
+    """Make a project whose ffn `mine` is this code. The file is named by its content, as modules
+    are imported once."""
     name = f"p{sha256(code.encode()).hexdigest()[:12]}.py"
     (project / "plugins").mkdir(exist_ok=True)
     (project / "plugins" / name).write_text(HEAD + code)
@@ -182,7 +182,7 @@ def test_a_plugin_that_cannot_be_loaded(
     assert "    4 | mine = " in told
     assert 'spec.toml:9:7: note: named here\n    9 | ffn = "mine"\n      |       ^^^^^^\n' in told
     assert re.search(f"= help: .*{re.escape(help_)}", told)
-    if " failed: " in first:  # its own lines alone
+    if " failed: " in first:  # only its own lines
         frames = [line for line in lines if re.search(r"\.py:\d+", line) and " | " not in line]
         assert frames
         assert all(line.startswith(f"  {project}") for line in frames)
@@ -233,7 +233,7 @@ def test_what_a_validator_says_of_a_default_is_not_told_of_a_wrong_value(
 def test_a_kind_that_nobody_states_is_no_place_of_a_contradiction(
     refused: Refused, project: Path
 ) -> None:
-    """It is the registry's default, and the mistake is in the spec."""
+    """The kind is the registry's default, and the mistake is in the spec."""
     code = CHECK.replace("class Mine", "from zoo.component import contradiction\nclass Mine")
     code += "        raise contradiction('no', 'inner.kind')\n\n"
     write_plugin(project, code + "    inner: Annotated[Norm, Slot('norm', width='d_model')]\n")
@@ -298,7 +298,7 @@ def test_a_plugin_that_fails_when_it_is_validated(
     text = (project / "spec.toml").read_text()
     (project / "spec.toml").write_text(text + "residual_scale = 0.5\n")
     told = refused("validate", "spec.toml")
-    assert told.count("error:") <= 2  # of the encoder's and of the decoder's network
+    assert told.count("error:") <= 2  # one for the encoder's and one for the decoder's network
     assert message in told
     assert "mend the plugin" in told
     with pytest.raises(zoo.PluginError, match=re.escape(message)):
@@ -326,7 +326,7 @@ def test_a_dimension_that_no_parent_gives(refused: Refused, project: Path) -> No
 
 def test_a_plugin_that_holds_itself(refused: Refused, project: Path) -> None:
     write_plugin(project, GOOD + "    ffn: Annotated[FeedForward, Slot('ffn')]\n")
-    # What `mlp` takes in its place, as `d_ff`, is no unknown key.
+    # `d_ff`, a key of `mlp`, which is used in its place, is not reported as unknown.
     (project / "spec.toml").write_text(WITHOUT_D_FF + "d_ff = 8\n")
     assert refused("validate", "spec.toml") == (
         "spec.toml:9:7: error: `mine` would be its own `ffn`, which takes what is stated for `ffn` "
@@ -633,17 +633,18 @@ def test_a_project_that_one_is_not_in(
     help_ = f"= help: `{project}/registry.toml` registers it: work in its folder, or pass it as"
     for command, source in (("validate", "spec.toml"), ("load", "out")):
         assert help_ in refused(command, f"{project.name}/{source}")
-    (project / "registry.toml").write_text("broken")  # a hint is no place for a second error
+    (project / "registry.toml").write_text("broken")  # a hint must not raise a second error
     assert "registers it" not in refused("validate", f"{project.name}/spec.toml")
 
 
 def test_components_that_hold_their_like_are_read_fast(project: Path) -> None:
-    """Each table around one counts for it; those are no more with every component between."""
+    """Reading a component examines the tables around it, but not more with each component
+    between."""
     write_plugin(project, GOOD + "    inner: Annotated[FeedForward, Slot('ffn')]\n")
 
     def read(depth: int) -> int:
         nested = '{ kind = "mine", inner = ' * depth + '"mlp"' + " }" * depth
         return calls(lambda: zoo.read_spec(spec(f"ffn = {nested}")))
 
-    read(1)  # what is made once is made by now
+    read(1)  # fills the caches
     assert read(12) < 30 * read(4)

@@ -22,7 +22,7 @@ SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab": 60}
 TRANSLATOR = {**SMALL, "hidden": 48}
 DECODER = {**SMALL, "length": 256}
 
-# Where weights are the same, each checks that the peers that are installed compute the same.
+# Each suite checks that the installed peers with the same weights have the same results.
 SUITES: dict[str, Callable[[], Results]] = {
     "translation": lambda: forward.translation(TRANSLATOR).measure(1),
     "bert": lambda: forward.bert(DECODER, padded=False).measure(1),
@@ -69,7 +69,7 @@ def test_a_suite_is_measured_and_written(
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
-    # In the second round the machine was busy with something else.
+    # In the second round, the machine was busy with other work.
     ratio = Ratio("a", "b", Samples([1.0, 30.0, 3.0]), Samples([2.0, 40.0, 2.0]), bar=0.7)
     assert ratio.of_rounds == (0.5, 0.75, 1.5)
     assert ratio.ratio == 0.75
@@ -106,7 +106,7 @@ def test_the_limit_counts_the_products_of_weights_with_tokens(
 ) -> None:
     _, model = hugging_face.gpt2(**DECODER)
     tokens = forward.ids(1, 256, DECODER)
-    clock = iter((10.0, 11.5, 20.0, 22.0))  # of one kind of product, and of the other
+    clock = iter((10.0, 11.5, 20.0, 22.0))  # for each of the two kinds of product
     monkeypatch.setattr(limits, "SIDE", 8)
     monkeypatch.setattr(limits, "perf_counter", lambda: next(clock))
     with torch.inference_mode():

@@ -20,7 +20,7 @@ Branch = Callable[[Tensor], Tensor]
 
 
 def layer(**keys: Any) -> nn.Module:
-    """A decoder that is nothing but one layer, its norms moved away from ones and zeros."""
+    """Return a decoder of a single layer, with norms other than ones and zeros."""
     spec = {
         "format": 1,
         "name": "layer",
@@ -71,8 +71,8 @@ def post_branch(x: Tensor, f: nn.Module, run: Branch) -> Tensor:
 def test_what_a_branch_adds_is_dropped(
     sublayer: Callable[[Tensor, nn.Module, Branch], Tensor],
 ) -> None:
-    """Random numbers of one seed zero the same elements, of attention's, of cross-attention's and
-    of the network's, in that order."""
+    """With one seed, the same elements of the outputs of attention, cross-attention and
+    feed-forward network are set to zero, in that order."""
     model = layer(
         norm_placement=sublayer.__name__,
         block={"kind": "residual", "dropout": RATE},
@@ -147,6 +147,6 @@ class OwnNorm(FeedForward):
 
 
 def test_the_names_of_norms_are_taken() -> None:
-    """What a branch itself calls `post_norm` would be replaced."""
+    """A norm that the branch itself calls `post_norm` would be replaced."""
     with pytest.raises(PluginError, match="'own' has a `post_norm` of its own"):
         with_norms(OwnNorm(kind="own", d_model=4, norm_placement="pre", norms=(), norm=None))

@@ -108,14 +108,14 @@ def test_loading_is_budgeted(tmp_path: Path) -> None:
 
 
 def test_405_billion_parameters_are_shown_fast_and_small() -> None:
-    """Under 3 s and 500 MB, in a process of its own."""
+    """It takes less than 3 s and 500 MB, in a process of its own."""
     script = (
         "import re, time\n"
         "start = time.perf_counter()\n"
         "from zoo.cli import run\n"
         "assert run(['show', 'llama-3.1-405b']) == 0\n"
         "assert time.perf_counter() - start < 3, 'slow'\n"
-        # Not `ru_maxrss`, which a process takes over from the one that started it.
+        # Not `ru_maxrss`, which a process inherits from its parent.
         "peak = int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1])\n"
         "assert peak < 500_000, peak\n"
     )

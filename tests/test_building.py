@@ -27,7 +27,7 @@ MAKE: dict[str, Callable[[], Transformer]] = {}
 
 
 class Given(Builder):
-    """A builder whose module, layout and ties a test gives."""
+    """A builder whose module, layout and ties are set by a test."""
 
     def ties(self) -> dict[str, str]:
         return TIES
@@ -45,7 +45,7 @@ TIES: dict[str, str] = {}
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModelSpec]:
-    """A spec whose builder makes the module that `fill_in` has set up."""
+    """Return a spec whose builder makes the module that `fill_in` has set up."""
 
     def make(
         fill_in: Callable[[Any], None],
@@ -174,7 +174,7 @@ def test_a_layout_that_is_not_what_is_built(
 
 
 def test_ties_that_pair_otherwise(given: Make) -> None:
-    """The stored names and shapes are those of the spec; which tensors are one is not."""
+    """The stored names and shapes are those of the spec, but other tensors are tied."""
 
     def build(model: Any) -> None:
         two(model)
@@ -233,7 +233,7 @@ def test_a_build_that_fails_leaves_torch_as_it_was(given: Make) -> None:
 
 
 def test_builds_in_several_threads_keep_their_dtypes_apart() -> None:
-    """torch's default dtype, by which modules make their tensors, belongs to the whole process."""
+    """torch's default dtype, which modules use for their tensors, is that of the whole process."""
     spec = zoo.read_spec(SMALL)
     dtypes = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -285,14 +285,14 @@ print(*(name for name in ("torch._dynamo", "sympy") if name in sys.modules))
 
 
 def test_a_build_imports_no_compiler() -> None:
-    """torch's compiler takes longer to import than most models to build."""
+    """Importing torch's compiler takes longer than building most models."""
     command = [sys.executable, "-c", IMPORTS % SMALL]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
 
 
 def test_the_calls_of_a_model_are_typed(tmp_path: Path) -> None:
-    """The package ships its types, so a checked program has to pass with what the docs show."""
+    """The package ships its types, so type checkers must accept the code of the docs."""
     program = tmp_path / "program.py"
     program.write_text(
         "import torch\n"

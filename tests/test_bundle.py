@@ -38,7 +38,7 @@ TINY = {
 
 @pytest.fixture
 def saved(project: Path) -> Path:
-    """A model with a tokenizer, and with files that do not belong to it."""
+    """Return a model with a tokenizer, and with files that do not belong to it."""
     zoo.save(zoo.build(TINY, seed=3), "saved")
     Path("saved/tokenizer.json").write_text('{"version": "1.0"}')
     Path("saved/vocab.txt").write_text("a\nb\n")
@@ -161,7 +161,7 @@ def test_a_full_disk_is_told_of_the_bundle(saved: Path) -> None:
 
 
 def test_a_folder_without_what_is_asked_of_it(saved: Path) -> None:
-    """A bundle that lacks the tokenizer that was named would be found out by who gets it."""
+    """Otherwise only the recipient would notice that the named tokenizer is missing."""
     Path("empty").mkdir()
     with pytest.raises(zoo.ZooError, match="nothing in `empty` belongs to a model"):
         write_bundle(
@@ -178,7 +178,7 @@ def test_a_folder_without_what_is_asked_of_it(saved: Path) -> None:
 
 
 def refused(bundle: Path, *parts: str) -> str:
-    """The errors of checking a bundle; loading reports them too, except those of the weights."""
+    """Return the errors of checking a bundle. Loading reports them too, except for weights."""
     with pytest.raises(zoo.WeightsError) as caught:
         read_bundle(bundle)
     with pytest.raises(zoo.ZooError):
@@ -189,7 +189,7 @@ def refused(bundle: Path, *parts: str) -> str:
 
 
 def test_every_single_byte_counts(bundle: Path) -> None:
-    """Each byte of each file, changed in one bit, makes the bundle one that is not loaded."""
+    """If one bit of any byte of any file is changed, the bundle is not loaded."""
     registry = zoo.load_registry()
     for path in sorted(bundle.iterdir()):
         raw = path.read_bytes()
@@ -247,7 +247,7 @@ def test_a_folder_in_a_bundle(name: str, bundle: Path) -> None:
 
 
 def test_the_folders_of_modules(saved: Path) -> None:
-    """A bundle has those with files of its lock, and nothing else is in them."""
+    """A bundle has the folders of files in its lock, and no other files in them."""
     module = Path("saved/1_Pooling")
     module.mkdir()
     (module / "config.json").write_text("{}")
@@ -284,7 +284,7 @@ def test_links_pipes_and_missing_files(name: str, bundle: Path) -> None:
 
 
 def relocked(bundle: Path, change: Callable[[Path], None] | None = None, **stated: object) -> None:
-    """What a liar can do: change files, and the lock with them, its own SHA-256 included."""
+    """Do what an attacker can: change files, and the lock with them, including its own SHA-256."""
     from zoo.provenance.lock import FileRecord, Lock, read_lock
 
     lock = read_lock(bundle)
@@ -411,7 +411,7 @@ def test_the_commands_make_and_check_a_bundle(
 
 
 def test_a_card_that_is_there_is_taken(saved: Path) -> None:
-    """Unless another one is asked for."""
+    """Unless another card is requested."""
     card = "---\nlicense: mit\n---\n# Mine\n"
     Path("saved/README.md").write_text(card)
     assert run(["bundle", "make", "saved", "made"]) == 0

@@ -22,12 +22,12 @@ from zoo.transformer import Transformer
 
 VOCAB, FIRST = 23, 5
 ROWS = ([3, 7, 4, 9, 11, 6, 8, 5, 12, 3, 4], [8, 4, 6, 21, 3, 9, 9, 14], [7, 5, 3, 12, 16, 6, 20])
-"""Sequences that are given up to their lengths less 6, and extended token by token."""
+"""Sequences whose last 6 tokens are added one by one, the others in one call."""
 STEPS = 6
 
 
 def built(spec: dict[str, Any]) -> Transformer:
-    """A model in which every tensor matters, those that start at 0 or 1 too."""
+    """Return a model in which every tensor matters, including those that start at 0 or 1."""
     model = zoo.build(spec, dtype=torch.float64).eval()
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -42,13 +42,13 @@ def tiny(**values: Any) -> dict[str, Any]:
 
 
 def alone(model: Transformer, row: Sequence[int], number: int) -> torch.Tensor:
-    """The scores after this row, computed of it alone and at once."""
+    """Return the scores after this row, computed from this row alone, in one call."""
     target = torch.tensor([row])
     return model(*source(model, number), target)[0, -1]
 
 
 def source(model: Transformer, number: int) -> tuple[torch.Tensor, ...]:
-    """What an encoder gets for the row of this number: as long as its number is large."""
+    """Return the encoder's input for the row of this number, whose length depends on the number."""
     if not hasattr(model, "encode"):
         return ()
     return (torch.tensor([[4, 9, 3, 17, 6][: 3 + number]]),)
@@ -64,7 +64,8 @@ def memory(model: Transformer) -> Memory | None:
 
 
 def check(model: Transformer) -> Decoding:
-    """Each row of a padded batch, extended with a cache, has the scores that it has alone."""
+    """Check that each row of a padded batch, extended with a cache, has the scores that it has
+    alone."""
     first = [list(row[:-STEPS]) for row in ROWS]
     prompt = read_ids(first, None, what="", vocab=VOCAB, pad_id=None, pad="left")
     decoding = Decoding(model, capacity=len(ROWS[0]), memory=memory(model), keep=True)
@@ -91,7 +92,7 @@ def test_registered_models(path: Path) -> None:
     model = built(small(path))
     with warnings.catch_warnings(record=True) as told:
         check(model)
-    # The two that are not causal cannot keep anything, and say so.
+    # The two models that are not causal cannot use a cache, and warn.
     all_at_once = "reference-0" in model.spec.name
     assert [warning.category for warning in told] == [RecomputeWarning] * all_at_once
 
@@ -188,8 +189,8 @@ def test_components(name: str) -> None:
 )
 @torch.no_grad()
 def test_several_tokens_at_a_time(name: str) -> None:
-    """As whoever scores a text piece by piece gives them: each sees those before it in its piece
-    too, and none behind it."""
+    """As when a text is scored in pieces: each token sees the earlier ones of its piece, too, and
+    no later ones."""
     model = built(tiny() | VARIANTS[name])
     ids = torch.tensor([ROWS[0]])
     cache = Cache(ids.shape[1])
@@ -255,7 +256,7 @@ def test_what_cannot_be_kept_is_computed_anew_and_told(name: str) -> None:
 
 @torch.no_grad()
 def test_a_convolution_over_the_sequence_is_computed_anew() -> None:
-    """Its padding is part of what it computes, so a sequence is looked at alone."""
+    """The result depends on padding, so each sequence is compared by itself."""
     model = built(tiny(ffn={"kind": "conv1d", "kernel_size": 3}))
     with pytest.warns(RecomputeWarning, match="ffn `conv1d`"):
         (found,) = zoo.generate(model, [[3, 4, 5]], max_new_tokens=4)
@@ -267,7 +268,7 @@ def test_a_convolution_over_the_sequence_is_computed_anew() -> None:
 
 
 def with_own(slot: str, project: Path, change: dict[str, str]) -> Transformer:
-    """A model with what `zoo plugin new` writes for a slot, changed."""
+    """Return a model with a changed component of those that `zoo plugin new` writes."""
     registry = project / "registry.toml"
     registry.write_text("format = 1\n")
     file, _ = new_plugin(slot, f"own_{slot}", registry)
@@ -315,8 +316,9 @@ def test_a_component_that_knows_no_cache_generates(
     ],
 )
 def test_no_more_is_kept_than_needed(name: str, values: dict[str, Any], n_kept: int) -> None:
-    """Keys and values of the key-value heads; of a window twice its tokens, so that they move
-    seldom; of latent attention the latent and the rotated key. `n_kept` is for a row and layer."""
+    """The cache holds keys and values of the key-value heads; for a window, twice its tokens, so
+    that they are seldom moved; for latent attention, the latent and the rotated key. `n_kept` is
+    the number of values per row and layer."""
     assert check(built(tiny(**values))).cache.n_bytes == 8 * n_kept * len(ROWS) * 2
 
 
@@ -333,7 +335,7 @@ def test_keys_of_a_memory_are_made_once() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize(("sharing", "n_layers"), [(True, 2), ([0, 1, 0], 3)])
 def test_layers_that_are_one_keep_apart(sharing: bool | list[int], n_layers: int) -> None:
-    """A layer that is run twice has keys of both runs."""
+    """A layer that runs twice caches the keys of both runs."""
     model = built(tiny(n_layers=n_layers, decoder={"share_layers": sharing}))
     assert check(model).cache.n_bytes == 8 * 2 * 16 * len(ROWS[0]) * len(ROWS) * n_layers
 

@@ -44,7 +44,7 @@ def pooled(x: Tensor, pooling: str, mask: Tensor | None) -> Tensor:
 
 
 def of_all(tokens: list[Tensor], pooling: str, there: list[bool], x: Tensor) -> Tensor:
-    """What is made of all tokens that are there."""
+    """Pool over all tokens except padding."""
     zero = torch.zeros(D_MODEL, dtype=x.dtype)
     if pooling == "max":
         return torch.stack(tokens).max(0).values if tokens else zero
@@ -141,7 +141,7 @@ def test_dropout_is_right_before_the_output(cls: type[TokenClassifier]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("pooling", get_args(Pooling))
 def test_pooling_in_half_precision_rounds_once(pooling: str, dtype: torch.dtype) -> None:
-    """The sum of these states is beyond what a float16 holds."""
+    """The sum of these states exceeds the range of float16."""
     x = torch.linspace(500, 501, 301 * D_MODEL).view(1, 301, D_MODEL).to(dtype)
     exact = pooled(x.double(), pooling, None)
     assert torch.equal(pool(x, pooling, None), exact.to(dtype))

@@ -44,7 +44,7 @@ BAD = SPEC.replace("d_model = 8", "d_model = 9").replace("d_ff", "d_fff")
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with one good and one bad spec, and no user's registry."""
+    """Return a working directory with a valid and an invalid spec, and no user's registry."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "tiny.toml").write_text(SPEC)
@@ -59,7 +59,7 @@ Zoo = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Zoo:
-    """Runs one command: its exit status, and what it printed to stdout and stderr."""
+    """Return a function that runs a command and returns its exit status, stdout and stderr."""
 
     def call(*arguments: object) -> tuple[int, str, str]:
         status = run([str(argument) for argument in arguments])
@@ -70,7 +70,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Zoo:
 
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The command as a process of its own."""
+    """Run the command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "zoo", *map(str, arguments)],
         capture_output=True,
@@ -204,14 +204,14 @@ def test_a_place_that_cannot_be_written_to_is_told_before_the_work(command: Zoo)
 
 
 def build_until(sent: signal.Signals, folder: Path, **environment: str) -> tuple[int, str, str]:
-    """The status and the output of a build that gets a signal while it writes."""
+    """Return the status and the output of a build that receives a signal while it writes."""
     running = subprocess.Popen(
         [sys.executable, "-m", "zoo", "build", "vaswani-big", "-o", "out"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **environment},
-        # A job in the background, as these tests may be, is started with interrupts ignored.
+        # These tests may run as a background job, which is started with interrupts ignored.
         preexec_fn=lambda: signal.signal(sent, signal.SIG_DFL),
     )
     while running.poll() is None and not [*folder.glob("out/.zoo-*")]:
@@ -223,7 +223,7 @@ def build_until(sent: signal.Signals, folder: Path, **environment: str) -> tuple
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_who_ends_a_build_finds_nothing_of_it(sent: signal.Signals, project: Path) -> None:
-    """By Ctrl-C, as `timeout` and containers do, and by closing the terminal."""
+    """Ended by Ctrl-C, by SIGTERM as from `timeout` and containers, or by closing the terminal."""
     status, out, err = build_until(sent, project)
     assert (status, out) == (130, "")
     assert "interrupted" in err
@@ -233,8 +233,8 @@ def test_who_ends_a_build_finds_nothing_of_it(sent: signal.Signals, project: Pat
 
 
 def test_one_of_several_processes_is_ended_at_once(project: Path) -> None:
-    """As torchrun does when another has failed, for which this one may wait: a handler of Python's
-    would wait with it."""
+    """torchrun ends a process that may be waiting for another one that has failed; a Python signal
+    handler would wait as well."""
     assert build_until(signal.SIGTERM, project, LOCAL_RANK="0")[0] == -signal.SIGTERM
 
 
@@ -460,7 +460,7 @@ IN_REGISTRY, IN_CATALOG = f"models of {ROOT / 'registry.toml'}", f"models of {RO
 
 
 def listed(out: str) -> dict[str, list[str]]:
-    """The names below each heading."""
+    """Return the names below each heading."""
     found: dict[str, list[str]] = {}
     for line in filter(None, out.splitlines()):
         if line.startswith("  "):
@@ -658,7 +658,7 @@ def test_a_shell_completes_names_of_models_and_files(
         run([])
     found = capsys.readouterr().out.splitlines()
     assert set(found) == told
-    assert not any(one.startswith("file") for one in found[1:])  # bash forgets what is before it
+    assert not any(one.startswith("file") for one in found[1:])  # bash drops completions before it
 
 
 # --- every command --------------------------------------------------------------------------------

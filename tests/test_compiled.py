@@ -36,7 +36,7 @@ def built(spec: dict[str, Any]) -> Transformer:
 
 
 class Graphs:
-    """A backend that compiles nothing and counts what it is given."""
+    """A backend that compiles nothing and counts the graphs that it gets."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -46,7 +46,7 @@ class Graphs:
         return graph.forward
 
     def compile(self, layers: nn.Module) -> None:
-        """Take each layer whole: what breaks a graph is an error."""
+        """Compile each layer as one graph; a graph break is an error."""
         torch.compiler.reset()
         for layer in layers.children():
             layer.compile(backend=self, fullgraph=True)
@@ -65,7 +65,7 @@ def test_generating(name: str, arranged: bool, monkeypatch: pytest.MonkeyPatch) 
     graphs.compile(model.decoder.layers)
     found = zoo.generate(model, PROMPTS, max_new_tokens=N_NEW, start=start)
     assert [one.ids for one in found] == [one.ids for one in expected]
-    # The first tokens, the next one, and lengths as numbers that vary; not one for each step.
+    # One graph for the first tokens, one for the next, one for any length; not one for each step.
     assert 2 <= graphs.count <= 6
 
 

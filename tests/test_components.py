@@ -20,7 +20,7 @@ ENCODER_DECODER = {"builder": "encoder_decoder", "source_vocab": 11, "target_voc
 ENCODER = {"builder": "encoder", "vocab": 11}
 STRETCHED = {"factor": 4.0, "original_length": 4}
 
-# What a component needs beside the sizes that every model states: keys of its own, and others.
+# The keys that a component needs in addition to the common sizes: its own keys, and others.
 NEEDS: dict[str, dict[str, Any]] = {
     "attention.latent": {
         "kv_lora_rank": 6,
@@ -51,7 +51,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 
 
 def spec_with(slot: str, kind: str) -> dict[str, Any]:
-    """A small spec, two layers deep, with that component."""
+    """Return a small spec of two layers with this component."""
     name = f"{slot}.{kind}"
     sizes = {"format": 1, "name": name, "n_layers": 2, "d_model": 16, "n_heads": 2}
     own = {"d_ff": 24} if name != "ffn.residual_stack" else {}
@@ -67,7 +67,7 @@ COMPONENTS = {
     for slot, kinds in REGISTRY.plugins.items()
     for kind in kinds
 }
-# Choices inside a component that decide which tensors there are.
+# Choices in a component that decide which tensors it has.
 CHOICES: dict[str, dict[str, Any]] = {
     "no biases": ENCODER_DECODER | {"bias": False, "norm": {"kind": "layer_norm", "bias": False}},
     "tied three ways": ENCODER_DECODER
@@ -130,7 +130,7 @@ def test_training_and_evaluation_compute_the_same(name: str) -> None:
         bare = model(*given)
     assert evaluated.isfinite().all()
     assert (bare - evaluated).abs().max() <= 1e-12
-    if name == "norm.batch_norm":  # evaluation is not to depend on the batch: that is its point
+    if name == "norm.batch_norm":  # by definition, its evaluation does not depend on the batch
         assert (trained - evaluated).abs().max() > 1e-3
     else:
         assert (trained - evaluated).abs().max() <= 1e-12

@@ -35,7 +35,7 @@ def test_a_crowd_pulls_at_once_and_a_third_is_killed() -> None:
 
 
 def test_no_lock_is_taken() -> None:
-    """Locks are not to be had on every disk that is shared: what is right must not rest on them."""
+    """Not every shared disk has locks, so correctness must not depend on them."""
     found = subprocess.run(
         ["grep", "-rnE", "flock|lockf|filelock|fcntl", "zoo", "plugins", "--include=*.py"],
         cwd=ROOT,

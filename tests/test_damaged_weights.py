@@ -14,4 +14,4 @@ def test_no_damaged_file_is_loaded(count: int) -> None:
     tally = run_damage(count)
     assert tally.files > 0.9 * count
     assert tally.loaded == 0
-    assert tally.plain > count / 100  # else the damage is none that would have to be noticed
+    assert tally.plain > count / 100  # otherwise the damage would not be noticeable

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import zoo
 
-# A table of more than a million elements, which several threads fill together.
+# A table of more than a million elements, which several threads fill.
 SPEC = """
 format = 1
 name = "t"
@@ -99,8 +99,8 @@ ENCODER = TINY + (
 )
 BIG_SEED = 2**64 - 1
 
-# If one of these changes, models that people have rebuilt from a spec and a seed are no longer what
-# they were: that is a new init with a new name, never a change of `zoo.init.v1`.
+# If one of these changes, a spec and a seed no longer give the same model as before. That must be a
+# new init with a new name, never a change of `zoo.init.v1`.
 GOLDEN = {
     (
         ENCODER_DECODER,
@@ -188,7 +188,7 @@ def test_two_saves_are_the_same_file(tmp_path: Path) -> None:
 
 
 def test_the_seed_and_the_name_make_every_difference() -> None:
-    """Each tensor that is drawn is another one: no stream is used twice."""
+    """All random tensors differ: no stream is used twice."""
     drawn = [
         bytes
         for seed in (0, 1, 2**32, 2**63)
@@ -267,12 +267,12 @@ BASE = {
 def test_no_component_changes_a_tensor_of_another(
     one: dict[str, Any], other: dict[str, Any], init: str
 ) -> None:
-    """Two models that differ in any of these ways have the same bytes wherever they have the same
+    """Two models that differ in any of these ways have the same bytes in all tensors of the same
     name and shape, since each tensor has a stream of its own."""
     a, b = (zoo.build({**BASE, **changes, "init": init}) for changes in (one, other))
     shapes = [{n: t.shape for n, t in model.state_dict().items()} for model in (a, b)]
     common = {name for name, shape in shapes[0].items() if shapes[1].get(name) == shape}
-    # A tied tensor has the values of the name that it is stored under.
+    # A tied tensor has the initial values of its stored name.
     common -= {*a.spec.ties, *b.spec.ties}
     assert "decoder.embed.tokens.weight" in common
     values = stored(a), stored(b)

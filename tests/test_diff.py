@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs the command on `a.toml` and another text; the status and the data."""
+    """Run the command on `a.toml` and another text; return the status and the data."""
 
     def told(text: str) -> tuple[int, dict[str, Any]]:
         (folder / "b.toml").write_text(text)
@@ -49,7 +49,7 @@ def diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def save(folder: Path, text: str, **build: Any) -> dict[str, torch.Tensor]:
-    """Build and save a spec; the tensors by the names that they are stored under."""
+    """Build and save a spec; return the tensors by stored name."""
     model = zoo.build(text, **build)
     zoo.save(model, folder)
     return {name: tensor.detach() for name, tensor in stored(model).items()}
@@ -317,4 +317,4 @@ def test_rules_that_are_taken_back_have_an_origin(tmp_path: Path) -> None:
     (tmp_path / "plain.toml").write_text('extends = "small"\nname = "plain"\ndecoder.layers = []\n')
     full = resolved_text(zoo.read_spec(tmp_path / "plain.toml"))
     origins = re.findall(r"layers = \[\] # (.*)", full)
-    assert origins == ["default", f"{tmp_path / 'plain.toml'}:3"]  # of encoder and decoder
+    assert origins == ["default", f"{tmp_path / 'plain.toml'}:3"]  # for encoder and decoder

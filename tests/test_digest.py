@@ -17,9 +17,9 @@ import zoo
 
 
 def canonical(value: Any) -> str:
-    """RFC 8785 for what a spec holds: sorted keys, no spaces, numbers as ECMAScript writes them."""
+    """RFC 8785 for the values of a spec: sorted keys, no spaces, numbers as in ECMAScript."""
     if isinstance(value, dict):
-        # Sorted by UTF-16 code units, which is by character for the ASCII keys of a spec.
+        # Sorted by UTF-16 code units; for the ASCII keys of a spec, by character.
         items = ",".join(f"{json.dumps(key)}:{canonical(value[key])}" for key in sorted(value))
         return f"{{{items}}}"
     if isinstance(value, list):
@@ -92,7 +92,7 @@ def test_the_digest_is_that_of_the_canonical_json(data: dict[str, Any]) -> None:
 
 
 def test_the_digest_tells_a_model_and_not_how_it_is_written(project: Path) -> None:
-    """Nor in what order, with which comments, in the short or the full form, in how many files."""
+    """Not on the order, the comments, the short or full form, or the number of files."""
     stated = text_of('ffn = "glu"', "dropout = 0")
     spec = zoo.read_spec(stated)
     shuffled = "# a comment\n" + "\n".join(reversed(stated.strip().split("\n"))) + "  # another\n"

@@ -45,7 +45,7 @@ def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def stated(a: Disentangled, w: dict[str, Tensor], table: Tensor, x: Tensor, seen: Tensor) -> Tensor:
-    """One sequence, (length, d_model), in the words of the paper's section 3.1."""
+    """Attention for one sequence, (length, d_model), as in section 3.1 of the paper."""
 
     def projected(name: str, vector: Tensor) -> Tensor:
         y = w[f"{name}.weight"] @ vector
@@ -123,7 +123,7 @@ def test_statement(name: str, causal: bool) -> None:
 
 
 def test_a_bias_is_added_to_the_scores() -> None:
-    """exp(score + bias) is exp(score) exp(bias): so the weights tell."""
+    """exp(score + bias) is exp(score) exp(bias), which the weights show."""
     module, scheme = randomised(described().build().double()), randomised(distances().double(), 1)
     x = torch.randn(2, LENGTH, D_MODEL, dtype=torch.float64)
     bias = torch.randn(HEADS, LENGTH, LENGTH, dtype=torch.float64)

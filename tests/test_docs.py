@@ -3,7 +3,7 @@
 A page is run from top to bottom in an empty folder: TOML and Python blocks are saved under the name
 in the text before them, shell blocks run line by line, other Python blocks run as scripts. A block
 marked `sh fails` must end with status 2, the zoo's status for a user's mistake. A text block is
-what the command before it has printed, or how that begins, if the block ends with `...`.
+the output of the command before it, or its beginning, if the block ends with `...`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FILE = re.compile(r"`([\w.-]+\.(?:toml|py))`")
 
 
 def run_page(page: str, folder: Path) -> int:
-    """Run a page's blocks; returns how many commands and scripts ran."""
+    """Run the blocks of a page; return the number of commands and scripts."""
     text = (ROOT / page).read_text()
     ran = 0
     preceding = printed = ""
@@ -70,7 +70,7 @@ def run_page(page: str, folder: Path) -> int:
 
 
 def check(command: str, folder: Path, *, expected: int) -> str:
-    """What the command prints."""
+    """Check the output of the command."""
     word = re.match(r"(?:zoo|torchrun)\b", command)
     if word is not None:
         installed = shutil.which(word[0], path=str(Path(sys.executable).parent))
@@ -101,7 +101,7 @@ def test_page(page: str, tmp_path: Path) -> None:
 
 
 def make_checkpoint(folder: Path) -> None:
-    """What a user has downloaded."""
+    """Write the checkpoint that a user has downloaded."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
@@ -128,7 +128,7 @@ def make_assistant(folder: Path) -> None:
 
 
 def test_every_page_is_run_or_generated() -> None:
-    """No page is left out: those here, those with tests of their own, and generated pages."""
+    """Every page is run here, has a test of its own, or is generated."""
     elsewhere = {
         "docs/plugins.md",
         "docs/decisions.md",
@@ -144,7 +144,7 @@ def test_every_page_is_run_or_generated() -> None:
 
 
 def test_component_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference pages are those that the descriptions give now."""
+    """The reference pages are equal to those generated from the current descriptions."""
     monkeypatch.syspath_prepend(ROOT / "tools")
     made = runpy.run_path(str(ROOT / "tools/component_pages.py"))["pages"]()
     found = {path.name: path.read_text() for path in (ROOT / "docs/components").glob("*.md")}
@@ -158,7 +158,7 @@ def test_the_page_of_recipes_is_current(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of the headings of a page, as GitHub derives them."""
+    """Return the anchors of the headings of a page, as GitHub derives them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = [re.sub(r"[^\w\- ]", "", h.lower()) for h in re.findall(r"^#+ (.+)$", text, re.M)]
     return {heading.replace(" ", "-") for heading in headings}

@@ -25,7 +25,7 @@ PLACEMENTS = {
 
 
 def _components(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every component of a resolved spec with its place, from the plain data."""
+    """Yield every component of a resolved spec with its place, from the plain data."""
     for key, value in data.items():
         inside = f"{path}.{key}" if path else key
         tables = value if isinstance(value, list) else [value]

@@ -160,7 +160,7 @@ FOREIGN = {
 
 @pytest.fixture
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with components that the zoo has never seen."""
+    """Return a project with components that are not part of the zoo."""
     (tmp_path / "parts.py").write_text(PARTS)
     (tmp_path / "registry.toml").write_text(REGISTRY)
     monkeypatch.chdir(tmp_path)

@@ -44,7 +44,7 @@ def test_rules_for_all_layers_leave_none_of_the_plain_kind() -> None:
 
 
 def test_what_an_absent_value_is_does_not_tell_layers_apart() -> None:
-    """`window_sides` means something only beside a window."""
+    """`window_sides` has a meaning only with a window."""
     drawing = drawn(f"{SMALL}\n[[decoder.layers]]\nevery = 2\nself_attn = {{ window = 16 }}\n")
     told = " ".join(drawing.texts)
     assert "window 16" in told
@@ -105,7 +105,7 @@ def test_folded_layers_unfold_to_the_same_layers(kinds: list[int]) -> None:
     assert frames <= MAX_FRAMES
     unfolded = _unfolded(parts)
     in_order = [str(kind) for kind in kinds]
-    # With too many frames each kind is drawn once, and only the numbers tell the order.
+    # With too many frames, each kind is drawn once, and only the numbers show the order.
     assert unfolded in (in_order, sorted(in_order))
 
 

@@ -21,7 +21,7 @@ FACTORISED = {"d_embed": D_EMBED}
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_a_scale_that_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
-    """As Gemma's: sqrt(3072) is 55.5 in bfloat16."""
+    """As in Gemma: sqrt(3072) is 55.5 in bfloat16."""
     sizes = {"vocab": VOCAB, "d_model": 3072, "norm": NoNorm(kind="none", width=3072)}
     module = TokenEmbedding(kind="tokens", scale="sqrt_d_model_rounded", **sizes).build().to(dtype)
     ids = torch.arange(VOCAB)[None]
@@ -41,7 +41,7 @@ def described(*, normed: bool = False, **fields: Any) -> TokenEmbedding:
 
 
 def built(description: Any, scheme: nn.Module | None = None) -> nn.Module:
-    """In float64, with random tensors; also checks the layout against the module."""
+    """Build in float64 with random tensors, and compare the layout with the module."""
     module = description.build(scheme).double()
     own = {name: t for name, t in module.named_parameters() if not name.startswith("positions.")}
     layout: Layout = description.layout()

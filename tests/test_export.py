@@ -20,7 +20,7 @@ Origin = dict[str, Any]
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """An imported model, with a tokenizer."""
+    """Return an imported model with a tokenizer."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=19,
@@ -38,7 +38,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def change_origin(model: Path, change: Callable[[Origin], Any]) -> None:
-    """Write the model again, with another origin."""
+    """Write the model again with another origin."""
     loaded = zoo.load(model)
     assert loaded.origin is not None
     origin = json.loads(json.dumps(loaded.origin))
@@ -48,7 +48,7 @@ def change_origin(model: Path, change: Callable[[Origin], Any]) -> None:
 
 
 def refused(model: Path) -> str:
-    """The message of an export that must fail and leave nothing."""
+    """Return the message of an export that must fail and leave no files."""
     before = sorted(model.parent.rglob("*"))
     output = model.parent / "deep" / "output"
     with pytest.raises(zoo.ZooError) as error:
@@ -69,7 +69,7 @@ def rename(new: str) -> Callable[[Origin], Any]:
 
 
 def test_tensors_of_several_widths_are_aligned(tmp_path: Path) -> None:
-    """Each begins at a multiple of its width, as readers that map the file expect."""
+    """Each tensor begins at a multiple of its width, as readers that map the file expect."""
     sizes = {"vocab_size": 19, "hidden_size": 6, "num_attention_heads": 2, "intermediate_size": 5}
     source = BertForMaskedLM(BertConfig(num_hidden_layers=1, **sizes))
     source.cls.predictions.bias.data = source.cls.predictions.bias.data.bfloat16()
@@ -158,7 +158,7 @@ def test_origin_of_another_model(
 
 
 def test_spec_that_was_changed_since(model: Path) -> None:
-    """Its weights fit the old configuration, which would now tell something else."""
+    """Its weights fit the old configuration, which would describe another model."""
     loaded = zoo.load(model)
     spec = loaded.spec.to_dict()
     spec["decoder"]["norm"]["eps"] = 0.5

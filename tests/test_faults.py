@@ -42,14 +42,15 @@ def test_no_fault_does_harm(name: str) -> None:
 
 @pytest.mark.drill
 def test_the_drill_sees_harm_where_there_is_some() -> None:
-    """What the zoo is compared with loses and tears models."""
+    """The negative control, which is not atomic, loses and damages models."""
     tally = drill(COMPARISON, 10_000)
     assert tally.lost
     assert tally.torn
 
 
 def order(name: str) -> tuple[int, list[str]]:
-    """How many lasting names an operation gives, and what is wrong with the order of its calls."""
+    """Return the number of permanent names that an operation creates, and the errors in the order
+    of its calls."""
     return violations(json.loads(in_a_process("drills.faults", "--log", name)))
 
 
@@ -64,4 +65,4 @@ def test_what_gets_its_name_is_on_disk(name: str, least: int) -> None:
 def test_the_order_is_seen_to_be_wrong_where_it_is() -> None:
     given, wrong = order(COMPARISON)
     assert given == 1
-    assert len(wrong) == 2  # the file is not on disk when it is named, nor the name afterwards
+    assert len(wrong) == 2  # neither the file is synced before the rename, nor the folder after it

@@ -158,7 +158,7 @@ def test_an_inner_width_that_is_none(factor: float) -> None:
 
 
 def act(name: str, x: torch.Tensor, tensors: Tensors) -> torch.Tensor:
-    """The activation from torch's own functions, which the tests above hold against formulas."""
+    """The activation by torch's functions, which the tests above compare with formulas."""
     if name == "prelu":
         return torch.where(x > 0, x, tensors["activation.weight"] * x)
     plain: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -314,7 +314,7 @@ def test_dropout_is_before_the_last_map(kind: str) -> None:
     one = torch.eye(400, dtype=torch.float64)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            # The last map sums what it gets into each of its outputs.
+            # The last map sums its inputs into each output.
             value = torch.ones_like(one) if name.startswith("down") else one
             parameter.copy_(value.view_as(parameter))
     y = module(torch.ones(1, 50, 400, dtype=torch.float64))
@@ -343,7 +343,7 @@ def test_dropout_is_after_the_inner_norm(kind: str) -> None:
 
 
 def test_the_fans_of_a_convolution_are_those_of_torch() -> None:
-    """A position of each kernel is an input, too; the bias goes by its weight."""
+    """Each position of a kernel counts as an input; the bias has the fans of its weight."""
     conv = Conv1d(kind="conv1d", d_model=D_MODEL, d_ff=D_FF, kernel_size=3, norm=NONE)
     tensors = dict(conv.layout().tensors())
     for name in ("up_proj", "down_proj"):

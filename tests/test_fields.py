@@ -45,13 +45,13 @@ HOMES: Mapping[str, Keys] = {
     "head": ("head",),
     "init": ("init",),
 }
-"""Where in the model a component of each slot is put."""
+"""The place in the model for a component of each slot."""
 
 # --- the walk -----------------------------------------------------------------------------------
 
 
 class Walked(NamedTuple):
-    """A field: the component that is registered, the way to the part inside it, and the name."""
+    """A field: the registered component, the path to the part inside it, and the name."""
 
     slot: str
     kind: str
@@ -68,7 +68,7 @@ class Walked(NamedTuple):
 
 
 def walk(registry: Registry) -> Iterator[Walked]:
-    """Every field of every registered component and of what they are made of."""
+    """Yield every field of every registered component and of its parts."""
     for slot, entries in registry.plugins.items():
         for kind in entries:
             yield from _fields(slot, kind, (), registry.plugin(slot, kind))
@@ -81,7 +81,7 @@ def _fields(slot: str, kind: str, inside: Keys, cls: type[Component]) -> Iterato
         if isinstance(mark, LayerRules):
             yield Walked(slot, kind, inside, cls, name)
             yield from _fields(slot, kind, (*inside, name, 0), mark.group)
-        elif isinstance(mark, Part) and not isinstance(mark, Slot):  # it is what its fields are
+        elif isinstance(mark, Part) and not isinstance(mark, Slot):  # it consists of its fields
             yield from _fields(slot, kind, (*inside, name), cls.model_fields[name].annotation)
         else:
             yield Walked(slot, kind, inside, cls, name)
@@ -92,15 +92,15 @@ def _fields(slot: str, kind: str, inside: Keys, cls: type[Component]) -> Iterato
 
 @dataclass(frozen=True)
 class Case:
-    """A context in which a field counts.
+    """A context in which a field has an effect.
 
     Args:
-        beside: other values of the same table; that of the field itself is where it starts from.
-        around: what else the spec says.
-        instead: the field's other values, where those of its type do not do.
-        also: what the same table must say beside the other value.
-        place: where the component is in the model, unless its slot's home.
-        dtype: of the model.
+        beside: other values of the same table; a value of the field itself is its initial value.
+        around: other keys of the spec.
+        instead: the other values of the field, if those of its type are not suitable.
+        also: values of the same table that the other value requires.
+        place: the place of the component in the model; by default the usual place of its slot.
+        dtype: the dtype of the model.
     """
 
     beside: Data = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Case:
 RMS: Data = {"kind": "rms_norm"}
 ROTARY: Data = {"decoder": {"position": {"kind": "rotary"}}}
 HALVED: Data = {"kind": "residual", "skip_scale": 0.5}
-"""A block that differs from the one that is there unless stated."""
+"""A block that differs from the default one."""
 
 COMPONENTS: Mapping[str, Case] = {
     "attention.latent": Case({}, ROTARY),
@@ -128,7 +128,7 @@ COMPONENTS: Mapping[str, Case] = {
         {"max_distance": 4}, {"decoder": {"block": {"self_attn": {"kind": "disentangled"}}}}
     ),
 }
-"""What a component needs to count at all, besides its `example` and sizes."""
+"""The values that a component needs to have any effect, besides its `example` and sizes."""
 
 TEMPERATURE: Data = {"q_temperature": "log", "q_temperature_floor": 2.0}
 GROUPS: Data = {"n_groups": 4, "top_groups": 1}
@@ -146,7 +146,7 @@ FIELDS: Mapping[str, Case] = {
         instead=[{"kind": "rotary"}, {"kind": "alibi"}],
     ),
     "builder.*.block": Case(instead=[HALVED]),
-    # What a block states flows into its branches: here they state their own.
+    # The branches inherit the values of a block, so here they state their own.
     "block.residual.dropout": Case(
         {
             "self_attn": {"kind": "multi_head", "dropout": 0.0},
@@ -154,7 +154,7 @@ FIELDS: Mapping[str, Case] = {
         }
     ),
     "block.residual.cross_attn": Case(around={"memory_width": 12}),
-    # A block's attention is d_model wide: only one that stands elsewhere has another width.
+    # The attention of a block has the width d_model; only attention elsewhere has another.
     "attention.multi_head.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
     "attention.multi_head.n_kv_heads": Case(instead=[1]),
     "attention.multi_head.qk_norm_scope": Case({"qk_norm": RMS}),
@@ -207,8 +207,8 @@ FIELDS: Mapping[str, Case] = {
     "head.sentence.activation": Case({"d_out": 4}),
     "head.sentence.dense_bias": Case({"d_out": 4}),
 }
-"""What single fields need, the first pattern that fits. A field without an entry gets other values
-by its type."""
+"""The cases of single fields, by the first pattern that matches. A field without an entry gets
+other values by its type."""
 
 
 def case_of(walked: Walked) -> Case:
@@ -221,13 +221,13 @@ def component_case(slot: str, kind: str) -> Case:
 
 
 def own_values(slot: str, kind: str, registry: Registry) -> Data:
-    """A component's table, with what it cannot do without."""
+    """Return a component's table with its required keys."""
     example = registry.plugin(slot, kind).example
     return {"kind": kind, **example, **component_case(slot, kind).beside}
 
 
 def start(walked: Walked, registry: Registry) -> Data:
-    """The spec in which the field has the value that the others are compared with."""
+    """Return the spec in which the field has the value that the others are compared with."""
     case, component = case_of(walked), component_case(walked.slot, walked.kind)
     own, data = own_values(walked.slot, walked.kind, registry), BASE
     if walked.slot == "builder":
@@ -247,14 +247,14 @@ def place_of(walked: Walked) -> Keys:
 
 
 def _at(path: Keys, value: Any) -> Any:
-    """The value in the tables and lists on the way to it."""
+    """Nest the value in the tables and lists of its path."""
     for key in reversed(path):
         value = [value] if key == 0 else {key: value}
     return value
 
 
 def merged(old: Any, new: Any) -> Any:
-    """The new data over the old, table by table; lists of one table are that table."""
+    """Merge the new data over the old, table by table; a list of one table counts as the table."""
     if isinstance(old, list) and isinstance(new, list) and [*map(type, old + new)] == [dict, dict]:
         return [merged(old[0], new[0])]
     if not (isinstance(old, dict) and isinstance(new, dict)):
@@ -300,7 +300,7 @@ def other_values(walked: Walked, value: Any, registry: Registry) -> list[Any]:
 
 
 def _leaves(kind: Any) -> Iterator[Any]:
-    """The types of a union, without what is annotated to them."""
+    """Yield the types of a union, without annotations."""
     if hasattr(kind, "__metadata__"):
         yield from _leaves(kind.__origin__)
     elif isinstance(kind, types.UnionType) or str(get_origin(kind)) == "typing.Union":
@@ -314,7 +314,7 @@ def _leaves(kind: Any) -> Iterator[Any]:
 
 
 def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
-    """What can be observed of a model, one after the other: plain data, or tensors by name."""
+    """Yield the observations of a model, one after the other: plain data, or tensors by name."""
     layout = spec.layout
     yield [*spec.tensors.items()], layout.cache_per_token, layout.cache_per_memory_token
     model = zoo.build(spec, dtype=dtype)
@@ -371,12 +371,12 @@ def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def _ids(random: torch.Generator) -> torch.Tensor:
-    """Each token of the vocabulary but 0."""
+    """Return ids of every token of the vocabulary except 0."""
     return torch.randperm(2 * LENGTH, generator=random).view(2, LENGTH) % (VOCAB - 1) + 1
 
 
 def differ(one: Any, other: Any) -> bool:
-    """Whether two observations are not the same, up to rounding."""
+    """Return whether two observations differ by more than rounding."""
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return bool(one != other)
     if one.keys() != other.keys() or any(one[n].shape != other[n].shape for n in one):
@@ -387,9 +387,9 @@ def differ(one: Any, other: Any) -> bool:
 
 
 def pairs(walked: Walked, registry: Registry) -> Iterator[tuple[Any, ModelSpec, ModelSpec]]:
-    """The field's other values that are allowed, each with the spec without and with it.
+    """Yield the allowed other values of the field, each with the spec without it and with it.
 
-    Raises AssertionError if there is none, so that nothing would be compared."""
+    Raises AssertionError if there are none, as nothing would be compared."""
     case, path = case_of(walked), (*place_of(walked), walked.name)
     data = start(walked, registry)
     before = complete(data, registry)
@@ -407,7 +407,7 @@ def pairs(walked: Walked, registry: Registry) -> Iterator[tuple[Any, ModelSpec, 
 
 
 def unchanged(walked: Walked, registry: Registry) -> list[Any]:
-    """The field's other values that change nothing."""
+    """Return the other values of the field that change nothing."""
     dtype = case_of(walked).dtype
     return [
         value
@@ -420,7 +420,7 @@ def unchanged(walked: Walked, registry: Registry) -> list[Any]:
 
 
 def shown(spec: ModelSpec) -> list[str]:
-    """The lines of `zoo show`, without the digest, which differs between any two specs."""
+    """Return the lines of `zoo show`, without the digest, which differs between any two specs."""
     lines = summary_text(summary_data(spec)).splitlines()
     return [line for line in lines if spec.digest not in line]
 
@@ -434,7 +434,7 @@ ALL = list(walk(SHIPPED))
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tensors this small are computed much faster by one thread than shared out among several."""
+    """One thread computes such small tensors much faster than several."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -491,7 +491,7 @@ class Scaled(Norm):
 
 @pytest.fixture
 def with_dead_fields(tmp_path: Path) -> Registry:
-    """The shipped registry, and a norm of which half of the fields change nothing."""
+    """Return the shipped registry with a norm, half of whose fields have no effect."""
     (tmp_path / "scaled.py").write_text(PLUGIN)
     path = tmp_path / "registry.toml"
     path.write_text('format = 1\n[norm]\nscaled = "scaled.py:Scaled"\n')
@@ -511,8 +511,8 @@ def test_the_walk_reaches_the_fields_of_a_new_component_and_finds_the_dead_ones(
 
 
 def test_the_walk_takes_what_a_full_spec_states() -> None:
-    """Against the other list of all fields: what a spec's full form writes, which leaves out what
-    counts only beside other values."""
+    """Compared with another list of all fields: those in the full form of a spec, which leaves out
+    fields that have an effect only with other values."""
     walked = {(w.slot, w.kind): set[str]() for w in ALL}
     for one in ALL:
         walked[one.slot, one.kind].add(str(one.inside[0]) if one.inside else one.name)

@@ -38,7 +38,7 @@ RANDOM = [
 
 
 def f32(value: float) -> float:
-    """Rounds to float32: a product or a sum of two float32 in float64 is then rounded once."""
+    """Round to float32: a product or sum of two float32 in float64 is then rounded only once."""
     return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
@@ -59,7 +59,7 @@ def philox4x64(counter: list[int], key: list[int]) -> list[int]:
 
 
 def plain_words(seed: int, name: str) -> Iterator[int]:
-    """Yields the stream's words as signed 32-bit integers."""
+    """Yield the stream's words as signed 32-bit integers."""
     digest = sha256(b"zoo.init.v1\0" + seed.to_bytes(8, "little") + name.encode()).digest()
     key = list(struct.unpack("<2Q", digest[:16]))
     counter = 1
@@ -155,7 +155,7 @@ def test_both_philoxes_give_the_known_answers(
     counter: list[int], key: list[int], block: list[int]
 ) -> None:
     assert philox4x64(counter, key) == block
-    # numpy counts up before it makes a block, which is why the stream's first counter is 1.
+    # numpy increments the counter before it makes a block, so the stream's first counter is 1.
     before = (sum(part << 64 * i for i, part in enumerate(counter)) - 1) % 2**256
     generator = np.random.Philox(key=key[0] | key[1] << 64, counter=before)
     assert generator.random_raw(4).tolist() == block
@@ -386,7 +386,7 @@ def test_table_is_the_normal_quantile() -> None:
 
 
 def test_quantile_never_decreases() -> None:
-    # Within a cell each operation is monotonic; what is left are the seams.
+    # Within a cell each operation is monotonic; only the boundaries remain to be checked.
     last, first = np.arange(1, 65536) * 65536 - 1 - 2**31, np.arange(1, 65536) * 65536 - 2**31
     for before, after in zip(last.tolist(), first.tolist(), strict=True):
         assert plain_quantile(before) <= plain_quantile(after)
@@ -446,7 +446,7 @@ def test_on_bytes_counts_every_byte(threads: int) -> None:
     fill(tensors, seed=0, on_bytes=sizes.append)
     assert sum(sizes) == 4 * ((3 << 20) + 1) + 2 * 1001 + 8 * 5
     assert sizes[:3] == [4 << 20] * 3
-    assert len(sizes) == 4  # what is left is small enough for one batch
+    assert len(sizes) == 4  # the remaining tensors are small enough for one batch
 
 
 def test_an_error_of_on_bytes_is_passed_on() -> None:

@@ -69,7 +69,7 @@ def test_the_tolerance_is_a_share_of_the_largest_value_or_of_1(factor: float) ->
 
 
 def test_only_numbers_are_in_it() -> None:
-    """Some models, as those of Marian, never put out some tokens."""
+    """Some models, such as Marian, have scores of -inf for some tokens."""
     model = zoo.build({**SPECS["scores"], "head": {"kind": "linear", "logits_bias": True}})
     model.head.logits_bias[::2] = -torch.inf
     found = take_fingerprint(model)
@@ -80,7 +80,7 @@ def test_only_numbers_are_in_it() -> None:
 
 
 def test_half_precision_is_computed_in_full() -> None:
-    """So that machines whose half precision differs agree."""
+    """So that machines with different half-precision arithmetic agree."""
     model = zoo.build(SPECS["scores"], dtype=torch.bfloat16)
     found = take_fingerprint(model)
     assert found is not None

@@ -23,7 +23,7 @@ COMMIT, NEXT = "0123456789" * 4, "9876543210" * 4
 
 @dataclass(frozen=True)
 class World:
-    """Where the models of the sources lie."""
+    """The places of the models of the sources."""
 
     folder: Path
     hub: Hub
@@ -86,7 +86,8 @@ SOURCES: list[Publish] = [local, https, hf, fsspec, pypi]
 
 
 def pulled(publish: Publish, *options: str) -> int:
-    """The status of `zoo pull`; in a process of its own for the hub, whose address is read once."""
+    """Return the status of `zoo pull`. For the hub, it runs in a process of its own, as the address
+    is read only once."""
     if publish is not hf:
         return run(["pull", "small.v1", *options])
     command = [sys.executable, "-m", "zoo", "pull", "small.v1", *options]
@@ -110,7 +111,7 @@ def test_what_changes_after_the_first_use_is_refused(
     assert sha256(weights()) in seen.decode()
 
     publish(world, bundle(seed=1))
-    assert run(["verify", "small.v1"]) == 0  # the store keeps what it has
+    assert run(["verify", "small.v1"]) == 0  # the model remains in the store
     assert run(["rm", "small.v1"]) == 0
     assert run(["gc", "--all"]) == 0
     capfd.readouterr()
@@ -122,7 +123,7 @@ def test_what_changes_after_the_first_use_is_refused(
     assert not list((store.root / "refs").iterdir())
 
     publish(world, bundle())
-    assert pulled(publish) == 0  # it is what it was, and needs no word any more
+    assert pulled(publish) == 0  # it has not changed, and needs no option any more
 
 
 def test_a_bundle_that_is_not_that_of_its_lock(

@@ -32,7 +32,7 @@ DECODER = {
     "ffn": "glu",
 }
 ATTENTION = 2 * T * D * (2 * HEADS + 2 * KV_HEADS) * WIDTH + 2 * 2 * T * T * HEADS * WIDTH
-"""q and o, k and v; scores, and what is mixed by them."""
+"""q and o, k and v; the scores, and the weighted sums of values."""
 GLU = 2 * T * 3 * D * D_FF
 HEAD = 2 * T * D * V
 
@@ -88,7 +88,7 @@ def test_a_layer_costs_as_often_as_it_runs() -> None:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("moe", [False, True])
 def test_torchs_own_counter_sees_the_same_in_a_model_that_runs(packed: bool, moe: bool) -> None:
-    """Also of the products that oneDNN computes, of which torch does not know."""
+    """Including the products that oneDNN computes, which torch does not count."""
     ffn = {"kind": "moe", "n_experts": 4, "top_k": 2, "expert": "glu"} if moe else "glu"
     model = zoo.build(DECODER | {"d_model": 256, "vocab": 300, "d_ff": 512, "ffn": ffn}).eval()
     if packed:
@@ -138,7 +138,7 @@ def test_what_cannot_be_counted_is_told(project: Path, refused: Refused) -> None
 
 
 def test_a_model_of_vectors_reads_no_ids_whatever_its_vocabulary(project: Path) -> None:
-    """As when a spec takes its vocabulary over from another by `extends`."""
+    """As when a spec inherits its vocabulary from another by `extends`."""
     spec = DECODER | {"embedding": "vectors"}
     assert zoo.read_spec(DECODER).model.reading is not None
     assert zoo.read_spec(spec).model.reading is None

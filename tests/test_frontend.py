@@ -71,7 +71,7 @@ def test_convolutions(fields: dict[str, Any], frames: int) -> None:
 
 
 def test_a_model_of_a_signal() -> None:
-    """Whisper's shape: the encoder hears features, twice as long as what it attends to."""
+    """As in Whisper: the encoder gets features, twice as long as the sequence it attends to."""
     data = {
         "format": 1,
         "name": "m",

@@ -51,7 +51,7 @@ def test_gradients_of_each_row(name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
 def test_rows_with_padding_under_vmap(name: str) -> None:
-    """No value of a mask can be looked at there, to leave padding out."""
+    """Under vmap, values of a mask cannot be read, so padding cannot be left out."""
     model, mask = built(name), IDS != 0
     found = vmap(lambda row, seen: model(row[None], target_mask=seen[None])[0])(IDS, mask)
     expected = model(IDS, target_mask=mask)
@@ -61,9 +61,9 @@ def test_rows_with_padding_under_vmap(name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
 def test_values_that_are_loaded_into_a_model_without(name: str) -> None:
-    """The table of positions is in no state dict."""
+    """The table of positions is not in the state dict."""
     model = built(name)
-    torch.use_deterministic_algorithms(True)  # what nobody has written to is NaN
+    torch.use_deterministic_algorithms(True)  # fills uninitialised memory with NaN
     try:
         empty = built(name, device="meta").to_empty(device="cpu")
     finally:

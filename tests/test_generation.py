@@ -34,7 +34,7 @@ DECODERS = {
 
 
 def doubled(pair: peers.Pair) -> peers.Pair:
-    """Both in float64, so that no rounding decides between two tokens."""
+    """Return both in float64, so that rounding never decides between two tokens."""
     return pair[0].double(), pair[1].double()
 
 
@@ -53,7 +53,7 @@ def translators() -> peers.Pair:
 def expected(
     theirs: nn.Module, row: list[int], *, eos: Sequence[int] = (EOS,), **options: Any
 ) -> list[int]:
-    """The tokens that `transformers` generates for one row, up to its end token."""
+    """Return the tokens that `transformers` generates for one row, up to its end token."""
     config = GenerationConfig(
         max_new_tokens=NEW,
         eos_token_id=list(eos),
@@ -99,7 +99,7 @@ def test_beam_search_of_decoders(decoders: peers.Pair, alpha: float, penalty: fl
 
 @pytest.mark.parametrize("eos", [[3], [49], [3, 12, 25, 42], [5, 11, 16, 48], range(20)])
 def test_beam_search_that_meets_ends(decoders: peers.Pair, eos: Sequence[int]) -> None:
-    """Tokens that are likely, so that sequences end early, and some in places beyond the beam."""
+    """The end tokens are likely, so that sequences end early, some at ranks beyond the beam."""
     theirs, ours = decoders
     wanted = [expected(theirs, row, eos=eos, num_beams=4, length_penalty=0.8) for row in PROMPTS]
     method = zoo.Beam(size=4, length_penalty=0.8)
@@ -230,7 +230,7 @@ def test_a_wide_beam_finds_the_best_of_all(
 def written_out(
     model: Transformer, prompt: list[int], method: zoo.Beam, ends: Ends
 ) -> tuple[int, ...]:
-    """Beam search as it is stated, with nothing kept from one step to the next."""
+    """Beam search by its definition, without any state between the steps."""
     running: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     ended: list[tuple[float, tuple[int, ...]]] = []
     for n in range(1, ends.max_new_tokens + 1):
@@ -256,7 +256,7 @@ def written_out(
 @pytest.mark.parametrize("prompt", [[5, 8], [8, 2], [4, 10]], ids=str)
 @pytest.mark.parametrize("alpha", [0.0, 2.0, 4.0])
 def test_as_many_run_on_whatever_may_end(prompt: list[int], alpha: float) -> None:
-    """With more ends than a beam is wide, of ids alone and of sequences."""
+    """With more ends than beams, both single ids and sequences."""
     spec = {"format": 1, "name": "flat", "builder": "decoder", "vocab": 12, "n_layers": 2}
     spec |= {"d_model": 8, "n_heads": 2, "d_ff": 16, "position": "alibi"}
     model = zoo.build(spec, dtype=torch.float64).eval()
@@ -342,7 +342,7 @@ def test_the_distribution_that_is_drawn_from(method: zoo.Sampling, shares: list[
 
 
 def test_top_p_takes_no_more_tokens_than_it_needs() -> None:
-    """Of four that are alike, whose quarters are exact numbers, two are a half."""
+    """Of four equal probabilities, each exactly a quarter, two make a half."""
     found = probabilities(torch.zeros(1, 4, dtype=torch.float64), zoo.Sampling(top_p=0.5))
     assert sorted(found[0].tolist()) == [0.0, 0.0, 0.5, 0.5]
 
@@ -367,7 +367,7 @@ def test_tokens_are_drawn_with_their_probabilities(four_tokens: Transformer) -> 
 
 def test_a_seed_decides_what_is_drawn(four_tokens: Transformer) -> None:
     def drawn(seed: int) -> list[tuple[int, ...]]:
-        torch.manual_seed(torch.seed() % 1000)  # which has no part in it
+        torch.manual_seed(torch.seed() % 1000)  # which must have no effect
         method = zoo.Sampling(seed=seed)
         return [
             o.ids for o in zoo.generate(four_tokens, [[1]] * 9, max_new_tokens=9, method=method)
@@ -463,7 +463,7 @@ def test_dropout_stays_off_when_another_thread_is_done() -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def in_turn(*_: object) -> None:
-        """The other thread is in it first, and is done when this one begins to compute."""
+        """The other thread enters first, and has finished when this one begins to compute."""
         if threading.current_thread() is other:
             inside.set()
             go_on.wait()

@@ -29,7 +29,7 @@ def pair() -> Transformer:
 
 
 def told(model: Transformer, ids: Any, **options: Any) -> str:
-    """What the error says; the model must not have been run."""
+    """Return the message of the error; the model must not have been run."""
     ran: list[int] = []
     hooks = [module.register_forward_hook(lambda *_: ran.append(1)) for module in model.modules()]
     for make in (zoo.generate, zoo.stream):
@@ -195,7 +195,7 @@ def test_of_weights_that_are_no_numbers(value: float, method: Any) -> None:
         {"top_p": 1.1},
         {"min_p": -0.1},
         {"repetition_penalty": 0.0},
-        {"repetition_penalty": 1e-40},  # with which logits are infinite
+        {"repetition_penalty": 1e-40},  # which makes logits infinite
         {"repetition_penalty": 1e40},
         {"seed": -1},
         {"seed": None},
@@ -261,7 +261,7 @@ def test_ids_of_numpy_are_ids(decoder: Transformer, dtype: Any) -> None:
 @pytest.mark.parametrize("ids", [[[1]], [[1], [2, 3]]], ids=["one", "padded"])
 @pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Beam(size=2)])
 def test_more_tokens_than_there_is_memory_for(ids: list[list[int]], method: Any) -> None:
-    """Of a model whose positions have no end."""
+    """For a model without a longest position."""
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "position": "rotary"})
     with pytest.raises(InputError, match=r"does not fit into memory\n.*a smaller `max_new_tokens`"):
         zoo.generate(model, ids, max_new_tokens=10**15, method=method)

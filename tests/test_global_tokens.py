@@ -23,7 +23,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def stated(attention: Any, w: dict[str, Tensor], x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """One query after the other."""
+    """The reference, one query at a time."""
     weights = torch.zeros(len(x), attention.n_heads, N, N, dtype=torch.float64)
     mixed = torch.zeros(len(x), N, attention.n_heads, HEAD, dtype=torch.float64)
     for b in range(len(x)):
@@ -85,7 +85,7 @@ def test_what_attends_to_what(name: str) -> None:
 
 
 def test_global_projections_are_treated_like_the_others() -> None:
-    """With the same weights in both, a global token is one without a window."""
+    """With the same weights in both projections, a global token is a token without a window."""
     description = described(global_tokens=True, window=1, n_kv_heads=2, clip=0.4)
     module, x = made(description), randn(2, N, 6)
     for p in "qkv":
@@ -149,6 +149,6 @@ def test_cross_attention_has_none() -> None:
 
 
 def test_nothing_is_kept_of_a_layer_that_has_them() -> None:
-    """A decoder that is not causal may have them, and computes each token from all."""
+    """A decoder that is not causal may have global tokens, and computes each token from all."""
     model = zoo.read_spec(spec("decoder", **ASKED, head="linear", decoder={"causal": False})).model
     assert model.generation.not_incremental == ("attention `multi_head`", "`causal = false`")

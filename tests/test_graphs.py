@@ -25,7 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(params=KINDS)
 def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Transformer:
-    """One whose maps are all computed by oneDNN, as those of a real size are."""
+    """Return a model whose linear maps are all computed by oneDNN, as in models of real sizes."""
     monkeypatch.setattr("zoo.linear.LARGE", 1)
     return zoo.build({**SIZES, **KINDS[request.param]}).eval()
 

@@ -128,7 +128,7 @@ def spec(builder: str = "encoder", **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("builder", ["encoder", "decoder", "encoder_decoder"])
 def test_a_model_tells_its_head_what_is_padding(builder: str) -> None:
-    """By the mask that it is called with, and by its `pad_id`."""
+    """By the mask of the call, and by `pad_id`."""
     head = {"kind": "classifier", "n_classes": N_CLASSES, "pooling": "mean"}
     model = zoo.build(spec(builder, head=head, pad_id=0)).eval()
     ids = torch.tensor([[3, 4, 5, 6], [3, 4, 0, 0]])
@@ -144,7 +144,7 @@ def test_a_model_tells_its_head_what_is_padding(builder: str) -> None:
 
 
 def test_bert_pretraining() -> None:
-    """Three heads over one encoding, under the names that checkpoints of BERT are mapped to."""
+    """Three heads on one encoder, under the names that BERT's checkpoints are mapped to."""
     model = zoo.build(
         spec(head={"kind": "mlm", "tied": True}, pooler="pooler", encoder={}, nsp=True)
     )

@@ -54,12 +54,12 @@ PUSH = ["push", "model", "hf://owner/name", "--license", "CC0-1.0"]
 def test_what_is_pushed_is_pulled_again(
     repository: Repository, model: Path, project: Path, store: Store
 ) -> None:
-    repository.cut, repository.cuts = "/lfs/", 1  # which is sent once more
+    repository.cut, repository.cuts = "/lfs/", 1  # which is sent again
     pushed = zoo(*PUSH)
     assert pushed.returncode == 0, pushed.stderr
     (commit,) = repository.commits
     assert f'revision = "{commit}"' in pushed.stdout
-    assert set(repository.hub.authorizations) == {"Bearer hf_secret", None}  # none with git-lfs
+    assert set(repository.hub.authorizations) == {"Bearer hf_secret", None}  # no token for git-lfs
     register(project, "small.v1", pushed.stdout)
     pulled = zoo("pull", "small.v1")
     assert pulled.returncode == 0, pulled.stderr

@@ -84,8 +84,8 @@ def llama(n_kv_heads: int, base: float) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 def shaken(reference: nn.Module) -> dict[str, Tensor]:
-    """The weights, larger than they start: small ones leave attention uniform and norms as good as
-    absent."""
+    """Return larger weights than the initial ones: with small weights, attention is nearly uniform
+    and norms have hardly any effect."""
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter += 0.2 * torch.randn_like(parameter)
@@ -112,7 +112,7 @@ def test_gpt2(dtype: torch.dtype, padded: bool) -> None:
 def test_llama(
     padded: bool, stem: str, sizes: dict[str, Any], n_kv_heads: int, base: float
 ) -> None:
-    """In float32 only: transformers rotates in it whatever the dtype of the model."""
+    """In float32 only, since transformers always rotates in float32."""
     reference, weights = llama(n_kv_heads, base)
     check(zoo.build(small(stem, **sizes)), reference, weights, padded, 1e-5)
 
@@ -124,7 +124,7 @@ def check(
     padded: bool,
     tolerance: float,
 ) -> None:
-    """Equal logits; where padding follows a sequence, for all that is not padding."""
+    """Check that logits are equal, except at padding."""
     assert model.spec.n_parameters == sum(p.numel() for p in reference.parameters())
     model.load_state_dict(weights)
     model.eval()

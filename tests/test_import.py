@@ -60,7 +60,7 @@ LLAMA: dict[str, Any] = {
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A checkpoint of a tiny Llama."""
+    """Return a checkpoint of a tiny Llama."""
     torch.manual_seed(0)
     folder = tmp_path / "source"
     LlamaForCausalLM(LlamaConfig(**LLAMA)).save_pretrained(folder)
@@ -69,7 +69,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def refused(source: Path, *, at: str | None = None) -> str:
-    """The message of an import that must fail and leave nothing."""
+    """Return the message of an import that must fail and leave no files."""
     output = source.parent / "output"
     with pytest.raises(zoo.ZooError) as error:
         import_folder(source, output)
@@ -161,7 +161,7 @@ def test_tensors_that_mean_zeros_are_of_the_usual_dtype(tmp_path: Path) -> None:
 
 
 def test_a_whole_file_goes_before_an_index(source: Path) -> None:
-    """A folder may hold both; transformers reads the file."""
+    """If a folder has both, transformers reads the file."""
     model = LlamaForCausalLM.from_pretrained(source)
     torch.nn.init.ones_(model.model.norm.weight)
     model.save_pretrained(source / "shards", max_shard_size="1KB")
@@ -194,7 +194,7 @@ print(peak() - before)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_memory_is_bounded_by_a_shard(source: Path, is_transposed: bool) -> None:
-    """However many shards there are, no more than one is in memory, and the model never is."""
+    """For any number of shards, at most one is in memory, and never the whole model."""
     big = {**LLAMA, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 16}
     folder = source.parent / "big"
     llama, gpt2 = LlamaConfig(**big), GPT2Config(n_layer=16, n_embd=512, n_head=2, vocab_size=9)
@@ -401,7 +401,7 @@ def test_null_that_transformers_takes(source: Path) -> None:
         ("hidden_size", 0, "`d_model` must be at least 1, not the integer `0`"),
         ("rms_norm_eps", 0, "`eps` must be greater than 0, not the integer `0`"),
         ("hidden_act", "siluu", "the activation 'siluu' is not known"),
-        ("num_hidden_layers", 10**9, "more than 100,000 numbers"),  # by a named value of the family
+        ("num_hidden_layers", 10**9, "more than 100,000 numbers"),  # in a named value of the family
         ("rope_parameters", {"rope_type": "x"}, "the rope_type 'x' is not known"),
     ],
 )
@@ -489,7 +489,7 @@ Q = "model.layers.0.self_attn.q_proj.weight"
     ("name", "becomes"),
     [
         (Q, "decoder.layers.0.self_attn.q_proj.weight"),
-        ("model.norm.weight", "decoder.norm.weight"),  # of whose rule nothing is left
+        ("model.norm.weight", "decoder.norm.weight"),  # for whose rule no tensor remains
     ],
 )
 def test_missing_tensor(source: Path, name: str, becomes: str) -> None:
@@ -498,7 +498,7 @@ def test_missing_tensor(source: Path, name: str, becomes: str) -> None:
 
 
 def test_missing_expert(source: Path) -> None:
-    """Those that are stacked are told apart by their numbers, of which none may be left out."""
+    """Stacked tensors are numbered, and no number may be missing."""
     keys = {key: value for key, value in LLAMA.items() if key != "num_hidden_layers"}
     config = MixtralConfig(**keys, num_hidden_layers=1, num_local_experts=11)
     MixtralForCausalLM(config).save_pretrained(source)
@@ -567,7 +567,7 @@ def test_tied_copies_that_agree(source: Path) -> None:
 def test_tied_copies_are_compared_by_their_bytes(
     source: Path, own: float, copy: float, same: bool
 ) -> None:
-    """Export gives back one of the two for both."""
+    """Export writes one of the two for both."""
     change_config(source, tie_word_embeddings=True)
 
     def tie(tensors: dict[str, torch.Tensor]) -> None:
@@ -584,7 +584,7 @@ def test_tied_copies_are_compared_by_their_bytes(
 
 
 def roformer(tmp_path: Path) -> Path:
-    """A checkpoint that holds a table of its angles; at far positions, float32 angles differ."""
+    """Return a checkpoint with a table of its angles; at far positions, float32 angles differ."""
     sizes = {"vocab_size": 19, "hidden_size": 16, "embedding_size": 16, "intermediate_size": 12}
     layers = {"num_hidden_layers": 1, "num_attention_heads": 2}
     config = RoFormerConfig(**sizes, **layers, max_position_embeddings=1536)
@@ -680,7 +680,7 @@ def test_cut_file(source: Path, kept: int) -> None:
 
 
 def change_entries(source: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change the header of the file, and leave all else as it is."""
+    """Change only the header of the file."""
     path = source / "model.safetensors"
     raw = path.read_bytes()
     length = 8 + int.from_bytes(raw[:8], "little")
@@ -727,7 +727,7 @@ def test_a_file_that_changes_meanwhile(
         done = True
 
     with (
-        patch("os.cpu_count", return_value=1),  # so that all else is read after the change
+        patch("os.cpu_count", return_value=1),  # so that all others are read after the change
         pytest.raises(zoo.WeightsError, match=told) as error,
     ):
         import_folder(source, output, on_bytes=on_bytes)
@@ -793,7 +793,7 @@ def test_an_output_that_is_there_stays(source: Path) -> None:
 
 
 def test_a_disk_that_fails_once_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if all that is sent to it later arrives."""
+    """Even if all later writes succeed."""
     outcomes = iter([OSError(28, "No space left on device")])
 
     def sync(path: Path) -> None:
@@ -810,7 +810,7 @@ def test_a_disk_that_fails_once_is_told_of(tmp_path: Path, monkeypatch: pytest.M
         ):
             for _ in range(1000):
                 writer.write("x", [memoryview(b"12345678")])
-                time.sleep(0.001)  # the disk is a thread of its own
+                time.sleep(0.001)  # the disk is written by another thread
 
     with pytest.raises(OSError, match="No space left"):
         write()

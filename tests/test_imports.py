@@ -13,7 +13,7 @@ SOURCES = (ROOT, "zoo"), (ROOT / "plugins", "zoo_components"), (ROOT / "plugins"
 
 
 def modules() -> dict[str, Path]:
-    """The files of the zoo and of its plugins, by the names of their modules."""
+    """Return the files of the zoo and of its plugins, by module name."""
     found: dict[str, Path] = {}
     for root, package in SOURCES:
         for path in (root / package).rglob("*.py"):
@@ -23,7 +23,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The names of what a module imports when it runs: `a.b`, and `a.b.c` for `c` from `a.b`."""
+    """Return the names that a module imports at runtime: `a.b`, and `a.b.c` for `c` from `a.b`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
@@ -35,8 +35,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def graph() -> dict[str, set[str]]:
-    """Which modules each one imports. The package `zoo` itself, which all take the version from,
-    imports none of them before it is asked for a name."""
+    """Return the imports of each module. The package `zoo` itself, from which all take the version,
+    imports modules only when one of its names is used."""
     files = modules()
     edges: dict[str, set[str]] = {}
     for name, path in files.items():
@@ -50,11 +50,12 @@ def test_no_imports_run_in_a_circle() -> None:
     edges = graph()
     assert len(edges) > 200
     assert "zoo.fill" in edges["zoo.building"], "imports are found"
-    tuple(TopologicalSorter(edges).static_order())  # raises CycleError, which names the circle
+    tuple(TopologicalSorter(edges).static_order())  # raises CycleError with the cycle
 
 
 def test_no_packages_of_the_core_import_each_other_in_a_circle() -> None:
-    """Without the root, where both ends are: what all import, and what puts it together."""
+    """Without the root package, which has both the basics that all import and the top-level
+    functions."""
     packages = {path.parent.name for path in (ROOT / "zoo").glob("*/__init__.py")}
     edges: dict[str, set[str]] = {name: set() for name in packages}
     for importer, found in graph().items():

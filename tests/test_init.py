@@ -66,7 +66,7 @@ SCALED_MORE = DepthScaledInit(
 )
 TORCH = TorchInit(kind="torch")
 
-# The distribution of each role, written out: of maps from 400 to 700, and of 900 rows of 400.
+# The distribution for each role, for maps from 400 to 700, and for tables of 900 rows of 400.
 CASES: list[tuple[Init, Tensor, Any]] = [
     (XAVIER, WEIGHT, uniform((6 / 1100) ** 0.5)),
     (XAVIER, RESIDUAL, uniform((6 / 1100) ** 0.5)),
@@ -110,7 +110,7 @@ def test_values_are_distributed_as_stated(init: Init, tensor: Tensor, expected: 
     size = len(values)
     assert abs(values.mean()) < 5 * expected.std() / size**0.5
     # The deviation of a sample deviates by at most std / sqrt(2 size) for these distributions;
-    # the stream's normal lacks the farthest tails, which takes 1e-4 off.
+    # the stream's normal lacks the farthest tails, which reduces it by 1e-4.
     assert values.std() == pytest.approx(expected.std(), rel=5 / (2 * size) ** 0.5 + 2e-4)
     assert stats.kstest(values, expected.cdf).pvalue > 1e-3
     low, high = expected.support()
@@ -253,7 +253,7 @@ def test_depth_needs_the_number_of_layers() -> None:
     with pytest.raises(zoo.SpecError, match="`n_layers` is missing"):
         zoo.read_spec(inside | {"init": "depth_scaled"})
     zoo.read_spec(inside | {"init": {"kind": "depth_scaled", "n_layers": 2}})
-    # No other init takes part of the stack's depth into its own description.
+    # No other init depends on the depth of the stack.
     assert "n_layers" not in zoo.read_spec(GPT | {"init": "normal"}).to_dict()["init"]
 
 

@@ -50,7 +50,7 @@ def test_inputs_that_are_none(inputs: Any, kind: type[Exception], message: str) 
 
 @pytest.mark.parametrize(("n_sources", "n_targets"), [(1, 3), (3, 1), (2, 3), (4, 2)])
 def test_each_target_has_a_source_of_its_own(n_sources: int, n_targets: int) -> None:
-    """One source would be broadcast to all targets in silence."""
+    """Otherwise one source would silently be broadcast to all targets."""
     model = zoo.build(PAIRS)
     source, target = torch.ones(n_sources, 4).long(), torch.ones(n_targets, 3).long()
     told = f"{n_targets} target sequences need a memory of as many rows.* has {n_sources}$"
@@ -74,7 +74,7 @@ def test_one_target_alone() -> None:
 
 
 def test_what_is_taken() -> None:
-    """Integers of 32 bits too; and the checks keep nobody from compiling the whole model."""
+    """Including 32-bit integers; and the checks do not prevent compiling the whole model."""
     model = zoo.build(SPEC).eval()
     ids = torch.tensor([[1, 9, 0]])
     torch.testing.assert_close(model(ids.int()), model(ids), rtol=0, atol=0)
@@ -89,6 +89,6 @@ def test_a_dtype_that_is_none(dtype: Any) -> None:
 
 
 def test_public_names_are_offered() -> None:
-    """To `help(zoo)` and to whoever presses tab, also before they are imported."""
+    """In `help(zoo)` and in tab completion, also before they are imported."""
     assert set(zoo.__all__) <= set(dir(zoo))
     assert all(hasattr(zoo, name) for name in dir(zoo))

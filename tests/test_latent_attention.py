@@ -63,7 +63,7 @@ def test_weights_do_not_change_the_output() -> None:
 
 
 def test_with_a_cache_keys_are_expanded_once() -> None:
-    """All tokens at once are expanded; the ones that follow meet the latents themselves."""
+    """The keys of the first call are expanded; later tokens attend to the latents directly."""
     module, x, cache = made(described_latent()), randn(2, LENGTH, 6), Cache(LENGTH)
     expanded: list[int] = []
     module.kv_b_proj.register_forward_hook(lambda _, args, __: expanded.append(args[0].shape[-2]))
@@ -79,8 +79,8 @@ def test_with_a_cache_keys_are_expanded_once() -> None:
 
 
 def test_only_the_rope_part_is_turned() -> None:
-    """A shift of all positions changes nothing, a change of distances does; and with the weights of
-    the rotated parts at zero, positions are not seen at all."""
+    """Shifting all positions changes nothing, changing distances does; and with zero weights for
+    the rotated parts, positions have no effect."""
     module, x = made(described_latent()), randn(2, LENGTH, 6)
     near, shifted, far = (
         module(x, rotation=rotation(first + step * torch.arange(LENGTH)))[0]
@@ -105,7 +105,7 @@ def test_cache_of_deepseek_v2() -> None:
 
 
 def test_what_follows_from_the_widths() -> None:
-    """The position scheme gets the rotated width; the scale goes by the whole width."""
+    """The position scheme gets the rotated width; the scale depends on the whole width."""
     description = described_latent(qk_rope_head_dim=6, qk_nope_head_dim=19)
     assert description.head_dim == 6
     assert description.scale == 1 / 5

@@ -26,14 +26,14 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat small maps as large, except in tests about that."""
+    """Treat small maps as large, except in tests of that limit."""
     if request.function is not test_what_is_too_small_for_onednn:
         monkeypatch.setattr("zoo.linear.LARGE", 1)
         monkeypatch.setattr("zoo.linear.MANY_ROWS", 1)
 
 
 class Called(TorchDispatchMode):
-    """The operators that run in its block."""
+    """Records the operators that run in its block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Called(TorchDispatchMode):
 
 
 def called(run: Callable[[], object]) -> int:
-    """How many products oneDNN computes in a run."""
+    """Return the number of products that oneDNN computes in a run."""
     with Called() as found:
         run()
     return found.names.count(ONEDNN)
@@ -59,7 +59,7 @@ def made(n_in: int = 5, n_out: int = 6, *, bias: bool = True) -> Linear:
 
 
 def exact(f: Linear, x: torch.Tensor) -> torch.Tensor:
-    """The map in float64, by plain PyTorch."""
+    """Compute the map in float64 by plain PyTorch."""
     bias = None if f.bias is None else f.bias.double()
     return F.linear(x.double(), f.weight.double(), bias)
 
@@ -78,7 +78,7 @@ def test_it_is_the_map(shape: tuple[int, ...], bias: bool, packed: bool) -> None
     with torch.inference_mode():
         assert called(lambda: f(x)) == (x.numel() > 0)
         close(f(x), exact(f, x))
-        if x.dim() > 1:  # as rows that do not lie one after the other
+        if x.dim() > 1:  # rows that are not contiguous
             close(
                 f(x.expand(2, *shape).transpose(0, 1)),
                 exact(f, x.expand(2, *shape)).transpose(0, 1),
@@ -86,8 +86,8 @@ def test_it_is_the_map(shape: tuple[int, ...], bias: bool, packed: bool) -> None
 
 
 def test_what_is_too_small_for_onednn() -> None:
-    """Small maps; and few rows where gradients are computed, until the map is packed and they are
-    not. What torch computes is the same to the last bit."""
+    """Small maps; and few rows, unless the map is packed and no gradients are computed. The result
+    is bitwise that of torch."""
     for f, shape, learns, times in (
         (made(256, 255), (2, 64, 256), True, 0),
         (made(256, 255), (256,), False, 0),
@@ -186,7 +186,7 @@ def stepped(f: Linear) -> None:
 
 
 def stepped_by_a_fused_optimizer(f: Linear) -> None:
-    """Which torch's count of changes does not count."""
+    """torch's version counter does not count such changes."""
     f(torch.ones(1, 5)).sum().backward()
     torch.optim.SGD(f.parameters(), 0.5, fused=True).step()
 
@@ -196,7 +196,7 @@ def replaced(f: Linear) -> None:
 
 
 def changed_in_its_bias(f: Linear) -> None:
-    """As when biases alone are trained."""
+    """As when only biases are trained."""
     with torch.no_grad():
         f.bias.add_(1.0)
 
@@ -282,7 +282,7 @@ def test_a_packed_weight_is_in_no_copy() -> None:
 
 @pytest.mark.parametrize("name", ["weight", "bias"])
 def test_tensors_of_one_call_are_not_kept(name: str) -> None:
-    """Those that `functional_call` puts into the place of a map's own."""
+    """The tensors that `functional_call` puts in the place of a map's own."""
     maps = torch.nn.ModuleList([made(), made()])
     x = torch.randn(4, 5)
     for f in maps:
@@ -303,8 +303,8 @@ PARAMETERS = ("weight", "bias")
 
 @pytest.mark.parametrize("instead", ["hook", "module", "forward"])
 def test_what_stands_in_for_a_map_is_called(instead: str) -> None:
-    """A hook, a module such as an adapter in the place of a packed map, or another `forward`, as
-    accelerate puts it into a module."""
+    """A hook, a module such as an adapter in the place of a packed map, or a replaced `forward`, as
+    by accelerate."""
     maps: list[torch.nn.Module] = [made(), made()]
     x = torch.randn(4, 5)
     for f in maps:
@@ -329,7 +329,7 @@ def test_a_map_made_in_inference_mode() -> None:
         f, x = made(), torch.randn(4, 5)
         f.pack()
         close(f(x), exact(f, x))
-        f.weight.mul_(2)  # which nobody counts
+        f.weight.mul_(2)  # which the version counter does not count
         close(f(x), exact(f, x))
 
 
@@ -363,7 +363,7 @@ def test_an_activation_is_computed_with_the_product(
 
 
 class Leaky(torch.nn.GELU):
-    """An activation of somebody's own."""
+    """A third-party activation."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input) + 1.0

@@ -18,7 +18,7 @@ PAGE = Path(__file__).parent.parent / "docs/write-a-family.md"
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """The family of the docs, which is sound."""
+    """Return the family of the docs, which is valid."""
     text = re.search(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert text is not None
     path = tmp_path / "toy.toml"
@@ -27,7 +27,7 @@ def toy(tmp_path: Path) -> Path:
 
 
 def change(toy: Path, old: str, new: str) -> int:
-    """Write a family otherwise; return the line of the change."""
+    """Change a family file; return the line of the change."""
     text = toy.read_text()
     assert text.count(old) == 1
     toy.write_text(text.replace(old, new))
@@ -107,7 +107,7 @@ def test_layout_that_cannot_be_undone(toy: Path) -> None:
 
 
 def test_class_that_a_checkpoint_is_saved_by(toy: Path) -> None:
-    """Both of the two forms are checked: the one that the rules forget is found."""
+    """Both forms are checked, and the one without rules is found."""
     change(
         toy,
         'head = { kind = "linear", tied = "= tie_word_embeddings" }',

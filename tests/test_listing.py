@@ -28,7 +28,7 @@ one-small = "one.toml"
 
 @pytest.fixture
 def own(tmp_path: Path) -> zoo.Registry:
-    """A registry with only its own names; none of the files exists."""
+    """Return a registry with only its own names; none of the files exists."""
     path = tmp_path / "registry.toml"
     path.write_text(REGISTRY)
     return read_layers([path])

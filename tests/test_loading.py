@@ -40,7 +40,7 @@ def test_only_what_matches_is_loaded_and_the_rest_is_initial(tiny: Path) -> None
     for name, tensor in loaded.state_dict().items():
         wanted = whole if name.startswith("encoder.layers.") else start
         assert same(tensor, wanted[name])
-    # Else the test would not tell one from the other.
+    # Otherwise the test could not distinguish them.
     differing = [name for name in whole if not torch.equal(whole[name], start[name])]
     assert any(name.startswith("encoder.layers.") for name in differing)
     assert any(not name.startswith("encoder.layers.") for name in differing)
@@ -166,7 +166,7 @@ def read_only(tiny: Path) -> Path:
 
 
 def mapped_file(model: zoo.Transformer) -> bool:
-    """Whether the memory of the table is a mapping of the file, according to the system."""
+    """Return whether the memory of the table is a mapping of the file, according to the system."""
     address = model.get_parameter(TABLE).data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, _, last = line.split()[0].partition("-")
@@ -211,7 +211,7 @@ def test_what_is_mapped_can_be_changed_and_the_file_is_not(read_only: Path) -> N
     assert read_only.read_bytes() == before
     kept = zoo.load(read_only, read="mmap")
     wanted = {name: tensor.clone() for name, tensor in kept.state_dict().items()}
-    zoo.save(zoo.build(TINY, seed=9), "tiny")  # takes the name; the old file lives on
+    zoo.save(zoo.build(TINY, seed=9), "tiny")  # replaces the name; the old file still exists
     assert all(torch.equal(kept.state_dict()[name], wanted[name]) for name in wanted)
 
 
@@ -267,7 +267,7 @@ except zoo.WeightsError as error:
 def test_a_file_that_changes_meanwhile_is_an_error(
     how: str, verify: bool, read: str, read_only: Path
 ) -> None:
-    """And no signal, also for a mapped file, in the hands of somebody who may do anything."""
+    """Not a signal, also for a mapped file, and even if it is changed by root."""
     command = [sys.executable, "-c", MEANWHILE, read, str(verify), how]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -310,8 +310,8 @@ def test_the_peak_is_at_most_a_tenth_over_the_weights(dtype: str, read: str, pro
 
 
 def test_a_spec_of_earlier_days_is_read() -> None:
-    """Full forms once stated values that change nothing. Those in specs that people write are
-    refused; those that were stored with weights keep loading."""
+    """Full forms once stated values without effect. These are refused in specs that people write,
+    but specs stored with weights are still loaded."""
     path = Path(__file__).parent.parent / "pretrained/beer-de-en/model.safetensors"
     stored = read_header(path).spec
     assert stored["encoder"]["block"]["self_attn"]["window_sides"] == "past"

@@ -27,7 +27,7 @@ ffn = "my_ffn"
 
 @pytest.fixture
 def locked(project: Path) -> Path:
-    """A project with a component of its own, a spec that names it, and its lock."""
+    """Return a project with a component of its own, a spec that names it, and a lock."""
     assert run(["init", "."]) == 0
     Path("spec.toml").write_text(SPEC)
     assert run(["lock", "spec.toml"]) == 0
@@ -41,7 +41,7 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def other(lock: Lock, **stated: object) -> str:
-    """The text of a lock that states something else."""
+    """Return the text of a lock with another statement."""
     fields = {name: getattr(lock, name) for name in Lock.__dataclass_fields__}
     return Lock(**{**fields, **stated}).to_text()
 
@@ -64,7 +64,7 @@ def test_another_spec_is_refused(locked: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_another_plugin_is_refused(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The file of a plugin without a version is known by its bytes."""
+    """A plugin without a version is identified by the bytes of its file."""
     stated = {**read_lock(locked).plugins, "ffn.my_ffn": "sha256:" + "0" * 64}
     Path(LOCK_NAME).write_text(other(read_lock(locked), plugins=stated))
     told = failure(capsys, "build", "spec.toml", "--locked", "-o", "out")
@@ -128,7 +128,7 @@ def test_the_name_of_a_model_is_no_file(project: Path, capsys: pytest.CaptureFix
 
 
 def test_a_lock_of_a_spec_makes_no_bundle_of_its_folder(locked: Path) -> None:
-    """Weights beside the spec and its lock are loaded as those of any folder."""
+    """Weights beside a spec and its lock are loaded as from any folder."""
     assert run(["build", "spec.toml", "-o", "."]) == 0
     zoo.load(".", locked=True)
 

@@ -18,7 +18,7 @@ from zoo.showing.show import backends_data, summary_data
 
 
 def with_rules(n_layers: int, selector: str) -> str:
-    """A spec of this number of layers, and a rule for each with another width."""
+    """Return a spec with this number of layers, and a rule with a different width for each."""
     rules = [f"[[encoder.layers]]\n{selector.format(i)}\nd_ff = {i + 1}" for i in range(n_layers)]
     return spec(*rules, n_layers=str(n_layers))
 
@@ -37,7 +37,7 @@ def with_rules(n_layers: int, selector: str) -> str:
 )
 def test_work_grows_with_the_layers(done: Callable[[zoo.ModelSpec], object]) -> None:
     warm, few, many = (zoo.read_spec(with_rules(n, "at = [{}]")) for n in (10, 10, 80))
-    done(warm)  # what is made once is made by now
+    done(warm)  # fills the caches
     assert calls(lambda: done(many)) < 8 * calls(lambda: done(few))
 
 

@@ -17,7 +17,7 @@ BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 2, 4, 4, 8
 
 
 def model(builder: str = "decoder", **keys: Any) -> nn.Module:
-    """One layer without norms: its attention sees the inputs as they are."""
+    """Build a layer without norms, whose attention sees the inputs unchanged."""
     spec = {
         "format": 1,
         "name": "masked",
@@ -36,7 +36,8 @@ def model(builder: str = "decoder", **keys: Any) -> nn.Module:
 
 @torch.no_grad()
 def weights(attention: nn.Module, x: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
-    """softmax over the keys that each query may attend to, one after the other; zeros if none."""
+    """Return the softmax over the keys that each query may attend to, one at a time; zeros if
+    there are none."""
     q, k = attention.q_proj(x), attention.k_proj(memory)
     found = torch.zeros(allowed.shape, dtype=torch.float64)
     width = WIDTH // HEADS
@@ -67,7 +68,7 @@ def random_mask(shape: tuple[int, ...]) -> Tensor:
 
 
 def in_full(mask: Tensor, queries: int = QUERIES) -> Tensor:
-    """(batch, heads, query, key), written out."""
+    """Return the mask with all dimensions, (batch, heads, query, key)."""
     if mask.dim() == 2:
         mask = mask.reshape(mask.shape[0], 1, 1, -1)
     if mask.dim() == 3:
@@ -101,7 +102,7 @@ def test_what_is_left_out_in_inference_changes_no_other_token(shape: tuple[int, 
         whole, maps = decoder(x, target_mask=mask, return_attention=True)
     there = mask.expand(BATCH, KEYS) if mask.dim() == 2 else torch.ones(BATCH, KEYS).bool()
     assert (found - expected)[there].abs().max() <= 1e-12
-    # Whoever asks for weights gets those of all tokens.
+    # With `return_attention`, all tokens are computed.
     assert (whole - expected).abs().max() <= 1e-12
     wanted = decoder(x, target_mask=mask, return_attention=True)[1]
     assert (maps.decoder[0] - wanted.decoder[0]).abs().max() <= 1e-12
@@ -112,7 +113,7 @@ CONV = {"kind": "conv1d", "kernel_size": 3}
 
 @pytest.mark.parametrize("rules", [{"ffn": CONV}, {"layers": [{"at": [1], "ffn": CONV}]}], ids=str)
 def test_padding_is_computed_where_a_convolution_reads_it(rules: dict[str, Any]) -> None:
-    """In the layers before the convolution too."""
+    """Also in the layers before the convolution."""
     decoder = model(n_layers=2, embedding="vectors", decoder=rules)
     x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
     mask = torch.tensor([[True, True, False, False], [True, False, False, False]])
@@ -133,7 +134,8 @@ def test_a_memory_as_long_as_the_sequence_leaves_out_no_query() -> None:
 
 
 def test_nothing_is_left_out_beside_a_row_of_padding_alone() -> None:
-    """Its tokens may matter: to what attends to all of them alike where it may attend to none."""
+    """With uniform weights, a query that may attend to no key attends to all of them, so that the
+    tokens of such a row matter."""
     attention = {"kind": "multi_head", "masked_rows": "uniform"}
     keys = {"source_vocab": 9, "target_vocab": 9, "attention": attention}
     translator = model("encoder_decoder", **keys, norm="layer_norm")
@@ -175,7 +177,7 @@ def test_cross_attention(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [None, (2, 4), (2, 2, 4, 4)], ids=str)
 def test_padding_is_hidden_everywhere(shape: tuple[int, ...] | None) -> None:
-    """From the encoder, from the decoder, and from the decoder's view of the encoder."""
+    """From the encoder, from the decoder, and from the cross-attention."""
     both = model("encoder_decoder", source_vocab=9, target_vocab=9, pad_id=3)
     source = torch.tensor([[1, 2, 3, 3], [5, 3, 4, 1]])
     target = torch.tensor([[1, 7, 3, 2], [3, 2, 4, 3]])
@@ -192,7 +194,7 @@ def test_padding_is_hidden_everywhere(shape: tuple[int, ...] | None) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 4, 4), (2, 2, 4, 4)], ids=str)
 def test_a_source_mask_with_a_row_for_each_source_position(shape: tuple[int, ...]) -> None:
-    """Cross-attention has as many queries as the target is long: the message says what to pass."""
+    """Cross-attention has a query for each target position: the message says what to pass."""
     both = model("encoder_decoder", source_vocab=9, target_vocab=9)
     source, target, mask = torch.ones(2, 4).long(), torch.ones(2, 3).long(), random_mask(shape)
     with pytest.raises(ValueError, match=r"4 source positions.*3 target positions.*`memory_mask`"):

@@ -81,13 +81,13 @@ d_model = 8192
 n_heads = 64
 d_ff = 32768
 """
-"""Tensors of 1 GB at most, so that each of them may be allotted, and 3.2 TB in all."""
+"""Tensors of at most 1 GB, each of which can be allocated, and 3.2 TB in all."""
 
 
 def test_a_model_larger_than_the_memory_is_refused_before_any_of_it_is_made(project: Path) -> None:
     (project / "large.toml").write_text(LARGE)
 
-    def spare_this_machine() -> None:  # were it not refused
+    def spare_this_machine() -> None:  # in case it is not refused
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
     done = subprocess.run(
@@ -107,8 +107,8 @@ def test_a_model_larger_than_the_memory_is_refused_before_any_of_it_is_made(proj
 
 
 def test_every_byte_of_a_model_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables that are computed take memory as well. The memory of this machine cannot be filled to
-    the last byte, so it is told."""
+    """Computed tables take memory as well. The memory of this machine cannot be filled to the last
+    byte, so its size is passed."""
     sizes = {"vocab": 11, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 16}
     table = {"kind": "sinusoidal", "max_length": 100}
     spec = {"format": 1, "name": "tiny", "builder": "decoder", **sizes, "position": table}

@@ -34,7 +34,7 @@ DECODER: dict[str, Any] = {
     "attention": {"kind": "multi_head", "qk_norm": "rms_norm"},
     "head": {"kind": "linear", "tied": True},
 }
-"""Grouped queries, normed, and a vocabulary that is odd."""
+"""Grouped queries with norms, and an odd vocabulary size."""
 TRANSLATOR: dict[str, Any] = {
     "format": 1,
     "name": "translator",
@@ -63,7 +63,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 def saved(
     folder: Path, spec: dict[str, Any], dtype: torch.dtype = torch.float64, **options: Any
 ) -> Path:
-    """A saved model all of whose tensors have random values, biases too."""
+    """Save a model with random values in all tensors, including biases."""
     model = zoo.build(spec, dtype=dtype)
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -74,7 +74,7 @@ def saved(
 
 
 def cannot_be_cut(spec: dict[str, Any]) -> bool:
-    """Whether two processes cannot share the one key-value head."""
+    """Return whether the model has only one key-value head, which two processes cannot share."""
     return any(cut.units == 1 for _, cut in zoo.read_spec(spec).layout.cuts())
 
 
@@ -96,7 +96,7 @@ def test_a_table_tied_to_what_is_whole_is_whole(two: Ranks, tmp_path: Path) -> N
 
 
 def architectures() -> list[Any]:
-    """The example models, of those that differ in size alone one."""
+    """Return the example models, one of each group that differs only in size."""
     found: dict[str, Any] = {}
     for path in EXAMPLES:
         if path.parent.name == "models":
@@ -179,8 +179,8 @@ def test_heads_and_experts_of_every_kind(
 
 
 def test_what_is_whole_in_one_component_and_cut_in_another(two: Ranks, tmp_path: Path) -> None:
-    """Heads with a norm of all of them are whole, as are units with one; biases of distances, and
-    masks for single heads, are for all heads, of which a process has some."""
+    """Heads or hidden units with one norm over all of them are whole. Biases of distances and masks
+    for single heads are for all heads, of which each process has some."""
     mixed = DECODER | {
         "name": "mixed",
         "position": "alibi",
@@ -245,7 +245,7 @@ def test_shares_are_left_as_they_are_by_arranging(
 
 @MESHES
 def test_tied_weights_stay_one(two: Ranks, tmp_path: Path, mesh: dict[str, int]) -> None:
-    """After a step of training, too."""
+    """Also after a step of training."""
     names = ["decoder.embed.tokens.weight", "encoder.embed.tokens.weight", "head.out.weight"]
     found = two(tasks.tied, saved(tmp_path, TRANSLATOR), mesh)
     assert [[sorted(group) for group in groups] for groups in found] == [[names]] * 2
@@ -256,7 +256,7 @@ def test_tied_weights_stay_one(two: Ranks, tmp_path: Path, mesh: dict[str, int])
 def test_a_process_reads_its_share(
     two: Ranks, tmp_path: Path, mesh: dict[str, int], options: dict[str, Any]
 ) -> None:
-    # Half of the token table is more than what is read at a time.
+    # Half of the token table is more than one read.
     wide = DECODER | {"d_model": 256, "d_ff": 1024, "vocab": 3001, "n_layers": 4}
     path = saved(tmp_path, wide, torch.float32, **options)
     header = sum(file.stat().st_size for file in path.iterdir()) - n_bytes(path)
@@ -264,7 +264,7 @@ def test_a_process_reads_its_share(
     for share in two(tasks.shares, path, mesh, {"verify": False}):
         assert share["bytes"] < 0.51 * total
         assert share["bytes"] <= share["read"] < share["bytes"] + header + 200_000
-    # To verify, each reads some tensors beside.
+    # To verify, each process reads some other tensors, too.
     read = [share["read"] for share in two(tasks.shares, path, mesh, {})]
     assert 2 * total < sum(read) < 2 * total + 2 * (header + 200_000)
     values = two(tasks.values, path, mesh, {})
@@ -275,7 +275,7 @@ def test_a_process_reads_its_share(
 
 
 def n_bytes(path: Path) -> int:
-    """The bytes of the tensors of a saved model."""
+    """Return the number of bytes of the tensors of a saved model."""
     return sum(tensor.nbytes for tensor in zoo.load(path).parameters())
 
 
@@ -295,7 +295,7 @@ def test_buffers_dtypes_and_initial_values(
 
 @MESHES
 def test_the_same_initial_weights(two: Ranks, mesh: dict[str, int]) -> None:
-    """Bit by bit those of one process, made by parts."""
+    """Made in parts, they are bitwise equal to those of a single process."""
     spec = zoo.read_spec(TRANSLATOR | {"d_model": 36, "d_ff": 250, "init": "truncated_normal"})
     expected = zoo.build(spec, seed=7).state_dict()
     for found in two(tasks.built, spec.to_toml(), mesh, 7):
@@ -305,7 +305,7 @@ def test_the_same_initial_weights(two: Ranks, mesh: dict[str, int]) -> None:
 
 @MESHES
 def test_a_changed_byte_is_told_by_all(two: Ranks, tmp_path: Path, mesh: dict[str, int]) -> None:
-    """Whichever process it is that finds it; and where no process has looked, by none."""
+    """Any of the processes may find it. Without verification, no process reports it."""
     path = saved(tmp_path, DECODER)
     file = path / "model.safetensors"
     sound = file.read_bytes()
@@ -320,7 +320,7 @@ def test_a_changed_byte_is_told_by_all(two: Ranks, tmp_path: Path, mesh: dict[st
 
 
 def test_what_one_process_cannot_load_none_does(two: Ranks, tmp_path: Path) -> None:
-    """And nobody waits for the one that has given up."""
+    """And no process waits for the one that has given up."""
     path = saved(tmp_path, DECODER)
     missing = tmp_path / "missing.safetensors"
     for paths in ([path, missing], [missing, path]):
@@ -394,7 +394,7 @@ def test_ids_outside_the_vocabulary(two: Ranks, tmp_path: Path, mesh: dict[str, 
 @MESHES
 @pytest.mark.parametrize("made", ["loaded", pytest.param("built", marks=pytest.mark.drill)])
 def test_memory(tmp_path: Path, mesh: dict[str, int], made: str) -> None:
-    """Of a model of 230 MB, two processes take little more than half each, in the worst moment."""
+    """For a model of 230 MB, the peak of each of two processes is little more than half of it."""
     spec = DECODER | {"n_heads": 8, "d_model": 512, "d_ff": 2048, "vocab": 20_001, "n_layers": 12}
     spec |= {"ffn": "mlp", "head": {"kind": "linear"}}
     first, path = saved(tmp_path / "first", DECODER, torch.float32), tmp_path / "model"
@@ -407,7 +407,7 @@ def test_memory(tmp_path: Path, mesh: dict[str, int], made: str) -> None:
 
 
 def test_without_a_mesh_nothing_of_it_is_imported(tmp_path: Path) -> None:
-    """torch's distributed tensors take longer to import than a small model to load."""
+    """Importing torch's distributed tensors takes longer than loading a small model."""
     script = (
         "import sys, zoo\n"
         f"zoo.load({str(saved(tmp_path, DECODER))!r})(__import__('torch').tensor([[1]]))\n"
@@ -432,7 +432,7 @@ def test_four_processes_hash_every_tensor(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 def test_two_dimensions(tmp_path: Path) -> None:
-    """Rows of parts of tensors, in four processes."""
+    """Four processes have rows of parts of tensors."""
     with ranks(4, tmp_path) as four:
         for spec in (DECODER, TRANSLATOR):
             path = saved(tmp_path / spec["name"], spec)

@@ -125,7 +125,7 @@ def route(
 
 
 def feed(moe: MixtureOfExperts, x: torch.Tensor, t: Tensors) -> torch.Tensor:
-    """One expert; `t` has its tensors under their own names."""
+    """One expert; `t` has its tensors by their own names."""
 
     def affine(name: str, x: torch.Tensor) -> torch.Tensor:
         y = t[f"{name}.weight"] @ x
@@ -364,7 +364,7 @@ def test_groups_are_chosen_by_their_best_or_their_best_two(
         group_score=group_score,  # type: ignore[arg-type]
     ).build()
     with torch.no_grad():
-        router.weight.copy_(torch.eye(8))  # the logits are the token
+        router.weight.copy_(torch.eye(8))  # so that the logits are the token
         router.correction_bias.fill_(correction)  # below 0, experts of closed groups stay closed
     _, chosen, _ = router(torch.tensor([[3.0, -9.0, -9.0, -8.0, 2.0, 1.0, -9.0, -9.0]]))
     assert chosen.tolist() == [expected]
@@ -393,7 +393,7 @@ def test_load_balancing_loss_is_that_of_published_models() -> None:
         module(x)
         logits = x.reshape(-1, D_MODEL) @ module.router.weight.T
         theirs = load_balancing_loss_func((logits,), N_EXPERTS, top_k)
-        # Theirs counts a token once for each of its choices.
+        # The reference counts a token once for each of its choices.
         torch.testing.assert_close(module.auxiliary_loss, 0.25 * theirs / top_k)
 
 
@@ -419,7 +419,7 @@ def test_padding_has_no_part_in_the_load_balancing_loss(top_k: int) -> None:
 
 @pytest.mark.parametrize("arrangement", ["sequential", "parallel"])
 def test_a_stack_tells_its_experts_what_is_padding(arrangement: str) -> None:
-    """By the spec's `pad_id`, or by the mask of the call."""
+    """By the `pad_id` of the spec, or by the mask of the call."""
     spec = (
         'format = 1\nname = "m"\nbuilder = "decoder"\nvocab = 20\nn_layers = 2\nd_model = 8\n'
         f'n_heads = 2\nd_ff = 12\n[decoder.block]\narrangement = "{arrangement}"\n'
@@ -434,7 +434,7 @@ def test_a_stack_tells_its_experts_what_is_padding(arrangement: str) -> None:
     assert zoo.auxiliary_loss(model) != expected
     model(padded, target_mask=padded != 0)
     torch.testing.assert_close(zoo.auxiliary_loss(model), expected)
-    with torch.no_grad():  # where padding is left out of the computation
+    with torch.no_grad():  # where padding is not computed
         model(padded, target_mask=padded != 0)
     torch.testing.assert_close(zoo.auxiliary_loss(model), expected)
     model = zoo.build(f"pad_id = 0\n{spec}", dtype=torch.float64).train()
@@ -559,7 +559,7 @@ def test_low_precision_routes_in_float32() -> None:
 
 
 def test_autocast_leaves_the_routing_in_float32() -> None:
-    """In bfloat16 neighbouring scores tie, and another expert would be chosen."""
+    """In bfloat16, close scores would be equal, and another expert would be chosen."""
     router = randomised(described({"bias": True}, top_k=2)).float().router
     x = tokens(400).float()
     with torch.autocast("cpu", torch.bfloat16):

@@ -49,12 +49,12 @@ def fused(t: Tensors) -> Tensors:
 
 
 def fused_columns(t: Tensors) -> Tensors:
-    """Llama 4: as `fused`, transposed."""
+    """Llama 4: like `fused`, but transposed."""
     return fused({name: tensor.transpose(1, 2) for name, tensor in t.items() if tensor.ndim == 3})
 
 
 def interleaved(t: Tensors) -> Tensors:
-    """gpt-oss: transposed, gate and up in turn."""
+    """gpt-oss: transposed, with gate and up interleaved."""
     weight, bias = t["experts.gate_up_proj"].transpose(1, 2), t["experts.gate_up_proj_bias"]
     return {
         "experts.gate_proj.weight": weight[:, ::2],
@@ -78,7 +78,7 @@ def flattened(t: Tensors) -> Tensors:
 
 
 def apart(t: Tensors) -> Tensors:
-    """Switch Transformers: each expert by itself."""
+    """Switch Transformers: separate tensors for each expert."""
     count = sum(name.endswith("wi.weight") for name in t)
     return {
         f"experts.{ours}_proj.weight": torch.stack(

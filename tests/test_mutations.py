@@ -60,7 +60,7 @@ KEYS = [
 
 
 def damaged(text: str, rng: random.Random) -> str:
-    """The text with one to four random changes."""
+    """Return the text with one to four random changes."""
     for _ in range(rng.randint(1, 4)):
         lines = text.split("\n")
         at = rng.randrange(len(lines))
@@ -91,7 +91,7 @@ def damaged(text: str, rng: random.Random) -> str:
 
 
 def read_damaged(count: int, seed: int) -> tuple[int, float]:
-    """Read `count` damaged specs; returns how many were refused and the slowest time."""
+    """Read `count` damaged specs; return the number of refused ones and the longest time."""
     rng = random.Random(seed)
     registry = zoo.load_registry()
     refused, slowest = 0, 0.0
@@ -101,7 +101,7 @@ def read_damaged(count: int, seed: int) -> tuple[int, float]:
         try:
             spec = zoo.read_spec(text, registry=registry)
             assert spec.n_parameters >= 0
-        except PluginError as error:  # the shipped plugins have to bear whatever a spec says
+        except PluginError as error:  # the shipped plugins must not fail for any spec
             raise AssertionError(f"{error} for this spec:\n{text}") from error
         except ZooError as error:
             refused += bool(str(error))
@@ -119,11 +119,11 @@ def peak_bytes() -> int:
     "count", [10_000, pytest.param(100_000, marks=pytest.mark.drill)], ids=["test", "drill"]
 )
 def test_damaged_specs(count: int) -> None:
-    """No exception but the zoo's own, none over 2 s, none over 200 MB."""
+    """Only the zoo's own exceptions, at most 2 s for each, and at most 200 MB."""
     read_damaged(200, seed=1)  # plugins are imported and torch-free before memory is measured
     before = peak_bytes()
     refused, slowest = read_damaged(count, seed=2)
     assert slowest < 2
     assert peak_bytes() - before < 200e6
-    # Most damage has to be seen; some changes (a comment, a number) leave a good spec.
+    # Most damage must be found; some changes (to a comment, a number) leave a valid spec.
     assert 0.5 * count < refused < count

@@ -28,7 +28,7 @@ def test_a_real_model_is_pulled_and_computes_what_it_should(
     assert run(["verify", name, "--fingerprint"]) == 0
     assert "outputs within" in capsys.readouterr().out
     assert zoo.load(name).spec.n_parameters > 20_000_000
-    # The text whose ids the fingerprint holds.
+    # The text of the ids in the fingerprint.
     assert run(["run", name, "The weather is lovely today.", "--json"]) == 0
     vector = json.loads(capsys.readouterr().out)["embedding"]
     card = tomllib.loads((MODELS / f"{zoo.load(name).spec.name}.toml").read_text())

@@ -46,7 +46,7 @@ def scale_norm(x: torch.Tensor, tensors: dict[str, torch.Tensor]) -> torch.Tenso
     return tensors["weight"] * x / (x**2).sum(-1, keepdim=True) ** 0.5
 
 
-# Epsilons are large enough that a misplaced one shows.
+# Epsilons are so large that a misplaced one is noticeable.
 CASES: list[tuple[Norm, Formula]] = (
     [
         (
@@ -133,7 +133,7 @@ def test_float32_is_as_accurate_as_the_functional(norm: Norm, formula: Formula) 
     module = randomised(norm, torch.float32)
     wide = {name: tensor.detach().double() for name, tensor in module.named_parameters()}
     error = (module(x).double() - formula(x.double(), wide)).abs().max()
-    if isinstance(norm, LayerNorm | StdNorm):  # both subtract a mean
+    if isinstance(norm, LayerNorm | StdNorm):  # these subtract a mean
         reference = F.layer_norm(x, (WIDTH,)).double() - layer_norm(x.double(), {}, 1e-5, 0.0)
     else:
         reference = F.rms_norm(x, (WIDTH,), eps=0.1).double() - rms_norm(x.double(), {}, 0.1, 0.0)
@@ -153,7 +153,7 @@ def test_bfloat16_rounds_a_float32_result_once(norm: Norm, formula: Formula) -> 
         expected = normed * (wide["weight"].bfloat16() + norm.zero_centered_weight)
     else:
         expected = formula(x.double(), wide).bfloat16()
-    # Where the float32 result lies at the middle between two bfloat16, either may come out.
+    # If the float32 result is halfway between two bfloat16 values, either is right.
     assert (y != expected).double().mean() < 1e-3
     torch.testing.assert_close(y, expected, rtol=2**-7, atol=1e-3)
 
@@ -185,10 +185,10 @@ def test_bfloat16_is_that_of_published_models() -> None:
 @each_norm
 @pytest.mark.filterwarnings("error")
 def test_autocast_takes_weights_that_are_wider_than_x(norm: Norm, formula: Formula) -> None:
-    """As `qk_norm` under autocast: float32 weights, bfloat16 queries."""
+    """As for `qk_norm` under autocast: float32 weights, bfloat16 queries."""
     module = randomised(norm, torch.float32)
     x = inputs(torch.bfloat16, rows=400)
-    torch.set_warn_always(True)  # else torch tells of a slow path once in a process
+    torch.set_warn_always(True)  # otherwise torch warns of a slow path only once in a process
     try:
         with torch.autocast("cpu", torch.bfloat16):
             y = module(x)

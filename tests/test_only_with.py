@@ -98,7 +98,7 @@ def test_where_it_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        # A rule switches off in some layers what the stack states.
+        # A rule switches off a feature of the stack in some layers.
         {
             **multi_head(window=3, window_sides="both"),
             "decoder": {"layers": [{"every": 2, "self_attn": {"window": "none"}}]},
@@ -112,14 +112,14 @@ def test_where_it_is_written(tmp_path: Path) -> None:
             "position": "rotary",
             "decoder": {"layers": [{"every": 2, "position": "none"}]},
         },
-        # What all sublayers share counts in some.
+        # A shared value has an effect in some sublayers.
         {"norm": {"kind": "rms_norm", "eps": 0.1}, **mlp(norms=[])},
         {"norm": "rms_norm", "decoder": {"final_norm": False}},
     ],
 )
 def test_what_counts_somewhere_flows_past_the_rest(fields: Data) -> None:
     spec = zoo.read_spec(DECODER | fields)
-    assert zoo.read_spec(spec.to_toml()) == spec  # the full form states nothing idle
+    assert zoo.read_spec(spec.to_toml()) == spec  # the full form states no value without effect
     assert zoo.read_spec(spec.to_dict()).digest == spec.digest
 
 
@@ -196,7 +196,7 @@ def test_in_python_a_part_is_a_component_or_none() -> None:
 
 
 def test_what_has_no_effect_does_not_change_the_digest() -> None:
-    """A stack without a final norm, whose layers' norms are stated around it or inside."""
+    """A stack without a final norm; the norm of its layers is stated outside or inside."""
     around, inside = ({"norm": RMS}, {"block": {"norm": RMS}})
     specs = [
         zoo.read_spec({**DECODER, "decoder": {"final_norm": False, **n}}) for n in (around, inside)

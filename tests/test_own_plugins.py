@@ -38,7 +38,7 @@ d_ff = 16
 
 
 def python(code: str, *arguments: str, cwd: Path | None = None) -> str:
-    """Run code in a process of its own and return what it prints."""
+    """Run code in a process of its own and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
         cwd=cwd,
@@ -92,7 +92,7 @@ def test_only_the_plugins_that_a_spec_names_are_imported(project: Path) -> None:
 
 
 def test_stevedore_loads_every_plugin_from_our_entry_points_alone(project: Path) -> None:
-    """Neither packaging metadata nor stevedore's on-disk cache of it is looked at."""
+    """Neither packaging metadata nor stevedore's on-disk cache of it is read."""
     write(project / "spec.toml", SPEC)
     code = """
     import importlib.metadata, os
@@ -124,7 +124,7 @@ def test_stevedore_loads_every_plugin_from_our_entry_points_alone(project: Path)
     assert "builder decoder zoo_components.builders:Decoder" in told
     assert "attention multi_head zoo_components.attention:MultiHead" in told
     assert "init xavier zoo_components.initial:XavierInit" in told
-    assert len(told) == len(set(told))  # once each, however often a spec names it
+    assert len(told) == len(set(told))  # once each, regardless of the number of uses
 
 
 def test_the_manager_gives_what_the_entry_point_loads(project: Path) -> None:
@@ -136,7 +136,8 @@ def test_the_manager_gives_what_the_entry_point_loads(project: Path) -> None:
 
 
 def test_files_of_like_names_are_different_modules(project: Path) -> None:
-    """A module is named by its whole path: `a-b.py` is not `a_b.py`, nor another project's."""
+    """A module is named by its whole path: `a-b.py` differs from `a_b.py`, and from the file of
+    another project."""
     found = set()
     for folder in ("one", "two"):
         for name in ("a-b", "a_b", "a.b"):
@@ -147,7 +148,7 @@ def test_files_of_like_names_are_different_modules(project: Path) -> None:
 
 
 def test_a_file_is_imported_once_for_several_threads(project: Path) -> None:
-    """Those that come meanwhile wait, as for any other module."""
+    """Threads that come meanwhile wait, as for any other module."""
     write(project / "mine.py", "import time\n\ntime.sleep(0.2)\n\nclass Mine:\n    pass\n")
     point = PluginEntryPoint.make("norm", "mine", "mine.py:Mine", project)
     with ThreadPoolExecutor(4) as pool:
@@ -161,7 +162,8 @@ def test_a_file_is_imported_once_for_several_threads(project: Path) -> None:
 def test_a_project_with_a_component_of_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Validated, shown, built, saved and loaded as what ships is, and it computes its formula."""
+    """It is validated, shown, built, saved and loaded like the shipped ones, and computes its
+    formula."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(PROJECTS / "own_ffn")
     assert run(["build", "spec.toml", "-o", str(tmp_path / "out"), "--dtype", "float64"]) == 0
@@ -206,7 +208,7 @@ def test_a_project_in_a_process_of_its_own(tmp_path: Path) -> None:
 def test_a_component_that_was_changed_after_saving_is_told(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is loaded, since it can be built; that its formula may be another is not kept secret."""
+    """The model is loaded, since it can be built; but the changed plugin is reported."""
     shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
     assert run(["build", "spec.toml", "-o", "out"]) == 0
     capsys.readouterr()
@@ -236,7 +238,7 @@ def test_a_component_that_was_changed_after_saving_is_told(
 
 
 def test_what_is_told_of_a_file_is_of_the_code_that_ran(project: Path) -> None:
-    """A training ends with another file than it began with, or with none."""
+    """At the end of a training, the file may have been changed or removed."""
     shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
     file = project / "plugins" / "bilinear.py"
     before = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -251,7 +253,7 @@ def test_what_is_told_of_a_file_is_of_the_code_that_ran(project: Path) -> None:
 
 
 def test_the_core_works_with_other_plugins_than_its_own(tmp_path: Path) -> None:
-    """A registry of one builder stands in the place of the shipped one."""
+    """A registry with one builder replaces the shipped one."""
     code = """
     import sys
     from pathlib import Path
@@ -292,6 +294,6 @@ def test_the_core_imports_no_plugin() -> None:
             elif isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                names = [node.value]  # nor by its name as text
+                names = [node.value]  # also not by its name as text
             for name in names:
                 assert name.partition(".")[0] not in plugins, f"{file}: {name}"

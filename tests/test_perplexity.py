@@ -47,7 +47,7 @@ def tokenizer(template: str | None = None) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """A model of transformers in float64, and its folder after `zoo import`."""
+    """Return a model of transformers in float64, and its folder after `zoo import`."""
     folder = tmp_path_factory.mktemp("gpt2")
     config = GPT2Config(vocab_size=VOCAB, n_positions=24, n_embd=16, n_layer=2, n_head=2)
     torch.manual_seed(0)
@@ -147,7 +147,7 @@ position = "rotary"
 
 @pytest.fixture(scope="module")
 def of_lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """The report of training a language model, and the paths of the model and its data."""
+    """Return the report of training a language model, and the paths of the model and its data."""
     folder = tmp_path_factory.mktemp("lines")
     recipe = RECIPE.replace('kind = "tsv"', 'kind = "text"').replace("toy.tsv", "toy.txt")
     recipe = recipe.replace("valid = 4", 'test = "test.txt"').replace("steps = 12", "steps = 4")
@@ -298,7 +298,7 @@ def test_how_far_the_measuring_is_is_shown(
         assert done == sorted(set(done))
         assert (done[-1], others) == (total, [])
         totals[what] = total, len(told) > 1
-    # The first window is of 24 tokens, and each other predicts 12 more.
+    # The first window has 24 tokens, and each later one predicts 12 more.
     tokens = score(gpt2[1], data="long.txt")["tokens"]
     assert totals["windows"] == (1 + math.ceil((tokens - 24) / 12), True)
     assert totals["lines"][0] == len(TEXT.splitlines())

@@ -50,7 +50,8 @@ def zoo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def refused(*arguments: str, cwd: Path) -> str:
-    """What a command says that ends with the status of a user's mistake and changes no file."""
+    """Return the message of a command that must fail with the status of a user's mistake and change
+    no file."""
     before = contents(cwd)
     done = zoo(*arguments, cwd=cwd)
     assert done.returncode == 2, done.stdout + done.stderr
@@ -118,7 +119,7 @@ KEPT = {
     "no end": ("format = 1\n[ffn]\na = 'x.py:A'", ""),
     "Windows": ("format = 1\r\n[ffn]\r\na = 'x.py:A'\r\n", "\r\n# five\r\n"),
 }
-"""What stands in a registry before the new line and after it."""
+"""The text of a registry before the new line and after it."""
 ADDED = {"no table": f"\n[ffn]\n{LINE}\n", "no end": f"\n{LINE}", "Windows": f"{LINE}\r\n"}
 
 
@@ -248,7 +249,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr, check=True
     )
     os.close(stderr)
-    shown = os.read(terminal, 1 << 16).decode(errors="replace")  # it may end within a letter
+    shown = os.read(terminal, 1 << 16).decode(errors="replace")  # it may end within a character
     os.close(terminal)
     assert "checking" in shown
     assert stdout.stdout.startswith(b"init.normal: ok (imports")

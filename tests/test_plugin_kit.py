@@ -116,7 +116,7 @@ class MyBuilder(Builder):
 
 
 def project(folder: Path, text: str = "format = 1\n") -> Path:
-    """An empty project's registry."""
+    """Return the registry of an empty project."""
     registry = folder / "registry.toml"
     registry.write_text(text)
     return registry
@@ -128,8 +128,8 @@ def layered(registry: Path) -> Registry:
 
 @pytest.fixture(scope="module")
 def broken_reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
-    """What is found of each broken component; all are in one project, so that each also shows that
-    it does no harm to the others."""
+    """Return the report on each broken component. All are in one project, which shows that none
+    affects the reports on the others."""
     registry = project(tmp_path_factory.mktemp("broken"))
     for name, broken in BROKEN.items():
         break_template(registry, name, broken)
@@ -195,7 +195,7 @@ def test_the_template_of_each_slot_keeps_all_promises(slot: str, tmp_path: Path)
 
 
 def test_the_templates_are_clean(tmp_path: Path) -> None:
-    """For ruff and for `mypy --strict`; so is what the tutorial makes of one."""
+    """For ruff and `mypy --strict`; so is the component that the tutorial makes from one."""
     registry = project(tmp_path)
     written = [file for slot in SLOTS for file in new_plugin(slot, f"my_{slot}", registry)]
     page = (ROOT / "docs" / "plugins.md").read_text()
@@ -240,7 +240,7 @@ def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
 
 
 def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path: Path) -> None:
-    """It adds the mean of the tokens that are no padding."""
+    """It adds the mean of all tokens except padding."""
     added = 'x = self.added("ffn", x, self.get_submodule'
     mean = """\
             tokens = x if context.tokens is None else x * context.tokens[..., None]
@@ -267,7 +267,7 @@ def test_an_attention_may_refuse_what_positions_give(option: str, tmp_path: Path
 
 
 def test_an_attention_may_refuse_a_mask_with_a_row_for_each_query(tmp_path: Path) -> None:
-    """As a recurrence does, which has no weight for each pair."""
+    """As a recurrence does, which has no weights for pairs."""
     refusal = (
         "if mask is not None and mask.shape[-2] > 1:\n                raise ValueError(mask.shape)"
     )
@@ -296,7 +296,7 @@ def test_statistics_of_batches_excuse_another_output_in_training(tmp_path: Path)
 
 
 def test_what_ships_can_be_built_upon(tmp_path: Path) -> None:
-    """And a file may hold several components."""
+    """Also, a file may hold several components."""
     (tmp_path / "mine.py").write_text(BUILT_UPON)
     lines = '[norm]\nmine = "mine.py:MyNorm"\n[builder]\nmine = "mine.py:MyBuilder"\n'
     registry = project(tmp_path, f"format = 1\n{lines}")
@@ -335,6 +335,6 @@ def test_an_example_of_the_description_is_used(tmp_path: Path) -> None:
     change = {field: broken.change[field] + '    example = {"ratio": 3.5}\n'}
     break_template(registry, "guessed", Broken("ffn", change, (), "", broken.imports))
     check_plugin("ffn", "guessed", registry=registry)
-    # What is passed goes instead of the example, not over it.
+    # The passed values replace the example as a whole.
     with pytest.raises(AssertionError, match="greater than 3"):
         check_plugin("ffn", "guessed", values={"d_ff": 8}, registry=registry)

@@ -22,7 +22,7 @@ FILE = re.compile(r"`([\w./-]+\.(?:toml|py))`")
 
 
 class Reader:
-    """Somebody who does what the page says."""
+    """A reader who follows the page."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Reader:
         if command == "cd":
             self.folder = (self.folder / words[0]).resolve()
             return
-        if command == "pip":  # what installing does, without an index to reach
+        if command == "pip":  # stands for the installation, without an index
             self.path.append(str((self.folder / words[-1]).resolve()))
             return
         if command in ("zoo", "python"):
@@ -77,7 +77,7 @@ class Reader:
             self.fresh = files(self.folder / "my-zoo")
 
     def check_diff(self, body: str, path: Path) -> None:
-        """The block is what changed since `zoo init`, and there is one new file in `plugins`."""
+        """Check that the block is the change since `zoo init`, with one new file in `plugins`."""
         now = files(self.folder)
         changed = [name for name, text in self.fresh.items() if now[name] != text]
         assert changed == [path.name]
@@ -89,7 +89,7 @@ class Reader:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """The text files of a folder."""
+    """Return the text files of a folder."""
     found = (p for p in folder.rglob("*") if p.suffix in (".py", ".toml"))
     return {str(path.relative_to(folder)): path.read_text() for path in found}
 
@@ -112,5 +112,5 @@ def test_the_component_is_not_in_the_catalogue() -> None:
 
 
 def test_type_checkers_read_the_annotations_of_the_zoo() -> None:
-    """Without this file (PEP 561), all that is imported of an installed zoo is `Any` to them."""
+    """Without this file (PEP 561), all imports from an installed zoo would be `Any`."""
     assert (ROOT / "zoo/py.typed").is_file()

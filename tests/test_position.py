@@ -21,7 +21,7 @@ LENGTH = 7
 
 
 def sinusoidal(width: int, **fields: Any) -> SinusoidalPositions:
-    """A float64 module with its table."""
+    """Return a float64 module with its table."""
     description = Sinusoidal(kind="sinusoidal", d_model=width, max_length=LENGTH, **fields)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -35,7 +35,7 @@ def sinusoidal(width: int, **fields: Any) -> SinusoidalPositions:
 
 
 def added(module: Any, width: int, positions: Tensor | None = None) -> Tensor:
-    """What the scheme adds, at 0, 1, ... unless positions are given."""
+    """Return the addend of the scheme, by default at positions 0, 1, ..."""
     x = torch.randn(2, LENGTH, width, dtype=torch.float64)
     positions = torch.arange(LENGTH) if positions is None else positions
     return module.embed(x, positions) - x
@@ -93,7 +93,7 @@ def test_marian_sinusoids(width: int) -> None:
 
 
 def test_table_is_rounded_once() -> None:
-    """In a bfloat16 model too, a value is the nearest bfloat16 to the exact sine."""
+    """Also in a bfloat16 model, a value is the nearest bfloat16 to the exact sine."""
     torch.set_default_dtype(torch.bfloat16)
     try:
         module = Sinusoidal(kind="sinusoidal", d_model=8, max_length=5000).build()

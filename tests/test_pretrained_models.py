@@ -33,7 +33,7 @@ def test_a_model_is_what_its_card_says(folder: Path) -> None:
 
 
 def translated(folder: Path, text: str) -> str:
-    """The output of the model in a folder for a text, using only the files of the folder."""
+    """Return the output of a model for a text, using only the files of its folder."""
     source = Tokenizer.from_file(str(folder / "tokenizer.json"))
     other = folder / "tokenizer_target.json"
     target = Tokenizer.from_file(str(other)) if other.exists() else source

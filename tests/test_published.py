@@ -23,7 +23,7 @@ LENGTH, HIDDEN = 9, 3
 
 
 def theirs(published: Published) -> nn.Module:
-    """Their model with all tensors random, buffers and padding rows too."""
+    """Return their model with random values in all tensors, including buffers and padding rows."""
     config = getattr(transformers, published.config_class)(**published.config)
     config._attn_implementation = "eager"
     model = getattr(transformers, published.model)(config).eval()
@@ -37,7 +37,7 @@ def theirs(published: Published) -> nn.Module:
 
 
 def ours(published: Published, other: nn.Module) -> Transformer:
-    """Our model with their tensors; fails unless each of theirs has its place."""
+    """Return our model with their tensors; fails unless each of theirs has a place."""
     sizes = {"format": 1, "name": "m", "d_model": D, "n_layers": N, "n_heads": H, "d_ff": FF}
     vocab = {"source_vocab": V, "target_vocab": V}
     if published.inputs == "features":
@@ -67,7 +67,7 @@ def ids(seed: int) -> Tensor:
 
 
 def padded(published: Published, side: str) -> tuple[Tensor, Tensor]:
-    """Ids and a mask, with padding in the second sequence."""
+    """Return ids and a mask, with padding in the second sequence."""
     tokens, mask = ids(1), torch.ones(2, LENGTH, dtype=torch.bool)
     hidden = {"left": slice(HIDDEN), "right": slice(-HIDDEN, None), "inside": slice(3, 5)}[side]
     mask[1, hidden] = False
@@ -75,7 +75,7 @@ def padded(published: Published, side: str) -> tuple[Tensor, Tensor]:
 
 
 def arguments(published: Published, tokens: Tensor, mask: Tensor | None) -> tuple[Any, Any]:
-    """What theirs and ours are called with: keywords, and positions with keywords."""
+    """Return the arguments of theirs, as keywords, and of ours, as positions and keywords."""
     types = torch.arange(LENGTH).expand(2, -1) % 2 if published.token_types else None
     them: dict[str, Any] = {"input_ids": tokens, "attention_mask": mask}
     kind = published.spec["builder"]
@@ -150,7 +150,7 @@ def test_global_tokens_of_longformer(side: str | None) -> None:
     model = ours(published, other)
     tokens, mask = (ids(1), torch.ones(2, LENGTH).bool()) if not side else padded(published, side)
     marked = torch.zeros(2, LENGTH, dtype=torch.bool)
-    marked[0, 0] = marked[1, [0, 2]] = True  # another number in each sequence
+    marked[0, 0] = marked[1, [0, 2]] = True  # a different number in each sequence
     with torch.no_grad():
         found = model(tokens, source_mask=mask, global_tokens=marked)
         without = model(tokens, source_mask=mask)

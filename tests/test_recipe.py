@@ -34,7 +34,7 @@ def test_shipped_recipes_are_valid(path: Path) -> None:
     assert read_recipe(path).head.name == path.parent.name
 
 
-# What is replaced, by what, which text the error points at, and what it says.
+# The replaced text, its replacement, the text that the error points at, and the message.
 MISTAKES = {
     "unknown key": ("steps = 12", "stepps = 12", "stepps", "did you mean `steps`?"),
     "missing key": ("steps = 12", "", "training]", "the key `steps` is missing"),
@@ -205,7 +205,7 @@ def test_validating_tells_the_same_without_torch(
 ) -> None:
     write_toy(project, RECIPE.replace(*recipe), MODEL.replace(*model))
     status, _, err = validated(project, "recipe.toml")
-    if "tokens, and the model's vocabulary" in told:  # known once it is learned
+    if "tokens, and the model's vocabulary" in told:  # known only after learning
         assert (status, err) == (0, "")
     else:
         assert status == 2
@@ -306,7 +306,7 @@ def test_a_run_that_is_refused_leaves_nothing(
 def test_a_folder_that_cannot_be_written_is_told_before_the_long_work(
     project: Path, refused: Refused, resume: tuple[str, ...]
 ) -> None:
-    """Before a tokenizer is learned, of a size that the data does not yield."""
+    """Before a tokenizer is learned, which here would fail for lack of data."""
     write_toy(project, model=MODEL.replace("= 300", "= 3000"))
     assert "the data yields" in refused("train", "recipe.toml", "-o", "out/run", *resume)
     (project / "out").write_text("a file")

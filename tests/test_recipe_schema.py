@@ -105,7 +105,7 @@ def test_nothing_may_be_null_which_toml_has_not() -> None:
 
 
 def test_editors_find_every_kind_and_key_in_any_of() -> None:
-    """taplo looks for completions in `anyOf`, and not behind `then` and `else`."""
+    """taplo looks for completions in `anyOf`, but not in `then` and `else`."""
     schema = recipe_schema()
     for name, kinds in KINDS.items():
         assert {"$ref": f"#/$defs/any-{name}"} in schema["properties"][name]["anyOf"]

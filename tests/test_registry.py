@@ -35,7 +35,8 @@ def write(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def layers(project: Path, config: Path) -> Callable[..., Path]:
-    """Writes the registry of a layer, each with a norm of its own name and lines given."""
+    """Return a function that writes the registry of a layer, with a norm of its own name and the
+    given lines."""
     homes = {
         "user": config / "zoo" / "registry.toml",
         "near": project / "registry.toml",
@@ -62,7 +63,7 @@ def test_the_layers_are_merged_first_to_last(
         "of_extra": extra.parent,
     }
     assert norms["layer_norm"].folder == shipped_registry().parent
-    # The nearest at or above the working directory, and only that one.
+    # Only the nearest at or above the working directory.
     below = project / "a" / "b"
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
@@ -74,14 +75,14 @@ def test_the_layers_are_merged_first_to_last(
 def test_the_registry_of_another_copy_of_the_zoo_is_no_layer(
     project: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else every name that both ship would be registered twice, in any command run in there."""
+    """Otherwise every name that both ship would be registered twice, for any command run there."""
     write(project / "registry.toml", shipped_registry().read_text() + '\nnewer = "newer.toml"\n')
-    assert run(["list"]) == 2  # of a project that merely repeats the names
+    assert run(["list"]) == 2  # for a project that only repeats the names
     assert "`layer_norm` is registered twice" in capsys.readouterr().err
     write(project / "zoo" / "registry.py", "")
     assert run(["list"]) == 0
     assert find_registries() == [shipped_registry()]
-    # Asked for by name, it is one.
+    # With `--registry`, it is a layer.
     assert run(["--registry", "registry.toml", "list"]) == 2
 
 
@@ -120,7 +121,7 @@ def test_a_registry_that_is_two_layers_counts_once(project: Path) -> None:
 def test_a_name_in_two_layers_names_both_places(
     later: str, lines: list[str], message: str, help_: str, layers: Callable[..., Path]
 ) -> None:
-    """And what the message says to write is what helps."""
+    """And the change that the message proposes solves it."""
     first, second = layers("user", *lines), layers(later, *lines)
     with pytest.raises(zoo.RegistryError) as caught:
         zoo.load_registry(second)
@@ -220,7 +221,7 @@ def test_every_mistake_of_a_registry_is_told_in_one_pass(project: Path) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installed package with a registry, whose import is an error."""
+    """Install a package with a registry, whose import raises an error."""
     site = tmp_path / "site"
     folder = site / "zoo_extras"
     write(folder / "__init__.py", "raise RuntimeError('imported')\n")
@@ -239,7 +240,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "from zoo.slots import Norm\nclass Packaged(Norm):\n    'A norm.'\n",
     )
     write(folder / "packaged.toml", SPEC + 'norm = "packaged"\n')
-    # A second one that registers itself as packages do, which must count for nothing.
+    # A second package with standard entry points, which must be ignored.
     write(site / "other.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: other\nVersion: 1\n")
     write(site / "other.dist-info" / "entry_points.txt", "[norm]\nother = zoo_extras:Nothing\n")
     monkeypatch.syspath_prepend(str(site))
@@ -279,7 +280,7 @@ def test_packages_that_include_each_other(package: Path, project: Path) -> None:
 def test_what_cannot_be_included(
     package: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as of `python -c`
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as for `python -c`
     (package / "registry.toml").unlink()
     text = 'format = 1\ninclude = ["zoo_nothing", 3, "zoo_extras", "os", "a.b", "__main__"]\n'
     write(project / "registry.toml", text)

@@ -29,7 +29,7 @@ HEAD_COUNTS = [1, 2, 3, 4, 8, 12, 16, 20]
 
 
 def alibi(n_heads: int, dtype: torch.dtype = torch.float64, **fields: Any) -> Tensor:
-    """The bias of LENGTH positions, (heads, query, key)."""
+    """Return the bias for LENGTH positions, (heads, query, key)."""
     module = Alibi(kind="alibi", d_model=16, n_heads=n_heads, **fields).build()
     at = torch.arange(LENGTH)
     bias = module.bias(at, at, dtype)
@@ -39,8 +39,8 @@ def alibi(n_heads: int, dtype: torch.dtype = torch.float64, **fields: Any) -> Te
 
 
 def same_attention(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
-    """Whether two biases give the same causal weights: what is the same for all keys of a query
-    does not count."""
+    """Return whether two biases give the same causal weights. They may differ by a constant for
+    each query."""
     hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     weights = [
         b.double().expand_as(ours).masked_fill(hidden, -torch.inf).softmax(-1)
@@ -51,7 +51,7 @@ def same_attention(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
 
 @pytest.mark.parametrize("n_heads", [1, 2, 4, 8, 16])
 def test_slopes_of_the_paper(n_heads: int) -> None:
-    """The geometric sequence that starts at 2^(-8/n) and has that ratio."""
+    """The geometric sequence with the first term and the ratio 2^(-8/n)."""
     expected = [(2 ** (-8 / n_heads)) ** (i + 1) for i in range(n_heads)]
     assert alibi_slopes(n_heads, 8.0) == pytest.approx(expected)
 
@@ -96,7 +96,7 @@ def test_alibi_of_mpt(n_heads: int, max_exponent: float) -> None:
 
 @pytest.mark.parametrize("n_heads", [8, 12, 16])
 def test_alibi_of_falcon(n_heads: int) -> None:
-    """Rounded to bfloat16, to the last bit; past 8 heads another model than without."""
+    """Rounded to bfloat16, bit by bit; for more than 8 heads, rounding changes the model."""
     mask = torch.ones(1, LENGTH, dtype=torch.long)
     theirs = falcon_alibi(mask, n_heads, torch.float32).view(n_heads, 1, LENGTH)
     ours = alibi(n_heads, torch.float32, rounding="bfloat16", scale=0.25)
@@ -161,7 +161,7 @@ def test_a_bias_is_looked_up_by_bucket(causal: bool) -> None:
 
 
 def test_buckets_do_not_depend_on_the_dtype() -> None:
-    """10 is on the edge of two buckets, where a float64 logarithm is on the other side."""
+    """10 is on the edge of two buckets; a float64 logarithm gives the other one."""
     module = t5(n_buckets=10, max_distance=160, causal=True).build()
     torch.nn.init.normal_(module.weight)
     at = torch.arange(300)
@@ -186,7 +186,7 @@ def test_log_buckets_of_deberta(n_buckets: int, max_distance: int) -> None:
 
 
 def test_rows_of_distances() -> None:
-    """Query less key, and all beyond the span at its ends."""
+    """The query's position minus the key's, clipped to the span."""
     module = disentangled(max_distance=3).build()
     assert isinstance(module, DisentangledPositions)
     rows = module.rows(torch.arange(6))

@@ -16,7 +16,7 @@ from zoo_components.rotary import LongRotary, Rotary, YarnRotary
 
 
 def turned(x: Tensor, angles: Tensor, *, interleaved: bool, clockwise: bool) -> Tensor:
-    """x (..., length, width) with each pair as a complex number times exp(i angle)."""
+    """Return x (..., length, width) with each pair, as a complex number, times exp(i angle)."""
     half = x.shape[-1] // 2
     re, im = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
     z = torch.complex(re, im) * torch.exp((-1j if clockwise else 1j) * angles)
@@ -57,7 +57,7 @@ def test_rotation(pairs: str, direction: str, fraction: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_tells_far_neighbours_apart(dtype: torch.dtype) -> None:
-    """Positions 4096 and 4097 are one number in bfloat16."""
+    """Positions 4096 and 4097 are the same number in bfloat16."""
     description = described(Rotary)
     x = torch.randn(1, 1, HEAD).expand(1, 2, -1)
     at = torch.tensor([4096, 4097])

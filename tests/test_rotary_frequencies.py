@@ -18,7 +18,7 @@ from zoo_components.rotary import ProportionalRotary, Rotary, YarnRotary
 @pytest.mark.parametrize("length", [ORIGINAL // 2, ORIGINAL, ORIGINAL + 1, 3 * ORIGINAL])
 @pytest.mark.parametrize("name", ["default", *SCALED])
 def test_frequencies_of_transformers(name: str, length: int, fraction: float) -> None:
-    """To the last bit, on both sides of the original length."""
+    """Bit by bit, below and above the original length."""
     cls, ours, theirs = SCALED.get(name, (Rotary, {}, {}))
     n_pairs = int(HEAD * fraction) // 2
     cut = {k: v[:n_pairs] if isinstance(v, tuple) else v for k, v in ours.items()}
@@ -51,7 +51,7 @@ def test_frequencies_of_transformers(name: str, length: int, fraction: float) ->
     ("original", "base"), [(6, 5000.0), (4096, 1.3)], ids=["a step", "past the last pair"]
 )
 def test_yarn_at_its_ends(original: int, base: float) -> None:
-    """Where the pair that turns once is the first, or would be behind the last."""
+    """The pair that turns once is the first, or would come after the last."""
     config = LlamaConfig(
         head_dim=HEAD,
         max_position_embeddings=original,
@@ -112,7 +112,7 @@ def longrope(k: int, length: int) -> float:
 
 
 def llama3(k: int, length: int) -> float:
-    """Llama 3.1's reference code, by wavelengths."""
+    """The reference code of Llama 3.1, by wavelengths."""
     wavelength = 2 * math.pi / plain(k)
     if wavelength < ORIGINAL / 5.0:
         return plain(k)
@@ -143,7 +143,8 @@ def test_frequencies_of_the_papers(name: str, length: int) -> None:
 
 
 def test_each_formula_has_all_its_pieces_in_the_test() -> None:
-    """Else a wrong bound would not be seen: some pairs stay, some are slowed, some are between."""
+    """Some pairs stay, some are slowed, some are between; otherwise a wrong bound would not be
+    noticed."""
     for name, factor in (("yarn untruncated", 8.0), ("llama3", 8.0)):
         shares = [PAPERS[name](k, 1) / plain(k) for k in range(HEAD // 2)]
         assert any(math.isclose(share, 1.0) for share in shares)

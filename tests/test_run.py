@@ -64,7 +64,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def with_words(saved: Path, project: Path) -> Callable[[str], str]:
-    """Copies a model into the working directory and gives it a tokenizer of words."""
+    """Return a function that copies a model into the working directory, with a tokenizer of
+    words."""
 
     def copy(name: str) -> str:
         shutil.copytree(saved / name, project / name)
@@ -82,7 +83,7 @@ def with_words(saved: Path, project: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def ten_positions(project: Path) -> str:
-    """A decoder in the working directory."""
+    """Make a decoder in the working directory."""
     position = {"kind": "learned", "max_length": 10}
     model = zoo.build({**SIZES, **MODELS["decoder"], "name": "short", "position": position})
     zoo.save(model, project / "short")
@@ -193,8 +194,8 @@ def test_generating(
 def test_each_batch_draws_numbers_of_its_own(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One text many times is many samples of what comes next: also where the lines of the standard
-    input are read in several portions, and these computed in several batches."""
+    """Repeating a text gives different samples, also if the lines of the standard input are read in
+    several portions and computed in several batches."""
     monkeypatch.setattr("zoo.running.text_model.BATCH", 4)
     monkeypatch.setattr("zoo.cli.running.AT_ONCE", 8)
     said = []
@@ -204,7 +205,7 @@ def test_each_batch_draws_numbers_of_its_own(
         said.append(capsys.readouterr().out.splitlines())
     assert said[0] == said[1]
     assert len(set(said[0])) == 20
-    # The first batch draws what `generate` draws.
+    # The first batch draws the same as `generate`.
     model, method = zoo.load(saved / "decoder"), zoo.Sampling()
     found = zoo.generate(model, [[3, 9]] * 4, max_new_tokens=20, method=method)
     assert said[0][:4] == [" ".join(map(str, one.ids)) for one in found]
@@ -214,7 +215,7 @@ def test_generating_from_ids(saved: Path, capsys: pytest.CaptureFixture[str]) ->
     asked = str(saved / "pair"), "3 9 4", "--start", "0", "-n", "5"
     (whole,) = zoo.generate(zoo.load(saved / "pair"), [3, 9, 4], max_new_tokens=5, start=0)
     assert said(capsys, *asked) == " ".join(map(str, whole.ids)) + "\n"
-    # What ends the text is no part of it.
+    # The end token is not part of the text.
     eos = whole.ids[-1]
     shown = whole.ids[: whole.ids.index(eos)]
     assert said(capsys, *asked, "--eos", str(eos)) == " ".join(map(str, shown)) + "\n"
@@ -245,7 +246,7 @@ def test_embedding(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_text_is_neither_filled_up_nor_cut_off(
     with_words: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Published tokenizers may say to do both."""
+    """Published tokenizers may be configured to do both."""
     name = with_words("sentence")
     expected = reported(capsys, name, "I want a beer")
     tokenizer = tokenizers.Tokenizer.from_file(f"{name}/tokenizer.json")
@@ -338,7 +339,7 @@ LINES = ["ich", "ein bier", "I want a beer", "bier ein", "ich [MASK] want"]
 def test_several_texts(
     name: str, with_words: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each gives what it gives alone, in their order."""
+    """The result of each is the same as alone, in their order."""
     folder = with_words(name)
     texts = [line for line in LINES if name != "mlm" or "[MASK]" in line] * 20
     found = [json.loads(line) for line in said(capsys, folder, *texts, "--json").splitlines()]
@@ -374,7 +375,7 @@ def test_lines_of_the_standard_input(
     assert run(["run", folder, "-n", "5"]) == 2
     told = capsys.readouterr()
     assert "standard input:3: error: this line is not UTF-8" in told.err
-    assert len(told.out.splitlines()) == 2  # what was read before it
+    assert len(told.out.splitlines()) == 2  # the lines before it
     folder = with_words("decoder")
     given(b"ich\nein\nbier\n\n")
     assert run(["run", folder, "-n", "5"]) == 2
@@ -387,7 +388,7 @@ def test_a_blank_line_is_translated_to_one(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A line out for each line in; a translator is not asked to invent one."""
+    """There is one output line for each input line, and no translation is invented."""
     folder = with_words("pair")
     given = io.TextIOWrapper(io.BytesIO(b"ich\n\n \t\nein bier\n"))
     monkeypatch.setattr(sys, "stdin", given)
@@ -443,7 +444,8 @@ def test_a_terminal_sees_tokens_as_they_come(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
 ) -> None:
-    """Each write is a part of the text that a pipe gets at once; a beam comes whole."""
+    """Each write is a part of the text that a pipe gets at once; a beam search writes all at
+    once."""
     model = with_words(name)
     whole = said(capsys, model, "ich ein bier", "-n", "6")
     written: list[str] = []
@@ -488,14 +490,14 @@ def test_a_text_that_is_longer_than_the_model_reads() -> None:
     ids=["memory", "vectors"],
 )
 def test_a_model_that_is_not_called_with_ids_alone(spec: dict[str, Any]) -> None:
-    """It generates, and not from text: nobody could write the rest of what it takes."""
+    """It generates, but not from text, which cannot state its other inputs."""
     model = zoo.TextModel(zoo.build({**SIZES, **spec, "name": "m"}), Numbers(), SpecialIds())
     with pytest.raises(InputError, match="text becomes ids, and m is not called with ids alone"):
         model.run(["3 4"], start=0)
 
 
 def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> None:
-    """The text of bytes: two ids make one letter, and the last one is never completed."""
+    """A tokenizer of bytes: two ids make one letter, and the last letter is never completed."""
 
     class Bytes(Numbers):
         def decode(self, ids: Sequence[int]) -> str:

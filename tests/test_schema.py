@@ -157,7 +157,7 @@ def test_each_mistake_is_marked_where_it_is(
 
 
 def places(value: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every table of plain data with each of its keys."""
+    """Yield every table of plain data with each of its keys."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield value, key
@@ -224,7 +224,7 @@ def test_nothing_may_be_null_which_toml_has_not(schema: dict[str, Any]) -> None:
 
 
 def test_editors_find_each_kind_and_each_key_in_any_of(schema: dict[str, Any]) -> None:
-    """taplo looks for completions in `anyOf`, and not behind `then` and `else`."""
+    """taplo looks for completions in `anyOf`, but not in `then` and `else`."""
     definitions = schema["$defs"]
     for slot, entries in load_registry().plugins.items():
         if slot == "builder":

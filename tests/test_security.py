@@ -23,7 +23,7 @@ import zoo
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each case did, run in a process of its own with an audit hook."""
+    """Return the results of all cases, run in a process of its own with an audit hook."""
     return run_corpus(tmp_path_factory.mktemp("hostile"))
 
 
@@ -50,12 +50,12 @@ def test_what_is_hostile_is_refused_by_the_zoos_own_errors(results: list[dict[st
 
 
 def test_nothing_of_the_machine_is_told(results: list[dict[str, Any]]) -> None:
-    """Neither a variable's value nor what is in a file elsewhere."""
+    """Neither the value of a variable nor the contents of other files."""
     assert [result for result in results if CANARY in result["outcome"]] == []
 
 
 def test_nothing_that_is_told_commands_a_terminal(results: list[dict[str, Any]]) -> None:
-    """What is hostile is quoted in messages, and could move the cursor or turn the line around."""
+    """Messages quote hostile text, which could move the cursor or reverse the line."""
     for result in results:
         if result["outcome"].startswith("refused"):
             told = result["outcome"].replace("\n", "")
@@ -63,7 +63,7 @@ def test_nothing_that_is_told_commands_a_terminal(results: list[dict[str, Any]])
 
 
 def test_the_hook_sees_what_it_should(tmp_path: Path) -> None:
-    """A plugin that a registry of one's own names does all of it, and is seen doing it."""
+    """A plugin in the user's own registry does all of it, and the hook records it."""
     # A test of the test: the same script, with a component that misbehaves.
     home = tmp_path
     for name in ("home", "plain", "wrong", "good", "card", "case-0"):

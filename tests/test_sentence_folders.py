@@ -30,7 +30,7 @@ MASK = IDS != 0
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A tiny BERT with a pooling, a dense layer and a normalisation."""
+    """Return a tiny BERT with a pooling, a dense layer and a normalisation."""
     torch.manual_seed(0)
     folder = tmp_path / "source"
     config = BertConfig(
@@ -72,7 +72,7 @@ def state_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
 
 @torch.no_grad()
 def states(source: Path) -> Tensor:
-    """The output of transformers for the texts, (2, 4, 8)."""
+    """Return the output of transformers for the texts, (2, 4, 8)."""
     model = BertModel.from_pretrained(source, add_pooling_layer=False).eval()
     last: Tensor = model(IDS, attention_mask=MASK.long()).last_hidden_state
     return last
@@ -80,14 +80,14 @@ def states(source: Path) -> Tensor:
 
 @torch.no_grad()
 def imported(source: Path) -> Tensor:
-    """The output of the imported model for the texts."""
+    """Return the output of the imported model for the texts."""
     import_folder(source, source.parent / "imported")
     made: Tensor = zoo.load(source.parent / "imported").eval()(IDS, source_mask=MASK)
     return made
 
 
 def refused(source: Path, *, at: str) -> str:
-    """The message of an import that must fail and leave nothing; `at` is the file at fault."""
+    """Return the message of an import that must fail and leave no files; `at` is the wrong file."""
     with pytest.raises(zoo.ZooError) as error:
         import_folder(source, source.parent / "imported")
     assert [path.name for path in source.parent.iterdir()] == ["source"]
@@ -107,7 +107,7 @@ def test_pooling_dense_and_normalisation(source: Path) -> None:
 
 
 def pooled(states: Tensor, mode: str) -> Tensor:
-    """Pooling as sentence-transformers words it, one text after the other."""
+    """Pooling as defined by sentence-transformers, one text at a time."""
     texts = [text[mask] for text, mask in zip(states, MASK, strict=True)]
     ways = {
         "cls": lambda text: text[0],

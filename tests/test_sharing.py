@@ -46,7 +46,7 @@ MADE = {make.__name__: make for make in (built, sharded, bundled)}
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders that are there already: of a training, and those of our own models."""
+    """Return existing folders: of a training, an import, and the models of this repository."""
     folder = tmp_path_factory.mktemp("training")
     recipe = write_toy(folder, RECIPE.replace("steps = 12", "steps = 4"))
     assert run(["train", str(recipe), "-o", str(folder / "out")]) == 0
@@ -65,7 +65,7 @@ def memory() -> Generator[None]:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
-    """Goes to another user's folder, with a store of its own."""
+    """Change to the folder of another user, with a store of its own."""
 
     def go() -> Path:
         folder = tmp_path / "elsewhere"
@@ -122,7 +122,8 @@ def test_a_folder_is_shared_in_one_command(
 def test_a_model_and_its_file_are_moved_together(
     project: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is pushed to a relative path names nothing of this machine; an absolute path stays."""
+    """After a push to a relative path, the file names no path of this machine; an absolute path
+    stays."""
     Path("linked").symlink_to("disk/models", target_is_directory=True)
     Path("disk/models").mkdir(parents=True)
     built(project / "model")
@@ -192,7 +193,7 @@ def test_the_licence_is_that_of_the_card_unless_it_is_given(
 def test_what_is_printed_says_where_the_model_is_from_everywhere(
     project: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody knows where the printed file is going to be."""
+    """The future place of the printed file is not known."""
     built(project / "model")
     capsys.readouterr()
     assert run(["push", "model", "weights/mine", "--license", "CC0-1.0"]) == 0
@@ -238,7 +239,7 @@ def test_an_imported_model_keeps_all_that_came_along(
 
 
 def test_the_catalogue_holds_all_of_our_models_files() -> None:
-    """And nothing but them."""
+    """And no other files."""
     from zoo.store.pretrained import find_pretrained
 
     registry = zoo.load_registry()

@@ -29,7 +29,7 @@ def spec(registry: Registry | None = None, **values: Any) -> zoo.ModelSpec:
 
 
 def told(found: zoo.ModelSpec) -> dict[str, str]:
-    """The text of the tree for each part, by its path."""
+    """Return the text in the tree for each part, by path."""
     return {path: row["label"] for path, row in rows(found).items()}
 
 
@@ -242,7 +242,7 @@ def test_components_of_ones_own_are_told_without_a_word_of_theirs(tmp_path: Path
 
 
 def test_the_kind_is_taken_off_a_label_as_a_word(tmp_path: Path) -> None:
-    """It is whatever a registry says, also half of the word by which the component calls itself."""
+    """A registry may choose any kind, also a part of a word in the component's own label."""
     (tmp_path / "own.py").write_text(PLUGINS)
     path = tmp_path / "registry.toml"
     path.write_text(
@@ -263,7 +263,7 @@ def test_the_kind_is_taken_off_a_label_as_a_word(tmp_path: Path) -> None:
     [({"window": 3}, 3), ({"window": 3, "window_sides": "both"}, 4), ({"chunk": 4}, 4)],
 )
 def test_the_cache_grows_no_further_than_told(limit: dict[str, Any], up_to: int) -> None:
-    """Half of the layers are limited: the memory that a generation takes, measured."""
+    """Half of the layers are limited. The memory of the cache is measured."""
     rule = {"at": [0, 2], "self_attn": limit}
     found = spec(position="rotary", decoder={"layers": [rule]})
     each = N_HEADS * 2 * HEAD_DIM * 4
@@ -283,7 +283,7 @@ def test_the_cache_grows_no_further_than_told(limit: dict[str, Any], up_to: int)
 
     assert part["tokens"] == up_to
     assert kept(up_to) == up_to * N_LAYERS * each
-    # So that few tokens have to be moved, there is room for twice as many.
+    # There is room for twice as many tokens, so that they are seldom moved.
     assert kept(5 * up_to) == 5 * up_to * 2 * each + 2 * up_to * 2 * each
 
 

@@ -76,7 +76,7 @@ def test_a_signature_is_checked_with_its_key(
 
 
 def test_another_program_checks_it_too(signed: Path) -> None:
-    """The command line of model-signing, which also says what it is that it checks."""
+    """The command line of model-signing."""
     command = [sys.executable, "-m", "model_signing", "verify", "key", "bundle"]
     options = ["--signature", "bundle/model.sig", "--public_key", "mine.pem"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
@@ -93,7 +93,7 @@ def test_another_key_is_refused(signed: Path, capsys: pytest.CaptureFixture[str]
 def test_a_bundle_that_was_made_anew_is_refused(
     changed: str, signed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its lock is right; what is signed is another one."""
+    """Its lock is valid, but the signature is that of another lock."""
     if changed == "a module":
         Path("out/1_Pooling/config.json").write_text("[]")
     else:

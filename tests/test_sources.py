@@ -34,7 +34,7 @@ Pull = Callable[..., Any]
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Hub]:
-    """Serves the small model below `/m`."""
+    """Return a hub that serves the small model below `/m`."""
     with loopback_hub(tmp_path, monkeypatch) as served:
         served.files = {f"/m/{path}": content for path, content in bundle().items()}
         yield served
@@ -42,7 +42,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Hub]:
 
 @pytest.fixture
 def fetch(project: Path, store: Store, hub: Hub) -> Pull:
-    """Pulls the model from the hub, whose connections are given up after half a second."""
+    """Return a function that pulls the model from the hub, with a time-out of half a second."""
     register(project, "small.v1", entry({"kind": "https", "url": f"{hub.url}/m"}, bundle()))
 
     def pulled(**options: Any) -> Any:
@@ -214,7 +214,7 @@ def test_a_bad_hub_is_refused_and_the_store_unharmed(
 
 
 def test_a_length_that_is_no_promise_does_no_harm(fetch: Pull, hub: Hub) -> None:
-    """The bytes are right and then the connection ends, long before the length that was told."""
+    """The bytes are right, but the connection ends long before the stated length."""
     promise_more(hub)
     assert fetch().files.keys() == bundle().keys()
 
@@ -268,7 +268,7 @@ def test_a_broken_download_goes_on_where_it_ended(fetch: Pull, hub: Hub, ranges:
 
 
 def test_a_broken_download_goes_on_behind_a_redirect(fetch: Pull, hub: Hub) -> None:
-    """As on the hub, which keeps large files elsewhere."""
+    """As on the hub, which stores large files elsewhere."""
     hub.files["/elsewhere"] = hub.files.pop("/m/model.safetensors")
     hub.moved["/m/model.safetensors"] = f"{hub.url}/elsewhere"
     hub.truncate, hub.ranges = 5000, False
@@ -281,7 +281,7 @@ def test_a_broken_download_goes_on_behind_a_redirect(fetch: Pull, hub: Hub) -> N
 
 
 def left_in(store: Store) -> Path:
-    """The part of the weights that an interrupted pull left; the README.md is complete."""
+    """Return the part of the weights that an interrupted pull left; the README.md is complete."""
     _, part = sorted((store.root / "partial").iterdir(), key=lambda path: path.stat().st_size)
     return part
 
@@ -307,7 +307,7 @@ def test_the_longest_part_that_nobody_writes_to_is_taken_up(
 
 
 def test_a_part_that_is_whole_is_not_fetched_again(fetch: Pull, hub: Hub, store: Store) -> None:
-    """As after an end between the last byte and the digest."""
+    """As after an interruption between the last byte and the digest."""
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
         fetch()
@@ -340,7 +340,7 @@ def test_a_part_is_left_out_once_and_no_more(fetch: Pull, hub: Hub) -> None:
 
 
 def test_a_part_is_of_one_source(project: Path, store: Store, hub: Hub, fetch: Pull) -> None:
-    """Where no digests are known, nothing would tell a file that is made of two."""
+    """Without known digests, a mixture of two files would not be noticed."""
     register(project, "small.v1", untold(f"{hub.url}/m"))
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
@@ -354,7 +354,7 @@ def test_a_part_is_of_one_source(project: Path, store: Store, hub: Hub, fetch: P
 
 
 def test_a_part_is_of_one_file(tmp_path: Path, store: Store) -> None:
-    """Of two files of one size, also where the second breaks off at once."""
+    """For two files of equal size, also if the second download breaks off at once."""
     (tmp_path / "a").write_bytes(b"aa")
     (tmp_path / "b").write_bytes(b"")
 
@@ -374,8 +374,8 @@ def test_a_part_is_of_one_file(tmp_path: Path, store: Store) -> None:
 def test_a_part_of_what_may_have_changed_is_not_taken_up(
     project: Path, hub: Hub, fetch: Pull, store: Store
 ) -> None:
-    """On first use of an address whose files may be others by now: nothing would tell a file that
-    is made of two."""
+    """On first use of an address whose files may have changed, a mixture of two versions would not
+    be noticed."""
     register(project, "small.v1", untold(f"{hub.url}/m"))
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
@@ -429,7 +429,7 @@ def test_what_a_commit_holds_never_changes() -> None:
 
 
 def untold(url: str) -> str:
-    """A model's file that states no digests."""
+    """Return the text of a model's file without digests."""
     names = ["README.md", "model.safetensors"]
     return entry({"kind": "https", "url": url, "names": names}, None)
 
@@ -452,7 +452,7 @@ def test_a_connection_that_breaks_often_must_send_much_in_between(
 def test_a_folder_is_asked_once(
     project: Path, store: Store, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To wait helps only against what a network does."""
+    """Waiting helps only against errors of a network."""
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
     register(project, "small.v1", entry(LOCAL, bundle()))
@@ -463,7 +463,7 @@ def test_a_folder_is_asked_once(
 
 
 def on_terminal(*arguments: str) -> tuple[str, bytes]:
-    """What a command writes to stdout, and to a terminal by stderr."""
+    """Return the output of a command on stdout, and on stderr, which is a terminal."""
     shown, screen = pty.openpty()
     running = subprocess.Popen(
         [sys.executable, "-m", "zoo", *arguments],
@@ -474,7 +474,7 @@ def on_terminal(*arguments: str) -> tuple[str, bytes]:
     )
     os.close(screen)
     on_screen = b""
-    with contextlib.suppress(OSError):  # when the other side is closed
+    with contextlib.suppress(OSError):  # if the other side is closed
         while part := os.read(shown, 4096):
             on_screen += part
     os.close(shown)
@@ -512,7 +512,7 @@ def test_progress_of_a_push_is_told_too(address: str, project: Path, store: Stor
 def test_a_hub_is_pinned_to_the_commit_that_was_seen_first(
     project: Path, store: Store, hub: Hub
 ) -> None:
-    """As huggingface_hub asks for it, in a process of its own: it reads HF_ENDPOINT once."""
+    """By huggingface_hub in a process of its own, since it reads HF_ENDPOINT only once."""
     pytest.importorskip("huggingface_hub")
     commit = "0123456789" * 4
     siblings = [{"rfilename": path, "size": len(content)} for path, content in bundle().items()]

@@ -41,7 +41,7 @@ def read(*lines: str, base: str = SHORT) -> ModelSpec:
 
 
 def at(spec: ModelSpec, path: str) -> Any:
-    """The value at a dotted path of the full form."""
+    """Return the value at a dotted path of the full form."""
     value: Any = spec.to_dict()
     for key in path.split("."):
         value = value[int(key)] if isinstance(value, list) else value[key]
@@ -111,7 +111,7 @@ def test_a_slot_table_fills_every_slot_of_its_name_within() -> None:
 
 
 def test_a_slot_is_named_by_its_slot_or_by_itself() -> None:
-    """`attention` fills self_attn and cross_attn; the slot's own name goes over it."""
+    """`attention` fills self_attn and cross_attn; the slot's own name takes precedence."""
     attention = 'attention = { kind = "multi_head", bias = false }'
     spec = read(attention, 'cross_attn = { kind = "multi_head", bias = ["q"] }')
     assert at(spec, "encoder.block.self_attn.bias") == []
@@ -132,7 +132,7 @@ def test_tuples_in_data_are_arrays() -> None:
 
 
 def test_slot_tables_of_one_kind_are_merged_key_by_key() -> None:
-    """The nearer value goes over the outer; a table without a kind is of the kind it meets."""
+    """The nearer value takes precedence; a table without a kind has that of the outer table."""
     spec = read(
         'norm = { kind = "layer_norm", eps = 0.5, bias = false }',
         "[encoder]",
@@ -210,7 +210,7 @@ def test_layer_rules_take_what_stands_around_them() -> None:
     assert at(spec, "encoder.block.ffn.kind") == "mlp"
 
 
-# In the block's own table, in a rule: what the rule's layers are then, and what the others are.
+# The block's own table, the rule, the resulting value in the rule's layers, and in the others.
 BESIDE = {
     "a value, and the same of one component": (
         ("[decoder.block.ffn]", "dropout = 0.3"),
@@ -252,8 +252,8 @@ def test_a_rule_beside_what_the_block_states(
     there: dict[str, Any],
     elsewhere: dict[str, Any],
 ) -> None:
-    """A rule goes over the stack, and what the block's own table states is nearer still, unless the
-    rule states it in the same place; a rule that would count nowhere is refused."""
+    """A rule takes precedence over the stack, and the block's own table over the rule, unless the
+    rule states the value in the same place; a rule without any effect is refused."""
     spec = read("dropout = 0.5", *own, "[[decoder.layers]]", "first = 1", *rule)
     for place, expected in (("layers.0.block", there), ("block", elsewhere)):
         found = {key: at(spec, f"decoder.{place}.{key}") for key in expected}
@@ -342,7 +342,7 @@ def test_extends_a_model_of_the_registry(write: Write) -> None:
     base = zoo.read_spec("vaswani-base")
     assert at(child, "encoder.n_layers") == 1
     assert at(child, "encoder.d_model") == at(base, "encoder.d_model") == 512
-    # A file beside the spec comes first.
+    # A file beside the spec takes precedence.
     write("vaswani-base")
     assert at(zoo.read_spec("child.toml"), "encoder.d_model") == 8
 
@@ -371,9 +371,9 @@ def test_a_change_of_kind_drops_what_is_inherited_beside_it(write: Write) -> Non
 
 
 def test_an_inherited_key_that_a_change_leaves_without_effect_is_no_error(write: Write) -> None:
-    """The child cannot take it out of its parent's file."""
+    """The child cannot remove it from its parent's file."""
     write("base", "max_length = 9")
-    lines = ['ffn = "residual_stack"', 'position = "none"']  # read neither d_ff nor max_length
+    lines = ['ffn = "residual_stack"', 'position = "none"']  # these do not read d_ff and max_length
     spec = zoo.read_spec(write("child", *lines, extends="base"))
     assert at(spec, "encoder.block.ffn.kind") == "residual_stack"
     decoder = zoo.read_spec(write("lm", 'builder = "decoder"', "vocab = 5", extends="base"))
@@ -382,11 +382,11 @@ def test_an_inherited_key_that_a_change_leaves_without_effect_is_no_error(write:
     assert at(grandchild, "encoder.block.dropout") == 0.5
     nearer = write("nearer", "[encoder]", "n_heads = 1", "[decoder]", "n_heads = 4", extends="base")
     assert at(zoo.read_spec(nearer), "encoder.block.self_attn.n_heads") == 1
-    # But the parent's own mistakes are.
+    # But the parent's own mistakes are errors.
     write("base", "max_lenght = 9")
     with pytest.raises(zoo.SpecError, match="unknown key `max_lenght`"):
         zoo.read_spec("child.toml")
-    # And the child's.
+    # So are the child's.
     write("base", "max_length = 9")
     with pytest.raises(zoo.SpecError, match="unknown key `d_ff`"):
         zoo.read_spec(write("child", *lines, "d_ff = 3", extends="base"))
@@ -434,7 +434,7 @@ def test_no_name_of_a_file_adds_to_the_full_form(write: Write) -> None:
 
 
 class Tied(Builder):
-    """Four vectors, of which each is said to be one with another."""
+    """Four vectors, each of which is declared as tied to another."""
 
     def layout(self) -> Layout:
         return Layout({name: vector(3) for name in "abcd"})

@@ -165,8 +165,8 @@ def test_rules_for_layers_that_share_weights() -> None:
 
 
 def test_rules_for_single_layers() -> None:
-    """Rotary positions with another base in each third layer, none in the last, which is post-norm
-    and wider."""
+    """Rotary positions with another base in every third layer, and none in the last, which is
+    post-norm and wider."""
     rules = [
         {"every": 3, "position": {"kind": "rotary", "base": 7.0}},
         {
@@ -291,7 +291,8 @@ def test_contradictions(fields: dict[str, Any], message: str) -> None:
 
 
 def test_a_memory_is_given_where_one_is_attended_to() -> None:
-    """And nowhere else: nothing attends to itself in its place, and none is left unread."""
+    """And only there: a missing memory is not replaced by the sequence itself, and no memory is
+    ignored."""
     ids, memory = torch.zeros(2, LENGTH).long(), torch.randn(2, 3, 4, dtype=torch.float64)
     attends = zoo.build(spec("decoder", memory_width=4), dtype=torch.float64)
     assert attends(ids, memory).shape == (2, LENGTH, D_MODEL)

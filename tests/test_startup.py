@@ -18,7 +18,7 @@ from zoo.provenance.card import CardFields
 from zoo.registering.registry_file import SLOT_NAMES
 from zoo.slots import SLOTS
 
-# Runs a command and tells which of the modules named in the last argument it has imported.
+# Runs a command and reports which of the modules in the last argument it has imported.
 RUN = """
 import sys
 from zoo.cli import run
@@ -28,7 +28,7 @@ print("imported:", *(name for name in sys.argv[-1].split() if name in sys.module
 sys.exit(status)
 """
 HEAVY = ("torch", "numpy", "scipy", "transformers", "rich", "typer", "safetensors.torch")
-# What only other commands need: TOML with comments, drawings, places of mistakes, initial weights.
+# Modules that only other commands need: TOML with comments, drawings, places, initial weights.
 OTHERS = (
     "tomlkit",
     "zoo.drawing",
@@ -56,7 +56,7 @@ def imported(folder: Path, *arguments: str, among: tuple[str, ...]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a spec, one that extends it, a weights file, and a bundle."""
+    """Return a folder with a spec, a spec that extends it, a weights file, and a bundle."""
     made = tmp_path_factory.mktemp("startup")
     (made / "tiny.toml").write_text(
         'format = 1\nname = "tiny"\nbuilder = "decoder"\nvocab = 9\nn_layers = 2\nd_model = 8\n'
@@ -117,7 +117,7 @@ def test_a_command_does_not_pay_for_the_others(folder: Path) -> None:
 
 
 def test_what_the_check_looks_for_is_there_to_be_found(folder: Path) -> None:
-    """Else the names above could be misspelled."""
+    """Otherwise the names above could be misspelled."""
     among = (*HEAVY, *OTHERS)
     found = imported(folder, "build", "tiny.toml", "-o", "built", among=among)
     assert found == {"torch", "numpy", "zoo.fill", "zoo.distribution", "difflib"}
@@ -135,5 +135,5 @@ def test_the_package_imports_on_use(code: str) -> None:
 
 
 def test_the_slots_have_one_list_of_names() -> None:
-    """The registry names them without importing what they are."""
+    """The registry has their names without importing their classes."""
     assert tuple(SLOTS) == SLOT_NAMES

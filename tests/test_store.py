@@ -33,7 +33,7 @@ from zoo.weights.open_file import OpenFile
 
 @pytest.fixture
 def published(project: Path, store: Store) -> Path:
-    """The folder of a model that is registered as `small.v1`, `small` for short."""
+    """Return the folder of a model that is registered as `small.v1`, with the alias `small`."""
     folder = project / "published"
     write_files(folder, bundle())
     register(project, "small.v1", entry(LOCAL, bundle()))
@@ -127,7 +127,7 @@ def test_without_hard_links_stored_files_cannot_be_written_either(
 def test_the_mode_of_what_is_read_only_is_left_alone(
     published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is a link to another user's blob has a mode that only that user may change."""
+    """A link to another user's blob has a mode that only that user may change."""
     assert run(["pull", "small"]) == 0
 
     def not_permitted(*_: object) -> None:
@@ -141,7 +141,7 @@ def test_the_mode_of_what_is_read_only_is_left_alone(
 
 
 def without_privileges() -> None:
-    """Take from a child of root what lets it read everything (capabilities 1 and 2)."""
+    """Drop the capabilities of a child of root that let it read all files (1 and 2)."""
     for capability in (1, 2):
         ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
 
@@ -224,10 +224,10 @@ def test_a_store_that_is_a_file_is_told(store: Store, refused: Refused) -> None:
 def test_where_the_store_can_be_put_is_told(
     project: Path, store: Store, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container, say, whose home cannot be written to."""
+    """For example in a container without a writable home."""
     write_files(project / "model", bundle())
     register(project, "small.v1", entry(LOCAL, bundle()))
-    monkeypatch.setenv("ZOO_HOME", "/proc/zoo")  # where nobody can make anything
+    monkeypatch.setenv("ZOO_HOME", "/proc/zoo")  # where no folder can be made
     told = refused("pull", "small.v1")
     assert "the store `/proc/zoo` cannot be written" in told
     assert "`ZOO_HOME` names another folder" in told
@@ -278,15 +278,15 @@ def test_removing_and_collecting_leaves_nothing(
     assert run(["rm", "small"]) == 0
     assert run(["gc", "--all"]) == 0
     assert stored_files(store) == {}
-    size = human_bytes(sum(map(len, bundle().values())))  # each byte once, whatever its names
+    size = human_bytes(sum(map(len, bundle().values())))  # each byte once, for all of its links
     assert capsys.readouterr().out.endswith(f" files removed, {size} freed\n")
 
 
 def test_what_somebody_may_still_be_at_is_left_alone(
     project: Path, published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pull that has made its snapshot and not yet its ref, and files that are being written; a
-    minute and an hour later nobody is at them any more."""
+    """A new snapshot may belong to a pull that has not written its ref yet, and new files may be
+    incomplete; they are removed after a minute and an hour."""
     assert run(["pull", "small"]) == 0
     assert run(["rm", "small"]) == 0
     (snapshot,) = store.snapshots()
@@ -298,7 +298,7 @@ def test_what_somebody_may_still_be_at_is_left_alone(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     for folder in (snapshot, *(path.parent for path in written)):
-        os.utime(folder, (0, 0))  # what was changed in it, or when it was moved, counts
+        os.utime(folder, (0, 0))  # the time of the latest change inside, or of the move, counts
     now = time.time
     for seconds, left in ((0, {snapshot, *written}), (61, set(written)), (3601, set[Path]())):
         monkeypatch.setattr("zoo.store.collecting.time.time", lambda s=seconds: now() + s)
@@ -308,7 +308,7 @@ def test_what_somebody_may_still_be_at_is_left_alone(
 
 
 def test_a_snapshot_that_is_pulled_again_is_as_a_new_one(published: Path, store: Store) -> None:
-    """A collector leaves what is new alone, until it has a ref."""
+    """A collector keeps new snapshots, which may not have a ref yet."""
     assert run(["pull", "small"]) == 0
     assert run(["rm", "small"]) == 0
     (snapshot,) = store.snapshots()
@@ -320,7 +320,7 @@ def test_a_snapshot_that_is_pulled_again_is_as_a_new_one(published: Path, store:
 def test_what_is_collected_before_it_has_a_ref_is_published_again(
     published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A collector on another machine that saw a snapshot and no ref."""
+    """A collector on another machine has seen a snapshot without a ref."""
 
     def after_a_collector(store: Store, ref: Ref) -> None:
         shutil.rmtree(store.snapshot(ref.files))
@@ -372,7 +372,7 @@ def test_how_far_verifying_is_is_shown_on_a_terminal(published: Path, store: Sto
     assert run(["pull", "small"]) == 0
     out, on_screen = on_terminal("verify", "small")
     assert b"small.v1" in on_screen
-    assert re.search(rb"m(\d+\.\d)/\1 kB", on_screen)  # all of it is done
+    assert re.search(rb"m(\d+\.\d)/\1 kB", on_screen)  # complete
     assert out.startswith("small.v1@")
     assert out.count("\n") == 1
 
@@ -389,7 +389,7 @@ def test_the_progress_of_verifying_counts_every_byte(published: Path, store: Sto
 
 
 def written_to(store: Store, content: bytes) -> None:
-    """Put other bytes in the place of the stored weights."""
+    """Overwrite the stored weights with other bytes."""
     (file,) = store.root.rglob("model.safetensors")
     file.chmod(0o644)
     file.write_bytes(content)
@@ -397,7 +397,7 @@ def written_to(store: Store, content: bytes) -> None:
 
 
 def resealed() -> bytes:
-    """The weights with one byte of a tensor changed, and a header that agrees with that."""
+    """Return the weights with one byte of a tensor changed, and a matching header."""
     data, entries, content = parts(weights())
     name = next(iter(entries))
     start, end = entries[name]["data_offsets"]
@@ -430,7 +430,7 @@ def test_the_tensor_that_has_changed_is_named(published: Path, store: Store) -> 
 def test_a_header_that_agrees_with_what_was_changed_helps_nobody(
     published: Path, store: Store
 ) -> None:
-    """The file is sound by itself, and not the one that was pulled."""
+    """The file is consistent, but not the one that was pulled."""
     assert run(["pull", "small"]) == 0
     written_to(store, resealed())
     (file,) = store.root.rglob("model.safetensors")
@@ -498,7 +498,7 @@ raise SystemExit(os.waitpid(child, 0)[1])
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 def test_a_forked_process_loads_too(project: Path, store: Store) -> None:
-    """Threads that hash do not come along into it, as when a server loads and then forks."""
+    """The threads that hash do not exist after a fork, as when a server loads and then forks."""
     zoo.save(zoo.build(SPEC.replace("vocab = 11", "vocab = 200_000")), project / "published")
     files = {"model.safetensors": (project / "published" / "model.safetensors").read_bytes()}
     register(project, "large.v1", entry(LOCAL, files))
@@ -613,7 +613,7 @@ def test_foreign_weights_are_refused(project: Path, published: Path, refused: Re
 
 @pytest.fixture
 def untold(project: Path, published: Path) -> Path:
-    """The same model, of which the registry states no digests."""
+    """Register the same model without digests."""
     register(project, "small.v1", entry(LOCAL, None))
     return published
 
@@ -642,7 +642,7 @@ def test_what_was_seen_first_is_what_counts(untold: Path, store: Store, refused:
 def test_what_was_seen_is_on_disk_before_it_has_its_name(
     untold: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a crash could leave half of it, and the model would be refused ever after."""
+    """Otherwise a crash could leave half of it, and the model would be refused from then on."""
     synced: set[int] = set()
     sync, link = os.fsync, os.link
 
@@ -673,7 +673,7 @@ def test_a_damaged_note_of_first_use_has_a_way_out(
 
 
 def test_of_two_who_see_other_things_first_one_is_told(untold: Path, store: Store) -> None:
-    """Both pull at once, before anything is written down; what was written first stands."""
+    """Both pull at once, before a lock is written; the first lock stays."""
     registry = zoo.load_registry()
     model = find_pretrained("small.v1", registry)
     assert model is not None
@@ -707,7 +707,7 @@ def test_what_is_removed_is_told(
     size = human_bytes(sum(map(len, bundle().values())))
     told = capsys.readouterr().out
     assert re.fullmatch(rf"removed small\.v1@\w+; `zoo gc` frees up to {re.escape(size)}\n", told)
-    assert run(["rm", "small", "--forget"]) == 0  # only what was seen is left
+    assert run(["rm", "small", "--forget"]) == 0  # only its lock is left
     assert capsys.readouterr().out == "forgot what small.v1 was on first use\n"
     assert run(["verify"]) == 0
     assert capsys.readouterr().out == "there are no models in the store\n"
@@ -840,7 +840,7 @@ def test_names_that_lead_nowhere_are_told(project: Path, published: Path) -> Non
 
 
 def test_the_shipped_models_are_sound() -> None:
-    """Every file is read as it would be on use, and every name leads to one."""
+    """Every file can be read, and every name leads to a file."""
     from zoo.families.catalogue import Catalogue
 
     registry = zoo.load_registry()

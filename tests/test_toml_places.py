@@ -25,7 +25,7 @@ TABLES = st.dictionaries(KEYS, VALUES, max_size=5)
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, Any]]:
-    """The values that are no tables, and where they are; in an array, its items too."""
+    """Yield all values except tables, and their paths; also the items of arrays."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(item, (*path, key))
@@ -49,7 +49,7 @@ def test_the_text_at_each_place_reads_as_the_value(data: dict[str, Any]) -> None
     for path, value in leaves(tomllib.loads(text)):
         key, written = spans[path]
         if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-            continue  # perhaps `[[key]]`, which has no text of its own
+            continue  # possibly `[[key]]`, which has no text of its own
         assert tomllib.loads(f"x = {text_at(text, written)}") == {"x": value}
         if isinstance(path[-1], str):
             assert tomllib.loads(f"{text_at(text, key)} = 1") == {path[-1]: 1}
@@ -58,7 +58,7 @@ def test_the_text_at_each_place_reads_as_the_value(data: dict[str, Any]) -> None
 @given(data=st.dictionaries(KEYS, SCALARS, min_size=1, max_size=5), draw=st.data())
 @settings(max_examples=200, deadline=None)
 def test_what_is_written_twice_can_be_taken_out(data: dict[str, Any], draw: st.DataObject) -> None:
-    """At the top, below a head, and in an inline table; what is left reads as without it."""
+    """At the top, in a table, and in an inline table; the rest reads as if it had been absent."""
     key = draw.draw(st.sampled_from(sorted(data)))
     again = tomlkit.dumps({key: [1, {"y": "日"}]}).strip().replace("\n", " ")
     plain = tomlkit.dumps(data)
@@ -75,7 +75,7 @@ def test_what_is_written_twice_can_be_taken_out(data: dict[str, Any], draw: st.D
         assert duplicate.first == places.spans[duplicate.path][0]
         left = tomllib.loads(places.text_without_duplicates)
         assert left == (tomllib.loads(plain) if not prefix else {"t": tomllib.loads(plain)})
-        # Everything else stands where it stood.
+        # All other text keeps its position.
         kept = zip(places.text_without_duplicates, text, strict=True)
         assert all(new in (old, " ") for new, old in kept)
 

@@ -42,7 +42,7 @@ def test_parallel_files_with_parts_of_their_own(tmp_path: Path) -> None:
     train, valid, test = read_data(table, tmp_path, 0)
     assert train == [Example("x", "1"), Example("y", "2")]
     assert valid == []
-    assert test == [Example("x", "9")] * 2  # what one is measured on stays as it is
+    assert test == [Example("x", "9")] * 2  # test data is kept unchanged
 
 
 def test_lines_of_a_text(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_long_pairs_are_left_out_and_long_text_is_cut(tokens: Tokens) -> None:
     predicted = [token for row in cut for token in row.target[1:]]
     assert predicted == [*whole, tokens.eos]  # each token once, and one end
     read = [token for row in cut for token in row.target[:-1]]
-    assert read == [tokens.bos, *whole]  # each from the one before it
+    assert read == [tokens.bos, *whole]  # each predicted from the previous one
     assert [row.length for row in cut][:-1] == [5] * (len(cut) - 1)
     assert 1 <= cut[-1].length <= 5
     (short,) = encode(text, tokens, max_length=len(whole) + 1)

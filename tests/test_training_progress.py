@@ -46,7 +46,7 @@ def test_throughput_and_losses_are_shown(
     shown = stream.getvalue()
     assert "50/100" in shown
     assert "loss 2.5000  held out 2.0794 (perplexity 8.00)  1,234 tokens/s" in shown
-    assert ("\x1b[" in shown) == stream.isatty()  # a bar is drawn anew, a line is not
+    assert ("\x1b[" in shown) == stream.isatty()  # a bar is redrawn, a line is not
 
 
 def test_a_process_that_does_not_speak_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +59,7 @@ def test_a_process_that_does_not_speak_shows_nothing(capfd: pytest.CaptureFixtur
 def test_what_does_not_learn_is_no_part_of_the_throughput(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock on which an update takes a second, and all else a thousand."""
+    """Measured by a clock on which an update takes a second, and everything else a thousand."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 

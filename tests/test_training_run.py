@@ -36,7 +36,7 @@ Toy = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def toy(tmp_path: Path, config: Path) -> Toy:
-    """Trains the toy into the folder `out`; returns what `zoo.train` does."""
+    """Return a function that trains the toy into the folder `out` and returns its metrics."""
 
     def run(out: str = "out", recipe: str = RECIPE, model: str = MODEL, **options: Any) -> Any:
         path = write_toy(tmp_path, recipe, model)
@@ -47,7 +47,7 @@ def toy(tmp_path: Path, config: Path) -> Toy:
 
 @pytest.fixture
 def digest(toy: Toy) -> str:
-    """The weights of a run that nothing interrupts."""
+    """Return the digest of the weights of an uninterrupted run."""
     return str(toy("whole")["content_digest"])
 
 
@@ -70,7 +70,7 @@ def test_what_a_run_leaves(toy: Toy, tmp_path: Path) -> None:
     assert (folder / "recipe.toml").read_text() == recipe
     model = zoo.load(folder)
     assert model.spec == zoo.read_spec(tmp_path / "model.toml")
-    # The model and its tokenizer work together, with nothing but what is in the folder.
+    # The model and its tokenizer work together, using only the files in the folder.
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = json.loads((folder / "generation_config.json").read_text())
     sources = [tokenizer.encode(source).ids for source, _ in PAIRS]
@@ -92,11 +92,11 @@ def test_what_a_run_leaves(toy: Toy, tmp_path: Path) -> None:
 def test_a_resumed_run_has_the_same_weights(toy: Toy, digest: str) -> None:
     toy(recipe=RECIPE.replace("steps = 12", "steps = 7"))
     assert toy(resume=True)["content_digest"] == digest
-    assert toy(resume=True)["content_digest"] == digest  # nothing is left to do
+    assert toy(resume=True)["content_digest"] == digest  # no steps remain
 
 
 def test_a_resumed_run_has_the_same_log(toy: Toy, tmp_path: Path) -> None:
-    """Where a checkpoint is between two lines of it, too."""
+    """Also if a checkpoint is between two of its lines."""
     recipe = RECIPE.replace("log_every = 2", "log_every = 3").replace("steps = 12", "steps = 8")
     toy("whole", recipe=recipe)
     out = shutil.copytree(tmp_path / "whole", tmp_path / "out")
@@ -108,7 +108,7 @@ def test_a_resumed_run_has_the_same_log(toy: Toy, tmp_path: Path) -> None:
 def test_each_epoch_has_another_order_and_each_step_another_dropout(
     toy: Toy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And each process; and what is logged is the mean loss of a token since the last time."""
+    """So has each process. The logged loss is the mean per token since the last log point."""
     seen: list[Row] = []
     seeds: set[int] = set()
     losses: list[tuple[float, int]] = []
@@ -154,8 +154,8 @@ def test_labels_are_smoothed(toy: Toy, digest: str) -> None:
 def test_a_killed_run_goes_on(
     sent: signal.Signals, status: int, toy: Toy, digest: str, tmp_path: Path
 ) -> None:
-    """Killed without warning after its first checkpoint, while it may be writing the next; or
-    interrupted, which tells how to go on."""
+    """It is killed after its first checkpoint, perhaps while it writes the next; or interrupted,
+    which prints how to continue."""
     recipe = tmp_path / "recipe.toml"
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     with subprocess.Popen(
@@ -163,7 +163,7 @@ def test_a_killed_run_goes_on(
         env=environment,
         stderr=subprocess.PIPE,
         text=True,
-        # A job in the background, as these tests may be, is started with interrupts ignored.
+        # These tests may run as a background job, which is started with interrupts ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stderr is not None
@@ -180,7 +180,7 @@ def test_a_killed_run_goes_on(
     assert not (tmp_path / "out" / "model.safetensors").exists()
     with pytest.raises(zoo.WeightsError, match=r"has not ended; `zoo train .*/out --resume` goes"):
         zoo.load(tmp_path / "out")
-    (folder / ".step-00000099.tmp").mkdir()  # as if it had been killed while it wrote that
+    (folder / ".step-00000099.tmp").mkdir()  # as if it had been killed while writing it
     assert toy(resume=True)["content_digest"] == digest
     assert not list(folder.glob(".*"))
 
@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
 def test_a_checkpoint_is_on_disk_before_it_has_its_name(
     toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a crash could leave the name with half of the bytes."""
+    """Otherwise a crash could leave the name with half of the bytes."""
     synced: list[int] = []
     sync, rename = os.fsync, Path.rename
     folder = tmp_path / "out" / "checkpoints"
@@ -275,8 +275,8 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
 
 
 def test_resuming_where_no_checkpoint_is(toy: Toy, digest: str, tmp_path: Path) -> None:
-    """What a run left that ended before its first checkpoint, here with another tokenizer, has no
-    part in the run that begins; a model that is there is not written over."""
+    """Files of a run that ended before its first checkpoint, here with another tokenizer, do not
+    affect the new run; an existing model is not overwritten."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     out.mkdir()
     for name in ("tokenizer.json", "generation_config.json"):
@@ -301,8 +301,8 @@ def test_parts_of_a_batch_make_the_same_update(toy: Toy, tmp_path: Path) -> None
 
 
 def test_gradients_are_cut_to_their_norm(toy: Toy, tmp_path: Path) -> None:
-    """So the first step of SGD is as long as that norm times the learning rate, a quarter of its
-    peak in a warm-up of 4."""
+    """So the length of the first step of SGD is that norm times the learning rate, which is a
+    quarter of its peak in a warm-up of 4."""
     recipe = RECIPE.replace("adamw", "sgd").replace("lr = 1e-2", "lr = 2.0")
     recipe = recipe.replace("steps = 12", "steps = 1").replace("clip_norm = 1.0", "clip_norm = 0.1")
     toy(recipe=recipe)
@@ -315,7 +315,7 @@ def test_gradients_are_cut_to_their_norm(toy: Toy, tmp_path: Path) -> None:
 
 
 def history(folder: Path) -> dict[str, float]:
-    """The losses in a folder's log."""
+    """Return the losses in the log of a folder."""
     records = json.loads((folder / "metrics.json").read_text())["history"]
     return {
         f"{key} {record['step']}": record[key]
@@ -328,16 +328,16 @@ def history(folder: Path) -> dict[str, float]:
 @pytest.mark.parametrize("shard", ["false", "true"])
 def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: str) -> None:
     lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
-    # With a large eps, gradients that are zero but for rounding move nothing.
+    # With a large eps, gradients that are zero up to rounding change nothing.
     recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
     recipe = recipe.replace("steps = 12", f"steps = 12\nshard = {shard}\naccumulate = 2")
-    # Few rows in a batch, so that a part of it may have none.
+    # So few rows in a batch that a part of it may have none.
     recipe = recipe.replace("batch_tokens = 300", "batch_tokens = 40")
     alone = toy("alone", recipe=recipe, model=lean)
     said = in_processes(
         "train", tmp_path / "recipe.toml", "-o", tmp_path / "two", processes=2, timeout=300
     )
-    assert said.count("step 12/12") == 1  # one of the two speaks
+    assert said.count("step 12/12") == 1  # only one of the two reports
     assert json.loads((tmp_path / "two" / "metrics.json").read_text())["processes"] == 2
     assert history(tmp_path / "two") == pytest.approx(history(tmp_path / "alone"), rel=1e-5)
     one, two = zoo.load(tmp_path / "alone"), zoo.load(tmp_path / "two")
@@ -345,7 +345,7 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
         torch.testing.assert_close(two.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
     assert two.encoder.embed.tokens.weight is two.decoder.embed.tokens.weight
     assert two.head.out.weight is two.decoder.embed.tokens.weight
-    # Each process has written its own: of shared weights, its half.
+    # Each process has written its own shard: half of the sharded weights.
     shapes: dict[str, list[list[int]]] = {}
     for file in sorted(checkpoints(tmp_path / "two" / "checkpoints")[-1].glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
@@ -354,7 +354,7 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
     table = "decoder.embed.tokens.weight"
     assert shapes[table] == ([[150, 16]] * 2 if shard == "true" else [[300, 16]])
     assert "encoder.embed.tokens.weight" not in shapes
-    # And one process goes on with what two have kept.
+    # One process can continue from the checkpoint of two.
     for path in (tmp_path / "two").iterdir():
         if path.name in ("model.safetensors", "metrics.json"):
             path.unlink()
@@ -365,7 +365,7 @@ def test_two_processes_learn_the_same_as_one(toy: Toy, tmp_path: Path, shard: st
 
 
 def test_what_one_process_refuses_all_refuse(tmp_path: Path, config: Path) -> None:
-    """Only the first one learns the tokenizer, whose size here is not the model's."""
+    """Only the first process learns the tokenizer, which here has another size than the model's."""
     path = write_toy(tmp_path, RECIPE, MODEL.replace("_vocab = 300", "_vocab = 3000"))
     done = subprocess.run(
         command("train", path, "-o", tmp_path / "out", processes=2),
@@ -377,13 +377,13 @@ def test_what_one_process_refuses_all_refuse(tmp_path: Path, config: Path) -> No
     )
     assert done.returncode != 0
     assert "the model's vocabulary is 3,000" in done.stderr
-    assert "gloo" not in done.stderr  # none waits for another that has given up
+    assert "gloo" not in done.stderr  # no process waits for one that has given up
     assert not list((tmp_path / "out").glob("*"))
 
 
 def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) -> None:
-    """Without dropout and smoothing, over the tokens of the sentences that were held out, which are
-    more than a batch."""
+    """Without dropout and smoothing, over the tokens of the held-out sentences, which are more than
+    one batch."""
     recipe = RECIPE.replace("valid = 4", "valid = 20")
     report = toy(recipe=recipe.replace("batch_tokens = 300", "batch_tokens = 60"))
     model = zoo.load(tmp_path / "out").eval()
@@ -428,7 +428,7 @@ def test_a_model_that_was_trained_further_says_where_it_is_from(toy: Toy, tmp_pa
     toy("first")
     first = zoo.load(tmp_path / "first")
     assert first.origin is None
-    first.origin = {"family": "a family", "config": "{}"}  # as an import writes it
+    first.origin = {"family": "a family", "config": "{}"}  # as written by an import
     zoo.save(first, tmp_path / "first")
     recipe = RECIPE.replace('"model.toml"', '"first"').replace('kind = "bpe"', 'kind = "of_model"')
     toy("second", recipe=recipe)
@@ -436,7 +436,7 @@ def test_a_model_that_was_trained_further_says_where_it_is_from(toy: Toy, tmp_pa
 
 
 def test_training_goes_on_from_a_named_model(toy: Toy, store: Store, tmp_path: Path) -> None:
-    first = zoo.load("beer-de-en")  # which brings it into the store
+    first = zoo.load("beer-de-en")  # which pulls it into the store
     recipe = RECIPE.replace("model.toml", "beer-de-en").replace("valid = 4\n", "")
     recipe = recipe.replace('"bpe"', '"of_model"\npad = "P"\nbos = "S"\neos = "E"')
     recipe = recipe.replace("lr = 1e-2", "lr = 1e-9").replace("steps = 12", "steps = 1")
@@ -484,7 +484,7 @@ def test_what_of_a_recipe_comes_otherwise_is_told_once(
         file.writelines(f"{'x y ' * 40}{number}\tlong\n" for number in range(1200))
     found = zoo.train(path, output=tmp_path / "out")
     assert found is not None
-    # With 4 of 1,264 held out, of which some are long.
+    # With 4 of 1,264 held out, some of which are long.
     left_out = found["left_out"]
     assert sum(left_out.values()) == 1200
     assert found["examples"]["train"] + left_out["train"] == 1260
@@ -501,7 +501,7 @@ def test_what_of_a_recipe_comes_otherwise_is_told_once(
 def test_what_is_measured_on_and_learned_from_too_is_told(
     toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One source with its own translation, one with another, and one that is new."""
+    """A source with its own translation, one with another, and a new one."""
     (source, target), (other, _) = PAIRS[:2]
     rows = f"{source}\t{target}\n{other}\tanother\nneu\tnew\n"
     (tmp_path / "valid.tsv").write_text(rows, "utf-8")
@@ -539,7 +539,7 @@ def test_arithmetic_in_bfloat16(toy: Toy, tmp_path: Path) -> None:
 def test_a_run_that_diverges_ends(
     toy: Toy, tmp_path: Path, every: tuple[str, int], told: str
 ) -> None:
-    """Whichever comes first: a line of the log, or a checkpoint, which is not written."""
+    """At the next line of the log, or at the next checkpoint, which is not written."""
     recipe = RECIPE.replace('"adamw"', '"sgd"')
     recipe = recipe.replace("lr = 1e-2", "lr = 1e30\nweight_decay = 1e30")
     recipe = recipe.replace("clip_norm = 1.0\n", "").replace("valid = 4\n", "")

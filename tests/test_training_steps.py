@@ -52,7 +52,7 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(
     tokens: Tokens, smoothing: float, pad_id: str
 ) -> None:
     """The sum over tokens of -sum(q log p), where q is 1 - s + s / V at the token and s / V
-    elsewhere (Szegedy et al. 2015, section 7); padding has no part in it."""
+    elsewhere (Szegedy et al. 2015, section 7); padding is not counted."""
     spec = MODEL.replace("pad_id = 0", pad_id)
     model = zoo.build(spec, dtype=torch.float64).eval()
     examples = [*EXAMPLES[:3], Example("ein", "a b c d e f"), Example("x y z x y z x y z", "a")]
@@ -85,7 +85,7 @@ def test_the_load_of_experts_is_balanced(
     tmp_path: Path, pad_id: str, processes: int, shard: str
 ) -> None:
     """One step of gradient descent on the cross-entropy and the auxiliary loss, in plain PyTorch,
-    row by row, so that there is no padding; the log tells the cross-entropy."""
+    row by row, so that there is no padding; the log has the cross-entropy."""
     moe = 'ffn = { kind = "moe", n_experts = 4, top_k = 2, auxiliary_loss = 0.5 }'
     spec = f"{MODEL.replace('dropout = 0.1', '').replace('pad_id = 0', pad_id)}\n{moe}"
     recipe = re.sub(r"(steps|log_every) = .*", r"\1 = 1", RECIPE)

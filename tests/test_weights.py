@@ -54,7 +54,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def everything(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.Size, bytes]]:
-    """Parameters and buffers, also those that are not stored, under all of their names."""
+    """Return parameters and buffers, also those that are not stored, under all of their names."""
     named = [
         *model.named_parameters(remove_duplicate=False),
         *model.named_buffers(remove_duplicate=False),
@@ -114,7 +114,7 @@ def test_tensors_of_different_dtypes_stay_different(tmp_path: Path) -> None:
 
 
 def test_where_weights_came_from_is_kept(tiny: Path, tmp_path: Path) -> None:
-    """Also when they are saved again; the digest of the tensors says nothing of it."""
+    """Also when they are saved again; the digest of the tensors does not depend on it."""
     assert zoo.load(tiny).origin is None
     model = zoo.load(tiny)
     model.origin = {"family": "gpt2", "config": {"n_layer": 1, "eps": 1e-5, "names": ["ä", None]}}
@@ -211,7 +211,7 @@ def test_the_header_has_one_key_of_canonical_json(tiny: Path) -> None:
     assert list(metadata) == ["zoo"]
     data = json.loads(metadata["zoo"])
     compact = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    assert metadata["zoo"] == compact.replace("1e-05", "0.00001")  # RFC 8785 writes it out
+    assert metadata["zoo"] == compact.replace("1e-05", "0.00001")  # RFC 8785: no exponent
     assert data["spec"] == zoo.read_spec(TINY).to_dict()
     assert set(data["provenance"]["plugins"].values()) == {f"zoo {zoo.__version__}"}
     assert data["provenance"]["plugins"].keys() >= {"builder.encoder_decoder", "norm.batch_norm"}
@@ -250,7 +250,7 @@ def test_every_tensor_is_aligned_to_its_elements(tmp_path: Path) -> None:
 
 
 def refused(path: Path, *parts: str, **options: Any) -> zoo.ZooError:
-    """The error of loading `path`, which names the file."""
+    """Return the error of loading `path`, which names the file."""
     with pytest.raises(zoo.ZooError) as caught:
         zoo.load(path, **options)
     assert path.name in str(caught.value)
@@ -287,7 +287,7 @@ def test_a_changed_byte_of_a_tensor_is_told_by_its_name(tiny_bytes: bytes, tiny:
 
 
 def changed_at(raw: bytes, region: float, offset: int, change: Callable[[bytes], bytes]) -> bytes:
-    """`raw` with the bytes from a place on changed; regions: length, JSON, metadata, data."""
+    """Return `raw` with changed bytes at an offset; regions: length, JSON, metadata, data."""
     data = 8 + int.from_bytes(raw[:8], "little")
     metadata = raw.index(b'"zoo"'), raw.index(b'"}', raw.index(b'"zoo"')) + 2
     start, end = [(0, 8), (8, data), metadata, (data, len(raw))][int(region)]
@@ -337,7 +337,7 @@ def test_safetensors_itself_lays_the_file_out_in_the_same_way(tiny: Path) -> Non
 
 
 def test_a_header_that_says_the_same_in_other_bytes(tiny_bytes: bytes, tiny: Path) -> None:
-    """What JSON does not care about is refused too."""
+    """Differences without meaning in JSON are refused, too."""
     end = 8 + int.from_bytes(tiny_bytes[:8], "little")
     for text in (
         tiny_bytes[8:end].replace(b'"dtype":', b'"dtype" :', 1),
@@ -394,8 +394,8 @@ Edit = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
 
 
 def rewritten(path: Path, edit: Edit) -> None:
-    """The file as a liar would write it: header and tensors changed, every checksum of the header
-    right, and laid out as the zoo does it."""
+    """Write the file as an attacker could: with changed header and tensors, right checksums, and
+    the zoo's layout."""
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         data = json.loads(file.metadata()["zoo"])
@@ -426,13 +426,13 @@ SAFETENSORS_NAMES = {
 
 
 def canonical(data: dict[str, Any]) -> bytes:
-    """RFC 8785, for the one small float that `TINY` holds."""
+    """RFC 8785, for the one small float in `TINY`."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.replace("1e-05", "0.00001").encode()
 
 
 def put(data: dict[str, Any], tensors: dict[str, torch.Tensor], name: str, t: torch.Tensor) -> None:
-    """A tensor with its right record."""
+    """Put a tensor with its right record."""
     tensors[name] = t.contiguous()
     data["tensors"][name] = {
         "dtype": SAFETENSORS_NAMES[t.dtype],
@@ -555,7 +555,8 @@ def test_all_that_is_wrong_is_told_at_once(tiny: Path) -> None:
 
 
 def test_where_the_plugins_came_from_is_told_and_not_held_against_them(tiny: Path) -> None:
-    """A file has to survive the next version of a plugin; names, shapes and dtypes are checked."""
+    """A file must be loadable with the next version of a plugin; names, shapes and dtypes are
+    checked."""
     rewritten(tiny, lambda data, tensors: data["provenance"]["plugins"].update({"ffn.mlp": "x 9"}))
     zoo.load(tiny)
 
@@ -578,7 +579,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.safetensors")
     with pytest.raises(zoo.WeightsError) as caught:
         zoo.load(tmp_path / "pipe.safetensors")
-    assert "did you mean" not in str(caught.value)  # that very pipe
+    assert "did you mean" not in str(caught.value)  # the pipe itself is not suggested
     with pytest.raises(zoo.WeightsError, match="did you mean `vaswani-base`"):
         zoo.load("vaswani-bass")
 
@@ -600,7 +601,7 @@ def tie_more(model: Any) -> None:
 
 
 def swap_ties(model: Any) -> None:
-    """Two pairs of tied tensors that change partners: the stored names stay."""
+    """Swap the partners of two pairs of tied tensors; the stored names stay."""
     encoder, decoder = model.encoder, model.decoder
     decoder.norm.bias = decoder.norm.weight
     encoder.norm.bias = encoder.norm.weight

@@ -64,7 +64,7 @@ PAIRS = [(f"{a[0]} {b[0]} ist {c[0]}", f"{a[1]} {b[1]} is {c[1]}") for a, b, c i
 
 
 def write_toy(folder: Path, recipe: str = RECIPE, model: str = MODEL) -> Path:
-    """Write the toy's recipe, spec and data; returns the recipe."""
+    """Write the toy's recipe, spec and data; return the path of the recipe."""
     (folder / "toy.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), "utf-8")
     (folder / "model.toml").write_text(model)
     path = folder / "recipe.toml"
@@ -73,7 +73,7 @@ def write_toy(folder: Path, recipe: str = RECIPE, model: str = MODEL) -> Path:
 
 
 def command(*arguments: object, processes: int = 1) -> list[str]:
-    """`zoo` as a command, in several processes under torchrun."""
+    """Return the command line of `zoo`, under torchrun for several processes."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return [
         sys.executable,
@@ -85,7 +85,7 @@ def command(*arguments: object, processes: int = 1) -> list[str]:
 
 
 def in_processes(*arguments: object, processes: int = 1, **options: Any) -> str:
-    """Run `zoo` in processes of its own, each with one thread; returns what it said on stderr."""
+    """Run `zoo` in processes of its own, each with one thread; return its stderr."""
     done = subprocess.run(
         command(*arguments, processes=processes),
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -27,7 +27,7 @@ KEYS = {
 
 
 def spec(*lines: str, without: str = "", **keys: str) -> str:
-    """A small valid spec, with some keys replaced or left out and lines added."""
+    """Return a small valid spec, with some keys replaced or left out and lines added."""
     stated = {key: value for key, value in {**KEYS, **keys}.items() if key != without}
     return "".join(f"{key} = {value}\n" for key, value in stated.items()) + "".join(
         f"{line}\n" for line in lines
@@ -35,7 +35,7 @@ def spec(*lines: str, without: str = "", **keys: str) -> str:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file and folder below, but for Python's caches."""
+    """Return the contents of every file and folder below `folder`, except Python's caches."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
         for path in folder.rglob("*")
@@ -44,8 +44,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def on_terminal(*arguments: str) -> tuple[str, bytes]:
-    """Run a command that must succeed; what it writes to stdout, a pipe, and to stderr, a terminal
-    of 80 columns."""
+    """Run a command that must succeed; return its output on stdout, a pipe, and on stderr, a
+    terminal of 80 columns."""
     shown, screen = pty.openpty()
     running = subprocess.Popen(
         [sys.executable, "-m", "zoo", *arguments],
@@ -69,7 +69,7 @@ def on_terminal(*arguments: str) -> tuple[str, bytes]:
 
 
 def calls(action: Callable[[], object]) -> int:
-    """How many functions an action calls, those in C included."""
+    """Return the number of function calls of an action, including functions in C."""
     count = 0
 
     def look(frame: FrameType, event: str, argument: object) -> None:

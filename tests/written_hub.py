@@ -1,5 +1,5 @@
-"""A local repository of the Hugging Face hub that huggingface_hub writes to: it is created, asked
-how each file is to be sent, receives the large ones, and then one commit."""
+"""A local repository of the Hugging Face hub, to which huggingface_hub writes: it creates the
+repository, asks how to send each file, sends the large ones, and then makes one commit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Answer = tuple[int, bytes] | None
 
 @dataclass
 class Repository:
-    """`owner/name`, and how its hub misbehaves.
+    """The repository `owner/name`, and the misbehaviour of its hub.
 
     Args:
-        hub: serves what was committed.
-        cut: a part of a path; the connection of requests to it is closed without an answer.
-        cuts: how often that happens.
-        status: what every request is answered with.
+        hub: the server of the committed files.
+        cut: a part of a path; connections of requests to it are closed without an answer.
+        cuts: the number of times that this happens.
+        status: the status of every answer.
         ignored: the path of a file that the commit leaves out.
-        oid: what is told as the commit, in place of the true one.
+        oid: the reported id of the commit, in place of the true one.
     """
 
     hub: Hub

@@ -14,10 +14,10 @@ from zoo_sources.transport import check_url, download, request
 
 
 class Https(Source):
-    """A web server, or a store of objects that is read as one.
+    """A web server, or an object store that is read by https.
 
     Args:
-        url: of the folder.
+        url: the address of the folder.
         names: the files in it; needed only for first use, since a web server does not list them.
     """
 

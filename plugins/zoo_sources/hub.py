@@ -14,7 +14,7 @@ from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 from zoo_sources.transport import check_url, download
 
-_CLOSED = {401, 403}  # which some hubs also say of what is not there
+_CLOSED = {401, 403}  # which some hubs also answer for missing files
 _COMMIT = r"^[0-9a-f]{40}$"
 _REPO = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95})?$"
 
@@ -23,8 +23,8 @@ class HuggingFace(Source):
     """A repository of the hub. The token of `hf auth login` is used, if there is one.
 
     Args:
-        repo: as `owner/name`.
-        revision: a commit, all 40 digits of it; none for what is trusted on first use.
+        repo: the repository, as `owner/name`.
+        revision: a commit, with all 40 digits; absent for models that are trusted on first use.
     """
 
     shows_progress: ClassVar[bool] = True
@@ -61,19 +61,19 @@ class HuggingFace(Source):
         return cls(kind="hf", repo=repo) if scheme == "hf" else None
 
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
-        """One commit to the repository, which is made if there is none."""
+        """Make one commit to the repository, which is created if it does not exist."""
         hub = _hub()
         api = hub.HfApi()
         operations = [hub.CommitOperationAdd(path, str(folder / path)) for path in paths]
         try:
             api.create_repo(self.repo, exist_ok=True)
             done = api.create_commit(self.repo, operations, commit_message="zoo push")
-        except Exception as error:  # its own, those of httpx, and those of broken uploads
+        except Exception as error:  # of huggingface_hub, httpx and the upload
             raise _failed(f"{self.repo} cannot be written", error) from None
         if not re.fullmatch(_COMMIT, done.oid):
             raise SourceError(f"{self.repo} tells no commit after it was written")
         written = self.model_copy(update={"revision": done.oid})
-        # The hub leaves out what a .gitignore there names, and says nothing.
+        # The hub silently leaves out files that a .gitignore in the repository names.
         there = written.files(access)
         sizes = {path: (folder / path).stat().st_size for path in paths}
         if missing := [path for path, size in sizes.items() if there.get(path) != size]:
@@ -92,7 +92,7 @@ class HuggingFace(Source):
 
 
 def _failed(what: str, error: Exception) -> SourceError:
-    """An error of huggingface_hub, which says most in its last line."""
+    """Convert an error of huggingface_hub; the last line of its text says most."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     reason = str(error).strip().split("\n")[-1] or type(error).__name__
     hint = (

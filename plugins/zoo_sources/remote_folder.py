@@ -13,12 +13,14 @@ from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 from zoo_sources.local import chunks
 
-_REFUSED = {"http", "https", "ftp", "generic", "reference"}  # the last two lead to any other
+_REFUSED = {"http", "https", "ftp", "generic", "reference"}  # the last two can refer to any other
 
 
 def check_url(url: str) -> str:
-    """`url` itself; `ValueError` unless it is an address of one file system. Those that could be
-    read on the way are refused, and so is one inside another: `https` is a source of its own."""
+    """Return `url`. Raises `ValueError` unless it is an address of one file system.
+
+    Unencrypted protocols and addresses inside another are refused; `https` is a source of its own.
+    """
     scheme, separator, _ = url.partition("://")
     if not separator or "::" in url:
         raise ValueError("an address is of the form `s3://bucket/folder`")
@@ -28,11 +30,11 @@ def check_url(url: str) -> str:
 
 
 class RemoteFolder(Source):
-    """A folder that fsspec reads. Credentials come from the environment, as fsspec's file systems
-    look for them; a registry holds none.
+    """A folder that fsspec reads. fsspec's file systems take credentials from the environment; a
+    registry holds none.
 
     Args:
-        url: of the folder.
+        url: the address of the folder.
     """
 
     kind: Literal["fsspec"]
@@ -68,8 +70,8 @@ class RemoteFolder(Source):
             raise SourceError(f"{address!r}: {error}") from None
 
     def write(self, folder: Path, paths: Sequence[str], access: Access) -> Self:
-        """Each file in turn. There is no renaming in a store of objects: who reads meanwhile finds
-        files missing, and whoever holds the digests sees it."""
+        """Write one file after the other. Object stores cannot rename: a reader may find files
+        missing meanwhile, which the digests in the model's file reveal."""
         system, root = file_system(self.url)
         if system.exists(root) and system.find(root):
             raise SourceError(
@@ -81,14 +83,14 @@ class RemoteFolder(Source):
             told = _told(access)
             system.put_file(str(folder / path), target, callback=told)
             expected = (folder / path).stat().st_size
-            access.on_bytes(expected - told.value)  # of a file system that tells nothing
+            access.on_bytes(expected - told.value)  # for file systems that do not report progress
             if (size := system.size(target)) != expected:
                 raise SourceError(f"{target} has {size} bytes after it was written")
         return self
 
 
 def _told(access: Access) -> Any:
-    """What fsspec tells of the bytes of a file that it has sent."""
+    """Return an fsspec callback that reports the bytes sent to `access.on_bytes`."""
     from fsspec.callbacks import Callback  # type: ignore[import-untyped]
 
     class Told(Callback):  # type: ignore[misc]
@@ -100,10 +102,10 @@ def _told(access: Access) -> Any:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The file system of an address, and the path in it.
+    """Return the file system of an address, and the path in it.
 
     Raises:
-        SourceError: what fsspec needs for this address is not installed.
+        SourceError: the package that fsspec needs for this address is not installed.
     """
     import fsspec  # type: ignore[import-untyped]
 

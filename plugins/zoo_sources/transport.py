@@ -1,4 +1,4 @@
-"""Bytes over https and nothing else: no other scheme, no redirect to one, no endless stall."""
+"""Downloads by https only: no other scheme, no redirect to one, no endless stall."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from zoo.errors import Problem
 from zoo.source import SourceError, Stream
 
 _PIECE = 1 << 16
-_SLOWEST = 1000  # bytes a second, over the time-out; less counts as a stall
+_SLOWEST = 1000  # bytes a second, averaged over the time-out; less counts as a stall
 _RANGE_NOT_SATISFIABLE = 416
 _RANGE = re.compile(r"bytes (\d{1,18})-", re.ASCII)
-_AGAIN = {408, 425, 429}  # with those from 500 on, what may be different the next time
+_AGAIN = {408, 425, 429}  # like 500 and above, worth another attempt
 
 
 def check_url(url: str) -> str:
-    """`url` itself; `ValueError` unless it is an https address without credentials."""
+    """Return `url`. Raises `ValueError` unless it is an https address without credentials."""
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname:
         raise ValueError("an address begins with `https://`")
@@ -46,7 +46,7 @@ class _HttpsOnly(urllib.request.HTTPRedirectHandler):
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Of urllib's handlers, those for https alone: its default opens files and ftp as well."""
+    """Return an opener for https alone; urllib's default opener also opens files and ftp."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -68,18 +68,18 @@ def request(
     start: int = 0,
     headers: Mapping[str, str] = {},
 ) -> Generator[http.client.HTTPResponse]:
-    """The answer to a request.
+    """Send a request, and yield the response.
 
     Args:
         url: an https address.
         timeout: seconds without a byte after which the connection is given up.
         method: "GET" or "HEAD".
-        start: the first byte that is asked for, also where it redirects to.
-        headers: sent to the host of `url` only, and not where it redirects to.
+        start: the first byte to request, also after a redirect.
+        headers: sent to the host of `url` only, not after a redirect.
 
     Raises:
-        SourceError: the answer says that it is no use to ask again.
-        OSError: it may be of use.
+        SourceError: another attempt would fail as well.
+        OSError: another attempt may succeed.
     """
     asked = urllib.request.Request(check_url(url), method=method)
     asked.add_header("Accept-Encoding", "identity")
@@ -106,7 +106,8 @@ def request(
 
 
 def _by_proxy(url: str) -> str:
-    """Tells of a proxy by its variable, as its address may hold credentials."""
+    """Return the words about a proxy. It is named by its variable, as its address may hold
+    credentials."""
     host = urlsplit(url).hostname or ""
     is_used = "https" in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
     return " by the proxy of `https_proxy`" if is_used else ""
@@ -123,7 +124,7 @@ _HELP = {
 def download(
     url: str, start: int, timeout: float, headers: Mapping[str, str] = {}
 ) -> Generator[Stream]:
-    """A file, from `start` if the server can do that. Raises as `request`."""
+    """Download a file, from `start` if the server supports it. Raises as `request`."""
     try:
         with request(url, timeout, start=start, headers=headers) as answer:
             yield Stream(_pieces(answer, timeout), _start_of(answer))
@@ -135,7 +136,7 @@ def download(
 
 
 def _start_of(answer: http.client.HTTPResponse) -> int:
-    """The first byte that is sent, which need not be the one that was asked for."""
+    """Return the position of the first byte sent, which may differ from the requested one."""
     sent = _RANGE.match(answer.headers.get("Content-Range", ""))
     if answer.status == 206 and sent is None:
         raise ConnectionError("the server sends a part and does not say which")

@@ -1,4 +1,4 @@
-"""Attention, stated one query, one head and one key at a time."""
+"""Reference attention, computed for one query, one head and one key at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Turn = Callable[[Tensor, int], Tensor]
 
 
 def linear(w: Weights, name: str, x: Tensor) -> Tensor:
-    """weight x + bias, if there is a bias; x is one vector."""
+    """Return weight x + bias, or weight x without a bias; x is one vector."""
     y = w[f"{name}.weight"] @ x
     return y + w[f"{name}.bias"] if f"{name}.bias" in w else y
 
@@ -34,7 +34,7 @@ def named_norm(w: Weights, name: str, description: Any, x: Tensor) -> Tensor:
 
 
 def turned(x: Tensor, position: int) -> Tensor:
-    """Rotary positions of one head: the pair (2k, 2k + 1) is turned by position / 10**k."""
+    """Rotary positions of one head: the pair (2k, 2k + 1) is rotated by position / 10**k."""
     out = []
     for k in range(len(x) // 2):
         cosine, sine = math.cos(position / 10**k), math.sin(position / 10**k)
@@ -68,7 +68,7 @@ def normed(a: Any, w: Weights, name: str, heads: Tensor) -> Tensor:
 def query_or_key(
     a: Any, w: Weights, which: str, x: Tensor, n_heads: int, position: int, turn: Turn | None
 ) -> Tensor:
-    """One position's queries or keys as they meet in the scores, (heads, width)."""
+    """One position's queries or keys as they enter the scores, (heads, width)."""
     heads = projected(a, w, f"{which}_proj", x, n_heads)
     if a.qk_norm_site == "before_rotation":
         heads = normed(a, w, f"{which}_norm", heads)
@@ -99,7 +99,8 @@ def temperature(a: Any, position: int) -> float:
 
 
 def sees(a: Any, i: int, j: int, at: int, key_at: int) -> bool:
-    """Whether the window lets place i attend to place j, or the chunk position `at` to `key_at`."""
+    """Whether index i may attend to index j by the window, and position `at` to `key_at` by the
+    chunk."""
     if a.window != "none":
         return abs(i - j) <= a.window if a.window_sides == "both" else i - j < a.window
     return a.chunk == "none" or at // a.chunk == key_at // a.chunk
@@ -142,7 +143,7 @@ def multi_head(
     bias: Tensor | None = None,
     positions: list[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What the description `a` of a multi-head attention says, for x (batch, query, d_model)."""
+    """The output and the weights of the multi-head attention `a` for x (batch, query, d_model)."""
     source = x if memory is None else memory
     n_batch, n_query, n_key = len(x), x.shape[1], source.shape[1]
     at = list(range(n_query)) if positions is None else positions

@@ -1,4 +1,4 @@
-"""Small attention descriptions with random tensors, and what compares one with its statement."""
+"""Small attention descriptions with random tensors, and their comparison with a reference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FEATURES = ("q_temperature", "qk_norm", "window", "output_gate")
 
 
 def counting(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields without those that speak of a feature which is off."""
+    """The fields without those of features that are off."""
     stated = {feature: fields.get(feature, "none") for feature in FEATURES}
     off = [feature for feature, value in stated.items() if getattr(value, "kind", value) == "none"]
     return {k: v for k, v in fields.items() if not k.startswith(tuple(f"{f}_" for f in off))}
@@ -54,7 +54,7 @@ def described_latent(**fields: Any) -> Latent:
 
 
 def made(description: Any, dtype: torch.dtype = torch.float64) -> nn.Module:
-    """The module in evaluation mode with random tensors everywhere."""
+    """Build the module in evaluation mode, with random values in all tensors."""
     generator = torch.Generator().manual_seed(7)
     module = description.build().to(dtype).eval()
     for parameter in module.parameters():
@@ -68,7 +68,7 @@ def randn(*shape: int, seed: int = 1) -> Tensor:
 
 
 def some_mask(*shape: int, seed: int = 2) -> Tensor:
-    """Boolean, with a query that may attend to nothing."""
+    """A random boolean mask with one query that may not attend to any key."""
     mask = torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) > 0.4
     mask[0, ..., 1, :] = False
     return mask
@@ -94,7 +94,8 @@ def check_equal(
     positions: list[int] | None = None,
     **arguments: Any,
 ) -> None:
-    """Module and statement agree to 1e-12: outputs, and gradients of inputs and parameters."""
+    """Check that module and reference agree to 1e-12: outputs, and gradients of inputs and
+    parameters."""
     module = made(description)
     leaves = [x.clone().requires_grad_() for x in inputs]
     at = torch.arange(inputs[0].shape[1]) if positions is None else torch.tensor(positions)

@@ -30,16 +30,16 @@ def layer_norm() -> LayerNorm:
 
 @dataclass(frozen=True)
 class Family:
-    """A module of `transformers`, the fields that say the same, and what it is called with.
+    """A module of `transformers`, the equivalent fields of ours, and its arguments.
 
     Args:
         module: file and class prefix in `transformers.models`.
-        config: beside the common sizes.
-        fields: of our description.
-        names: ours to theirs, where they differ.
-        pairs: how rotary positions pair elements; None without them.
-        mask: theirs, as a mask function of `transformers.masking_utils`; ours is in `fields`.
-        extra: further arguments of theirs, from the positions.
+        config: its configuration, in addition to the common sizes.
+        fields: the fields of our description.
+        names: maps our tensor names to theirs, where they differ.
+        pairs: the pairing of elements by rotary positions; None without them.
+        mask: their mask, as a mask function of `transformers.masking_utils`; ours is in `fields`.
+        extra: returns further arguments of theirs from the positions.
         first: the first position.
     """
 

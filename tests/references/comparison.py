@@ -1,4 +1,4 @@
-"""Compares a model of the zoo with a reference that has the same weights."""
+"""Comparison of a model of the zoo with a reference that has the same weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
-# In float32, at full depth and width, a reference is itself 1.0e-6 to 1.3e-6 away from its float64
-# result, and so is the zoo, which rounds in another order (fused attention, one map for each of q,
-# k and v). Where the zoo can be made to compute in the reference's order, it is held to 1e-6.
+# In float32, at full depth and width, a reference differs by 1.0e-6 to 1.3e-6 from its own float64
+# result, and so does the zoo, which rounds in another order (fused attention, one map for each of
+# q, k and v). Where the zoo can compute in the reference's order, the tolerance is 1e-6.
 ROUNDED = TOLERANCE | {torch.float32: 2e-6}
 
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -39,8 +39,8 @@ class Twins:
     """A model and a reference whose weights are made equal when this is made.
 
     Args:
-        names: parts of the model's tensor names, and what the reference calls them.
-        unpack: splits tensors that the reference keeps in one.
+        names: parts of the model's tensor names, and the reference's names for them.
+        unpack: splits tensors that the reference stores as one.
     """
 
     model: nn.Module
@@ -49,13 +49,13 @@ class Twins:
     unpack: Callable[[Tensors], Tensors] = dict
 
     def __post_init__(self) -> None:
-        with torch.no_grad():  # a norm that is left at ones and zeros would hide mistakes
+        with torch.no_grad():  # random values: norms of ones and zeros would hide mistakes
             for parameter in self.reference.parameters():
                 if parameter.dim() == 1:
                     parameter += 0.1 * torch.randn_like(parameter)
         theirs = self.unpack(self.reference.state_dict())
         mapped = {name: self.renamed(name) for name in self.model.state_dict()}
-        assert sorted(mapped.values()) == sorted(theirs)  # one to one, nothing left
+        assert sorted(mapped.values()) == sorted(theirs)  # one to one, and complete
         self.model.load_state_dict({name: theirs[other] for name, other in mapped.items()})
 
     def renamed(self, name: str) -> str:
@@ -72,7 +72,8 @@ class Twins:
         gradients: bool = True,
         tolerance: float | None = None,
     ) -> None:
-        """Outputs and gradients of both are equal, to the tolerance of their dtype unless given.
+        """Assert that outputs and gradients of both are equal, by default to the tolerance of their
+        dtype.
 
         Gradients are those of a random sum of the outputs, with respect to every parameter and to
         the floating-point `inputs` that both are called with. The sum is scaled so that its
@@ -103,7 +104,7 @@ class Twins:
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
-    """The largest absolute difference of two finite tensors of one shape."""
+    """Return the largest absolute difference of two finite tensors of one shape."""
     assert ours.shape == theirs.shape
     assert ours.isfinite().all()
     return (ours - theirs).abs().max().item()

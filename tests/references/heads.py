@@ -1,4 +1,4 @@
-"""What the tests of heads have in common."""
+"""Helpers for the tests of heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ D_MODEL, VOCAB, N_CLASSES = 6, 11, 3
 
 
 def built(description: Any) -> nn.Module:
-    """In float64, with random tensors; the layout is what is built, buffers included."""
+    """Build a head in float64 with random tensors, and check that it matches its layout, including
+    buffers."""
     module = description.build().double()
     layout = {name: (t.shape, t.buffer) for name, t in description.layout().tensors()}
     trained = dict(module.named_parameters())
@@ -27,7 +28,7 @@ def states(*shape: int) -> Tensor:
 
 
 def same(found: Tensor, expected: Tensor, module: nn.Module, x: Tensor) -> None:
-    """Values, and gradients of a random sum with respect to the states and all parameters."""
+    """Check values, and gradients of a random sum with respect to the states and all parameters."""
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
     weights = torch.randn_like(expected)
     tensors = [x, *module.parameters()]

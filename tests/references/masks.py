@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 def some(*shape: int) -> Tensor:
-    """A random mask whose every row has something to attend to."""
-    random = torch.Generator().manual_seed(0)  # some masks are made before there is a test to seed
+    """A random mask in which every query may attend to at least one key."""
+    random = torch.Generator().manual_seed(0)  # some masks are made at import, before a test seeds
     mask = torch.rand(shape, generator=random) < 0.5
     return mask.scatter(-1, torch.randint(shape[-1], (*shape[:-1], 1), generator=random), True)
 
@@ -23,7 +23,7 @@ def padding(*lengths: int) -> Tensor:
 
 
 def full(mask: Tensor | None) -> Tensor | None:
-    """A mask in one of the zoo's shapes, as the references take it: (batch, heads, query, key)."""
+    """Return a mask of the zoo in the shape of the references: (batch, heads, query, key)."""
     if mask is None or mask.dim() == 4:
         return mask
     return mask[:, None, None] if mask.dim() == 2 else mask[:, None]

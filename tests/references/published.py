@@ -1,6 +1,7 @@
 """Published models: tiny ones of `transformers`, and our specs for the same.
 
-What is tested is what surrounds attention and network: embeddings, positions, stacks and heads.
+They test the parts around attention and feed-forward network: embeddings, positions, stacks and
+heads.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ class Published:
 
     Args:
         model: the class, whose configuration class is `config_class`.
-        config: beside the defaults.
-        spec: beside the common sizes.
-        names: parts of our tensors' names as parts of theirs, replaced in order.
-        inputs: `ids`, or `features` for an encoder that hears.
-        pads: sides on which sequences are padded in the test.
-        pad_id: of ours and theirs.
-        token_types: whether both are called with them.
-        left: how names of their tensors start that ours do not have.
-        within: whether outputs at padding count.
+        config: its configuration, in addition to the defaults.
+        spec: our spec, in addition to the common sizes.
+        names: parts of our tensors' names with those of theirs, replaced in order.
+        inputs: `ids`, or `features` for an encoder of audio.
+        pads: the sides on which sequences are padded in the test.
+        pad_id: the padding id of both.
+        token_types: whether both are called with token types.
+        left: the prefixes of their tensors that ours do not have.
+        within: whether outputs at padding are compared, too.
     """
 
     model: str
@@ -44,7 +45,7 @@ class Published:
     within: bool = False
 
     def renamed(self, name: str) -> str:
-        """Our name of a tensor as theirs."""
+        """Return their name of our tensor."""
         for ours, theirs in self.names.items():
             name = name.replace(ours, theirs)
         return name

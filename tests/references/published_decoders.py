@@ -73,7 +73,7 @@ DECODERS: dict[str, Published] = {
         },
         pads=("right", "left"),
     ),
-    # rotated the other way, norms without weights, a norm of the embeddings, capped logits
+    # rotation the other way, norms without weights, a norm of the embeddings, capped logits
     "nanochat": Published(
         "NanoChatForCausalLM",
         SIZES | {"final_logit_softcapping": 0.5},
@@ -157,7 +157,7 @@ DECODERS: dict[str, Published] = {
         },
         pads=("right",),
     ),
-    # every multiplier there is
+    # all multipliers
     "granite": Published(
         "GraniteForCausalLM",
         SIZES

@@ -64,5 +64,5 @@ def described(cls: type[Rotary], head_dim: int = HEAD, **fields: Any) -> Rotary:
 
 
 def frequencies(description: Rotary, length: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """In a sequence of so many tokens."""
+    """The frequencies for a sequence of `length` tokens."""
     return description.frequencies()(torch.arange(length), dtype)

@@ -1,4 +1,4 @@
-"""What the tests of stacks have in common."""
+"""Helpers for the tests of stacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spec(builder: str = "encoder", **fields: Any) -> dict[str, Any]:
 
 
 def built(builder: str = "encoder", **fields: Any) -> Transformer:
-    """A float64 model in which no vector is left at ones or zeros."""
+    """Build a float64 model in which no vector has only ones or zeros."""
     model = zoo.build(spec(builder, **fields), dtype=torch.float64)
     torch.manual_seed(0)
     with torch.no_grad():
@@ -36,7 +36,8 @@ def vectors(length: int = LENGTH) -> torch.Tensor:
 
 
 def same(model: Transformer, layers: list[tuple[int, Layer]], *, causal: bool = False) -> None:
-    """Whether a model of vectors is these layers: values, and gradients for every parameter."""
+    """Check that a model of vectors computes the same as these layers: values, and gradients of
+    every parameter."""
     prefix = "decoder" if causal else "encoder"
     x = vectors()
     expected = stack(

@@ -20,7 +20,7 @@ NAMES_1 = {
     "_proj": "",
     "head.out": "head",
 }
-# Padding at the end, at the start (its query sees nothing), inside, and nothing but padding.
+# Padding at the end, at the start (whose query sees no key), inside, and only padding.
 SOURCE = torch.tensor([[1, 2, 3, 4, 0], [4, 4, 0, 2, 0], [0, 0, 0, 0, 0]])
 TARGET = torch.tensor([[5, 1, 2, 3], [0, 1, 0, 2], [5, 6, 1, 0]])
 SOURCE_WORDS = ["P", "ich", "mochte", "ein", "bier"]

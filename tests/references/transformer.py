@@ -1,4 +1,4 @@
-"""Stacks of any norm placement, stated from the weights by name."""
+"""Reference stacks of any norm placement, computed from the weights by name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ EPS = 1e-5
 
 @dataclass(frozen=True)
 class Layer:
-    """How one layer is put together.
+    """The structure of a layer.
 
     Args:
-        norms: around the attention and around the network: of `pre`, `post` and `out`.
-        parallel: both branches read the layer's input and are summed at once.
-        residual_scale, skip_scale: of the branch's output and of the other summand.
-        skip_normed: the other summand is what the norm before the branch returned.
-        base: of rotary positions; None without them.
+        norms: the norms around the attention and around the network: any of `pre`, `post`, `out`.
+        parallel: whether both branches read the layer's input, and one sum adds both.
+        residual_scale, skip_scale: the factors of the branch's output and of the other summand.
+        skip_normed: whether the other summand is the output of the norm before the branch.
+        base: the base of rotary positions; None without them.
     """
 
     norms: tuple[Sequence[str], Sequence[str]] = (("pre",), ("pre",))
@@ -108,7 +108,8 @@ def stack(
     n_heads: int,
     causal: bool = False,
 ) -> Tensor:
-    """x (batch, length, d_model) through layers of those numbers, and what follows if there is."""
+    """Apply the layers with these numbers to x (batch, length, d_model), then the final norm and
+    the output projection, if they exist."""
     length = x.shape[1]
     seen = torch.ones(length, length, dtype=torch.bool).tril() if causal else None
     for number, form in layers:

@@ -47,10 +47,10 @@ COMMANDS: Mapping[str, str] = {
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command. The exit status is 0, or 2 for a mistake that the user can mend; `diff` has
+    """Run one command and return its exit status: 0, or 2 for a mistake of the user; `diff` returns
     1 for models that differ."""
     try:
-        # What a command returns, or None; the status of `--help` and the like.
+        # The result of the command, which may be None; for `--help` and the like, its status.
         return cli.main(list(arguments), prog_name="zoo", standalone_mode=False) or 0
     except ZooError as error:
         click.echo(str(error), err=True)
@@ -64,14 +64,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 class Commands(click.Group):
-    """Finds a command when it is called, so that no command pays for the import of the others."""
+    """Imports a command when it is called, so that no command waits for the import of others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands, sorted."""
+        """Return the names of all commands, sorted."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, or None."""
+        """Return the command of this name, or None."""
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name].split(".")
@@ -81,7 +81,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name. Raises UsageError with the nearest name."""
+        """Return the command that the arguments name. Raises UsageError with the nearest name."""
         if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
             raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near!r}?", ctx)
         return super().resolve_command(ctx, args)

@@ -94,7 +94,8 @@ def load(
 
 
 def _replaced_text(replaced: Iterable[Replaced]) -> Iterator[str]:
-    """A line for all that were replaced in the same way, as by another version of the zoo."""
+    """Yield one line for all plugins that were replaced in the same way, for example by another
+    version of the zoo."""
     alike: dict[tuple[str | None, str], list[str]] = {}
     for one in replaced:
         alike.setdefault((one.made_with, one.now), []).append(one.plugin)

@@ -50,7 +50,7 @@ def import_(
 
 
 def _others(usual: str, others: Mapping[str, Sequence[str]]) -> str:
-    """A line for each dtype that some tensors have and most have not."""
+    """Return a line for each dtype other than the usual one."""
     lines = [
         f"{usual}, but {counted(len(names), 'tensor')} in {other}: `{names[0]}`"
         f"{', ...' if len(names) > 1 else ''}; they stay so unless "

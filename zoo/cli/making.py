@@ -82,7 +82,7 @@ def _own_folder(spec: ModelSpec) -> Path:
 
 
 def _refuse_to_replace(path: Path) -> None:
-    """Refuse to replace any weights with initial ones, unless they are initial weights themselves.
+    """Refuse to replace weights with initial ones, unless they are initial weights themselves.
 
     Raises:
         WeightsError: the existing weights are not the zoo's, were imported, or were trained, so
@@ -90,7 +90,7 @@ def _refuse_to_replace(path: Path) -> None:
     """
     there = weights_path(path)
     if not there.is_file() or (there == path and not is_file_name(path)):
-        return  # nothing is there, or another file in the place of a folder, which is told later
+        return  # nothing exists, or a file in place of a folder, which is reported later
     beside = find_files(there.parent, COMPANIONS)
     try:
         origin = read_header(there).provenance.get("origin")

@@ -20,7 +20,7 @@ class Bar:
         self._task = None if shown is None else shown.add_task(description, total=total)
 
     def advance(self, n: int = 1) -> None:
-        """Add `n` to what is done."""
+        """Add `n` to the completed part."""
         self._update(advance=n)
 
     def set_total(self, n: int) -> None:
@@ -28,7 +28,7 @@ class Bar:
         self._update(total=n)
 
     def set_done(self, done: int, total: int) -> None:
-        """Set what is done, and the total."""
+        """Set the completed part and the total."""
         self._update(completed=done, total=total)
 
     def describe(self, description: str) -> None:

@@ -157,7 +157,7 @@ def run(
             _converse(answer, instructions)
         elif not texts:
             for number, (places, lines) in enumerate(_lines()):
-                # The batches of one portion are numbered too, and are no more than its lines.
+                # Batches within these lines are numbered from here; there are at most AT_ONCE.
                 asked["method"] = for_batch(method, number * AT_ONCE)
                 prompts = map(prompt, lines)
                 for report in found.run(prompts, **asked, mask_id=mask_id, places=places):
@@ -185,7 +185,7 @@ def _answer(
     from zoo.generation.methods import Beam
     from zoo.running.tasks import GENERATING, as_text
 
-    # A beam knows no token before its end.
+    # A beam search has no final tokens before its end.
     in_pieces = model.task in GENERATING and not isinstance(asked["method"], Beam)
     if as_json or not in_pieces or not sys.stdout.isatty():
         (report,) = model.run([prompt], **asked, mask_id=mask_id)
@@ -284,8 +284,8 @@ def _options_named(context: click.Context) -> Generator[None]:
 def _method(
     drawing: dict[str, float] | None, beams: int | None, penalty: float
 ) -> Greedy | Sampling | Beam:
-    """How tokens are chosen: drawn, unless `drawing` is None. Raises InputError for a number that
-    is out of range."""
+    """Return the method that chooses tokens: sampling, unless `drawing` is None. Raises InputError
+    for a number that is out of range."""
     from zoo.generation.methods import Beam, Greedy, Sampling
 
     if beams is not None:

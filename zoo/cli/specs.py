@@ -137,7 +137,7 @@ def validate(layers: Layers, files: tuple[str, ...], data: Path | None, as_json:
 
 
 def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str, Any]:
-    """What is told of a spec, or of a recipe and its model, that is right."""
+    """Check a spec, or a recipe with its model; return the report of a valid one."""
     from zoo.reading import find_document, is_recipe, spec_of
 
     document = find_document(file, registry)

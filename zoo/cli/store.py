@@ -113,8 +113,8 @@ def push(
 
 
 def _check_card(path: Path) -> None:
-    """Raises `StoreError` for a file by which nobody could pull, or by which somebody pulls another
-    model already, before anything is pushed."""
+    """Check the path of the model's file before anything is pushed. Raises `StoreError` if nobody
+    could pull by this file, or if it is that of another model."""
     from zoo.errors import Problem, quoted
     from zoo.registering.catalog import model_of
     from zoo.store.files import StoreError

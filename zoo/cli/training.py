@@ -51,7 +51,7 @@ def train(
     """
     from zoo.training.recipe import read_recipe
 
-    found = read_recipe(recipe)  # a mistake in it is told before torch is imported
+    found = read_recipe(recipe)  # its mistakes are reported before torch is imported
     from zoo.training.train import train as run
 
     gc.enable()

@@ -1,4 +1,4 @@
-"""The families that the registries' folders hold."""
+"""The families in the folders of a registry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zoo.registry import Registry
 
 
 class Catalogue:
-    """The families of a registry, found by name or by the `model_type` that they read."""
+    """The families of a registry, by name and by the `model_type`s that they read."""
 
     def __init__(self, registry: Registry) -> None:
         self.folders = registry.families
@@ -45,7 +45,11 @@ class Catalogue:
 
     @cached_property
     def by_model_type(self) -> dict[str, str]:
-        """The family that reads each `model_type`."""
+        """The name of the family that reads each `model_type`.
+
+        Raises:
+            SpecError: two families read one `model_type`.
+        """
         found: dict[str, str] = {}
         for name, path in self.paths.items():
             for model_type in _model_types(path):
@@ -55,14 +59,14 @@ class Catalogue:
         return found
 
     def family(self, name: str) -> Family:
-        """The family of that name. Raises `SpecError` with the nearest name."""
+        """Return the family of this name. Raises `SpecError` with the nearest name otherwise."""
         if name not in self.paths:
             hint = did_you_mean(name, self.paths, "`zoo families` lists them")
             raise SpecError(Problem(f"there is no family {quoted(name)}", help=hint))
         return read_family(self.paths[name])
 
     def family_of(self, file: JsonFile) -> Family:
-        """The family that reads a configuration.
+        """Return the family that reads a configuration.
 
         Raises:
             WeightsError: it has no `model_type`, or one that no family reads.
@@ -89,7 +93,7 @@ class Catalogue:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The words of configurations: those of all folders, the later over the earlier."""
+        """The words of configurations, merged from all folders; later folders take precedence."""
         merged = Vocabulary()
         for folder in self.folders:
             if (folder / VOCABULARY).is_file():
@@ -103,7 +107,7 @@ class Catalogue:
         return merged
 
     def defaults(self, model_type: str) -> Defaults:
-        """What a configuration of that type leaves out."""
+        """Return the defaults of a model type."""
         stated = self._defaults.get(model_type, {})
         return Defaults(
             stated.get("defaults", {}),
@@ -112,8 +116,8 @@ class Catalogue:
         )
 
     def scope(self, family: Family, file: JsonFile, keys: frozenset[str]) -> Scope:
-        """What a family's expressions read: a configuration, and the names of the checkpoint's
-        tensors.
+        """Return the scope of a family's expressions: a configuration, and the names of the
+        checkpoint's tensors.
 
         Raises:
             WeightsError: values of the configuration are of the wrong type, or contradict others.
@@ -125,9 +129,9 @@ class Catalogue:
 
 
 def _model_types(path: Path) -> list[str]:
-    """What a family file says of the `model_type`s that it reads; nothing where it is damaged.
+    """Return the `model_type`s that a family file lists; none if it is damaged.
 
-    Only the lines before its first table are parsed: all files are looked at to find one family.
+    Only the lines before its first table are parsed, since all files are read to find one family.
     """
     text = path.read_text(encoding="utf-8", errors="replace")
     head, *_ = re.split(r"^\[", text, maxsplit=1, flags=re.MULTILINE)

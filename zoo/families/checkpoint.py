@@ -25,8 +25,8 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor of a checkpoint: in which file it is, its dtype as safetensors names it, its
-    shape, and where in the file its bytes begin."""
+    """One tensor of a checkpoint: its file, its dtype as safetensors names it, its shape, and the
+    offset of its first byte in the file."""
 
     path: Path
     dtype: str
@@ -39,13 +39,13 @@ class Stored:
 
 
 def find_tensors(folder: Path) -> dict[str, Stored]:
-    """Every tensor of a checkpoint, by name. No tensor is read.
+    """Return every tensor of a checkpoint, by name. Only headers are read.
 
     Raises:
         WeightsError: there are no weights, or they are damaged; the index names a file that is
-            missing or outside of the folder, or a tensor that its file does not hold.
+            missing or outside the folder, or a tensor that its file does not hold.
     """
-    if (folder / FILE_NAME).is_file():  # also beside an index, as for transformers
+    if (folder / FILE_NAME).is_file():  # takes precedence over an index, as in transformers
         return _of_file(folder / FILE_NAME)
     if (folder / INDEX_NAME).is_file():
         return _indexed(folder)
@@ -117,7 +117,11 @@ def _of_file(path: Path) -> dict[str, Stored]:
 
 
 def _entries(path: Path) -> dict[str, Stored]:
-    """What the header of a safetensors file says of its tensors."""
+    """Return the tensors in the header of a safetensors file.
+
+    Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if the header is malformed, or
+    if the tensors do not fill the file without gaps.
+    """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > MAX_JSON_BYTES:
@@ -143,7 +147,7 @@ def _entries(path: Path) -> dict[str, Stored]:
 
 
 class Reader:
-    """Reads the tensors of a checkpoint one by one, each when it is asked for, from any thread."""
+    """Reads single tensors of a checkpoint, from any thread. Files are opened at first use."""
 
     def __init__(self) -> None:
         self._files: dict[Path, OpenFile] = {}
@@ -170,11 +174,11 @@ class Reader:
         self._file(tensor).read(buffer, tensor.start)
 
     def steps(self, tensor: Stored) -> Iterator[memoryview]:
-        """The bytes of a tensor, a step at a time, all in one buffer. Raises as `read`."""
+        """Yield the bytes of a tensor in chunks, all in one buffer. Raises as `read`."""
         return self._file(tensor).steps(tensor.start, tensor.n_bytes)
 
     def check_unchanged(self) -> None:
-        """Raises `WeightsError` if a file was written to since it was first read from."""
+        """Raise `WeightsError` if a file was written to since it was first read."""
         for file in self._files.values():
             file.check_unchanged()
 

@@ -156,7 +156,7 @@ class Config(Mapping[str, Any]):
         ]
 
     def _expected(self, key: str, value: Any) -> str | None:
-        """What a value should have been, if it is of another type than its default."""
+        """Return the expected type of a value, if it differs from the type of its default."""
         if value is not None:
             return _expected(self._values.get(key), value)
         name = self.defaults.spellings.get(key, key)
@@ -193,7 +193,7 @@ class Config(Mapping[str, Any]):
 
 
 def _expected(default: Any, value: Any) -> str | None:
-    """What a value should have been, if it is of another type than its default."""
+    """Return the expected type of a value, if it differs from the type of its default."""
     if default is None or value is None:
         return None
     if isinstance(value, list) and not isinstance(default, list):  # perhaps one for each layer

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint, each read once and made into those of the zoo, on all cores."""
+"""Convert the tensors of a checkpoint into those of the zoo, on all cores, reading each once."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Conversion(NamedTuple):
 
     Args:
         plan: the steps.
-        tensors: of the checkpoint, by the names that the plan has for them.
-        spec: of the model.
-        family: whose rules are named in messages.
+        tensors: the tensors of the checkpoint, by their names in the plan.
+        spec: the spec of the model.
+        family: the family, for the places of its rules in messages.
         where: the checkpoint, for messages.
     """
 
@@ -44,20 +44,20 @@ class Conversion(NamedTuple):
     where: Place
 
     def run(self, reader: Reader, writer: TensorWriter) -> None:
-        """Write each tensor of the zoo that a step leads to, and hold copies against what they are
-        copies of. Tensors under way take no more memory than the largest file, or than one step.
+        """Write the target tensors of each step, and compare copies with their originals. The
+        tensors in memory take no more than the size of the largest file, or of one step.
 
         Raises:
-            WeightsError: a tensor makes one of another shape than the spec says, a copy is none,
-                or a file cannot be read or has changed.
+            WeightsError: a tensor results in another shape than the spec's, a copy differs from
+                its original, or a file cannot be read or has changed.
             OSError: a tensor cannot be written.
         """
         _Run(self, reader, writer).run()
 
 
 class _Job(NamedTuple):
-    """What one thread does at once: the bytes that it reads, those that it has in memory together,
-    and what it calls."""
+    """A unit of work of one thread: the bytes that it reads, the bytes that it holds in memory at
+    once, and its function."""
 
     n_bytes: int
     memory: int
@@ -65,8 +65,8 @@ class _Job(NamedTuple):
 
 
 class _Run:
-    """One conversion. `digests` holds the SHA-256 of tensors as they are stored: of copies, and of
-    what they are copies of."""
+    """One conversion. `digests` holds the SHA-256 of copies and of their originals, as stored in
+    the checkpoint."""
 
     def __init__(self, conversion: Conversion, reader: Reader, writer: TensorWriter) -> None:
         self.plan, self.tensors, self.spec, self.family, self.where = conversion
@@ -85,13 +85,14 @@ class _Run:
         ]
         jobs.sort(key=lambda job: job.n_bytes, reverse=True)
         with ThreadPoolExecutor(max_workers=self._n_workers(jobs)) as pool:
-            # An error ends the block, and leaves out the rest.
+            # An error ends the block; the remaining jobs are not run.
             for _ in pool.map(lambda job: job.do(), jobs):
                 pass
         self._check_copies()
 
     def _n_workers(self, jobs: Sequence[_Job]) -> int:
-        """As many as there are cores, and as have together no more in memory than a file holds."""
+        """Return the number of cores, or fewer, so that all workers together hold no more in memory
+        than the size of the largest file."""
         sizes = dict[Path, int]()
         for tensor in self.tensors.values():
             sizes[tensor.path] = sizes.get(tensor.path, 0) + tensor.n_bytes
@@ -106,7 +107,7 @@ class _Run:
         return _Job(n_bytes, min(STEP, n_bytes), partial(self._pass_on, step))
 
     def _pass_on(self, step: Step) -> None:
-        """Write a tensor that stays as it is, without having all of it in memory."""
+        """Write a tensor that stays as it is, without holding all of it in memory."""
         (key,), (target,) = step.sources, step.targets
         self._check_shape(step, target, self.tensors[key].shape)
         self.writer.write(target, self.reader.steps(self.tensors[key]))
@@ -127,7 +128,7 @@ class _Run:
             self.writer.write(target, steps_of(tensor))
 
     def _parts(self, step: Step) -> list[list[torch.Tensor]]:
-        """What is made of each source, for each target."""
+        """Read the sources; return the part of each source for each target."""
         first, related = self.tensors[step.sources[0]], self._rule(step)
         shape = (len(step.sources), *first.shape)
         stored = self.memory.stored.tensor(shape, TORCH_DTYPES[first.dtype], self.spec)
@@ -182,20 +183,20 @@ class _Run:
 
 
 def steps_of(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor in the order of its elements, a step at a time."""
+    """Yield the bytes of a tensor in the order of its elements, in chunks."""
     data = bytes_of(tensor.contiguous())
     return (data[start : start + STEP] for start in range(0, len(data), STEP))
 
 
 class _Scratch:
-    """Memory for one tensor after the other. Fresh memory costs as much as to read into it, and the
-    allocator would keep what each thread has freed."""
+    """Memory that is reused for one tensor after the other. Allocating fresh memory takes as long
+    as reading into it, and the allocator would keep the memory that each thread has freed."""
 
     def __init__(self) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.Tensor:
-        """An uninitialised tensor that reuses the memory of the previous one."""
+        """Return an uninitialised tensor in the memory of the previous one."""
         n_bytes = prod(shape) * dtype.itemsize
         if n_bytes > len(self._bytes):
             self._bytes = empty((n_bytes,), torch.uint8, spec)
@@ -203,7 +204,7 @@ class _Scratch:
 
 
 class _Memory(local):
-    """What each thread has for itself: tensors as they are stored, and one that is made of them."""
+    """Memory of each thread: for stored tensors, and for one tensor that is made from them."""
 
     def __init__(self) -> None:
         self.stored, self.made = _Scratch(), _Scratch()

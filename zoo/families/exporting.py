@@ -33,16 +33,16 @@ def export_folder(source: str | Path, output: Path, *, registry: Registry | None
     """Write an imported model as a folder that `transformers` loads.
 
     Args:
-        source: the folder, the weights file or the name of a model that was imported, trained
-            further or not.
-        output: the new folder, which appears at the end, whole.
+        source: the folder, the weights file or the name of an imported model, which may have been
+            trained since.
+        output: the new folder, which appears when it is complete.
         registry: where families and components are looked up.
 
     Raises:
-        WeightsError: the model cannot be loaded, or it was not imported, or what it says of its
-            origin is damaged or of another model; or `output` is named as a file.
-        SpecError: so is what it says of its configuration.
-        ZooError: `output` is there already, or cannot be written.
+        WeightsError: the model cannot be loaded or was not imported, or its record of its origin is
+            damaged or belongs to another model; or the name of `output` is that of a file.
+        SpecError: the family cannot make a spec of the recorded configuration.
+        ZooError: `output` exists, or cannot be written.
     """
     check_output_name(output, folder=True)
     registry = load_registry() if registry is None else registry
@@ -89,7 +89,7 @@ def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) 
     own = model.spec.to_dict()
     words = catalogue.vocabulary.sentence
     sentence = words is not None and own["head"]["kind"] == words.kind
-    head = {"head": own["head"]} if sentence else {}  # which config.json says nothing of
+    head = {"head": own["head"]} if sentence else {}  # which config.json does not describe
     meant = family_spec(scope, model.spec.name, registry, head).to_dict()
     if differing := [key for key in {**own, **meant} if own.get(key) != meant.get(key)]:
         raise WeightsError(
@@ -104,7 +104,7 @@ def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) 
 
 
 def _made(model: Transformer, plan: Plan, origin: Origin) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of the checkpoint, under its own name."""
+    """Yield each tensor of the checkpoint, under its original name."""
     tensors = {name: tensor.detach() for name, tensor in stored(model).items()}
     made: dict[str, torch.Tensor] = {}
     for step in plan.steps:

@@ -1,9 +1,9 @@
-"""The expressions of family files: a small, closed subset of Python's syntax, evaluated here.
+"""The expressions of family files: a small subset of Python's syntax with its own evaluator.
 
 There are numbers, strings, `true`, `false` and `none`, names, arithmetic, comparisons, `and`, `or`,
 `not`, `a if c else b`, lists, tables, `[f(x) for x in xs if c]`, items and slices, fields of tables
-(`config.rope_scaling.factor`, `none` where there is none), and calls of the functions that the
-caller hands over. Nothing reaches a Python object, and what an expression may cost is bounded.
+(`config.rope_scaling.factor`; `none` if the field is missing), and calls of the functions that the
+caller passes. No Python object can be reached, and the cost of an expression is bounded.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ExpressionError(ValueError):
 
 
 class UnknownNameError(ExpressionError):
-    """A name that nothing has."""
+    """A name that is not defined."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no `{name}`")
@@ -90,8 +90,8 @@ class Expression:
         """Evaluate it.
 
         Args:
-            names: what names mean; a lookup may raise `ExpressionError`.
-            functions: what calls may name.
+            names: the values of names; a lookup may raise `ExpressionError`.
+            functions: the functions that may be called.
 
         Raises:
             ExpressionError: it has no value; the message names the part at fault.
@@ -106,7 +106,7 @@ def parse(source: str, functions: Functions) -> Expression:
     """Check an expression without evaluating it.
 
     Raises:
-        ExpressionError: it is no expression, or holds something that is not allowed.
+        ExpressionError: it is not an expression, or uses syntax that is not allowed.
     """
     if len(source) > MAX_SOURCE:
         raise ExpressionError(f"the expression is longer than {MAX_SOURCE:,} characters")
@@ -128,7 +128,7 @@ def parse(source: str, functions: Functions) -> Expression:
 
 
 def _is_simple(node: ast.AST) -> bool:
-    """What the kind of a node alone does not tell."""
+    """Return whether the contents of a node of an allowed type are allowed, too."""
     if isinstance(node, ast.Constant):
         return type(node.value) in (int, float, str)
     if isinstance(node, ast.ListComp):

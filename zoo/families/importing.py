@@ -1,4 +1,4 @@
-"""A published checkpoint in, a model of the zoo out: tensor by tensor, to the last bit."""
+"""Convert a published checkpoint into a model of the zoo, whose tensors are bitwise equal."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from zoo.weights.file import FILE_NAME, Header, Record
 from zoo.weights.held_tensors import TORCH_DTYPES
 from zoo.weights.output_names import check_output_name
 
-_UNKNOWN = "0" * 64  # stands in the header until a tensor's digest is known
+_UNKNOWN = "0" * 64  # in the header until the digest of a tensor is known
 _TOLERANCE = 1e-5
-_ADAPTER = "adapter_config.json"  # beside weights, too, transformers applies it to them
+_ADAPTER = "adapter_config.json"  # transformers applies an adapter even beside full weights
 
 
 @dataclass(frozen=True)
 class Import:
-    """What is known of an import before a tensor is read."""
+    """A planned import, before any tensor is read."""
 
     spec: ModelSpec
     family: Family
@@ -75,15 +75,15 @@ class Import:
 def plan_import(
     source: Path, *, name: str | None = None, registry: Registry | None = None
 ) -> Import:
-    """Find the family of a checkpoint, and what becomes of each of its tensors.
+    """Find the family of a checkpoint, and plan the conversion of each tensor.
 
     Args:
         source: a folder with `config.json` and safetensors.
-        name: of the model; that of the folder unless given.
+        name: the name of the model; by default that of the folder.
         registry: where families and components are looked up.
 
     Raises:
-        WeightsError: the configuration or a tensor is missing, damaged or of no known kind.
+        WeightsError: the configuration or a tensor is missing, damaged or of an unknown kind.
         SpecError: the family cannot make a spec of the configuration.
     """
     registry = load_registry() if registry is None else registry
@@ -136,16 +136,16 @@ def import_folder(
     registry: Registry | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> str:
-    """Turn a published checkpoint into a folder with the zoo's `model.safetensors`, which
+    """Convert a published checkpoint into a folder with the zoo's `model.safetensors`, which
     `zoo.load` reads, and the checkpoint's tokenizer.
 
-    Tensors are read, laid out, digested and written on all cores, each once; `output` appears at
-    the end, whole.
+    Each tensor is read, rearranged, hashed and written once, on all cores; `output` appears when it
+    is complete.
 
     Args:
         source: a folder with `config.json` and safetensors.
         output: the new folder.
-        name: of the model; that of `output` unless given.
+        name: the name of the model; by default that of `output`.
         registry: where families and components are looked up.
         on_bytes: called with the number of bytes written since the last call.
 
@@ -153,9 +153,9 @@ def import_folder(
         The content digest.
 
     Raises:
-        WeightsError, SpecError: as `plan_import`; a copy of a tensor differs from it, or `output`
-            is named as a file.
-        ZooError: `output` is there already, or cannot be written.
+        WeightsError, SpecError: as `plan_import`; a copy of a tensor differs from it, or the name
+            of `output` is that of a file.
+        ZooError: `output` exists, or cannot be written.
     """
     found = plan_import(source, name=name or output.resolve().name, registry=registry)
     return save_import(found, output, on_bytes=on_bytes)
@@ -212,8 +212,7 @@ def write_import(
 
 
 def _check_json(companions: Iterable[Companion], source: Path) -> None:
-    """Raises `WeightsError` where a file that comes along, such as a tokenizer's, is cut or no
-    JSON."""
+    """Raise `WeightsError` if a JSON file that is copied, such as a tokenizer's, is not valid."""
     problems: list[Problem] = []
     for companion in companions:
         if companion.name.endswith(".json"):
@@ -232,7 +231,7 @@ def _modern(key: str, legacy: Mapping[str, str]) -> str:
 
 
 def _records(found: Import) -> dict[str, Record]:
-    """The record of each tensor of the zoo, but for its digest."""
+    """Return the record of each tensor of the zoo, without its digest."""
     dtypes = dict.fromkeys(found.plan.zeros, _usual_dtype(found))
     for step in found.plan.steps:
         dtypes.update(dict.fromkeys(step.targets, found.tensors[step.sources[0]].dtype))
@@ -243,7 +242,7 @@ def _records(found: Import) -> dict[str, Record]:
 
 
 def _usual_dtype(found: Import) -> str:
-    """The dtype of most tensors."""
+    """Return the most frequent dtype of the tensors."""
     names = [tensor.dtype for tensor in found.tensors.values()]
     return max(sorted(set(names)), key=names.count)
 
@@ -264,7 +263,7 @@ def _check_dtypes(found: Import) -> None:
 
 
 def _is_near(computed: torch.Tensor, stored: torch.Tensor) -> bool:
-    """Whether a stored table is the computed one, up to what rounding it has cost."""
+    """Return whether a stored table equals the computed one, up to rounding to its dtype."""
     if not stored.is_floating_point():
         return False
     tolerance = max(_TOLERANCE, torch.finfo(stored.dtype).eps)
@@ -272,8 +271,8 @@ def _is_near(computed: torch.Tensor, stored: torch.Tensor) -> bool:
 
 
 def _check_computed(found: Import, reader: Reader) -> None:
-    """Raises `WeightsError` unless the tables that the checkpoint has stored are those that the
-    model computes."""
+    """Raise `WeightsError` unless the tables stored in the checkpoint are those that the model
+    computes."""
     if not found.plan.computed:
         return
     model = build_on_meta(found.spec, torch.float32)

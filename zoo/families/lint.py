@@ -1,10 +1,10 @@
 """Check a family file without a checkpoint: `zoo lint`.
 
-For the default configuration of each model type, and for every way in which a checkpoint may be
-saved (by which class, with which of the tensors that expressions ask for), each tensor of the model
-must be made by exactly one rule, and each rule must be invertible: the names are worked out
-backwards, from the model's to the checkpoint's, and planned forwards again; the shapes go through
-every relayout on the meta device.
+The default configuration of each model type is checked in every form in which a checkpoint may be
+saved (by each class, and with each of the tensors that expressions ask for). Each tensor of the
+model must be made by exactly one rule, and each rule must be invertible: the names of the
+checkpoint are derived from those of the model and planned forwards again, and each relayout is
+undone and applied to tensors on the meta device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _WORD = re.compile(r"'(\w+)'")
 
 @dataclass(frozen=True, slots=True)
 class Linted:
-    """What was checked of a family."""
+    """The result of a check: the name of the family, and the numbers of its model types, of its
+    rules and of the forms of checkpoints that were checked."""
 
     family: str
     model_types: int
@@ -89,7 +90,7 @@ def _default_configs(family: Family, catalogue: Catalogue) -> Iterator[JsonFile]
 
 
 def _expressions(family: Family) -> list[str]:
-    """The texts of what is evaluated, with `'` around their strings."""
+    """Return the texts of all expressions, with `'` around their strings."""
     texts = [repr(value) for value, _ in family.let.values()]
     texts += [repr(rule.when) for rule, _ in family.rules.values()]
     texts += [repr(leaf) for table in family.spec.written() for leaf in table.entries.values()]
@@ -97,14 +98,15 @@ def _expressions(family: Family) -> list[str]:
 
 
 def _classes(family: Family) -> list[str]:
-    """By which classes a checkpoint may have been saved: every word that expressions compare the
-    class with, and one that they know nothing of."""
+    """Return the classes by which a checkpoint may have been saved: every word that expressions
+    compare the class with, and `""` for any other."""
     asked = [text for text in _expressions(family) if _CLASS.search(text)]
     return ["", *sorted({word for text in asked for word in _WORD.findall(text)})]
 
 
 def _forms(family: Family) -> list[frozenset[str]]:
-    """Which of the tensors that expressions ask for a checkpoint may have: none, one, or all."""
+    """Return the subsets that are checked of the tensors that expressions ask for: none of them,
+    each of them alone, and all."""
     asked = sorted({name for text in _expressions(family) for name in _PRESENT.findall(text)})
     forms = [frozenset[str](), *(frozenset([name]) for name in asked), frozenset(asked)]
     return list(dict.fromkeys(forms))
@@ -117,7 +119,8 @@ def _check(
     file: JsonFile,
     assumed: frozenset[str],
 ) -> bool:
-    """Whether there are such checkpoints; problems are raised."""
+    """Check one form of a checkpoint; return whether there are such checkpoints. Raises
+    `ZooError` with the problems found."""
     prefix = family.prefixes[0]
     seeds = frozenset(
         name.replace(PREFIX, prefix).replace("*", "0") for name in (*assumed, f"{PREFIX}*")
@@ -140,8 +143,8 @@ def _asked(family: Family) -> frozenset[str]:
 
 
 def expected_keys(spec: ModelSpec, rules: Iterable[ActiveRule]) -> list[str]:
-    """The names of the tensors of a checkpoint, worked out from those of the model; of tensors that
-    may have copies, one."""
+    """Return the names of the tensors of a checkpoint, derived from those of the model, without
+    copies."""
     keys: dict[str, None] = {}
     for active in rules:
         if not active.zoo or active.rule.copies:

@@ -1,4 +1,4 @@
-"""Where an imported model comes from: what its file remembers, so that it can be exported."""
+"""The origin of an imported model, which is recorded in its file so that it can be exported."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import FILE_NAME as CONFIG
 
 CompanionName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?\w[\w.-]*$")]
-"""The name of a file in a model's folder, or in a folder in that."""
+"""The name of a file in a model's folder, or in a folder directly inside."""
 TensorName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?[^/]+$")]
-"""The name of a tensor, after that of the folder of its file, if it has one."""
+"""The name of a tensor, with the folder of its file as a prefix, if there is one."""
 
 
 class Origin(BaseModel):
@@ -29,11 +29,11 @@ class Origin(BaseModel):
     config: str
     """The text of its config.json: as JSON inside the header, 1.0 would become 1."""
     tensors: tuple[TensorName, ...]
-    """The names of its tensors, in the spelling of today."""
+    """The names of its tensors, in the current spelling."""
     renamed: Mapping[str, TensorName] = {}
-    """Its own older spellings, by those names."""
+    """The older spellings in the checkpoint, by the current names."""
     files: Mapping[CompanionName, str] = {}
-    """The files that came along, with the SHA-256 of each."""
+    """The files that were copied beside the weights, with the SHA-256 of each."""
 
     @model_validator(mode="after")
     def _check(self) -> Origin:
@@ -57,14 +57,14 @@ class Companion:
 
 
 def read_companions(folder: Path, names: Iterable[str]) -> list[Companion]:
-    """Those of the files `names` that a folder has."""
+    """Read those of the files `names` that exist in a folder."""
     return [
         Companion(name, (folder / name).read_bytes()) for name in names if (folder / name).is_file()
     ]
 
 
 def check_companions(companions: Iterable[Companion], origin: Origin, folder: Path) -> None:
-    """Raises `WeightsError` unless files are still those that came along."""
+    """Raise `WeightsError` if a file differs from the one that was copied at the import."""
     changed = [c.name for c in companions if c.sha256 != origin.files[c.name]]
     if changed:
         raise WeightsError(

@@ -1,4 +1,4 @@
-"""Names of tensors as patterns: `{@}layers.{i}.mlp.{p:gate|up|down}_proj.{w}`.
+"""Patterns of tensor names: `{@}layers.{i}.mlp.{p:gate|up|down}_proj.{w}`.
 
 - `{i}` is a number.
 - `{w}` is `weight` or `bias`.
@@ -20,18 +20,18 @@ PLACEHOLDER = re.compile(r"\{(\w+)(?::([^{}]*))?\}")
 PREFIX = "{@}"
 
 Words = Mapping[str, Mapping[str, str]]
-"""For each placeholder that stands for words: the checkpoint's words, with the zoo's."""
+"""For each placeholder for words, the checkpoint's words with the zoo's."""
 Bindings = Mapping[str, str]
-"""What each placeholder of a pattern stands for: a number, or one of the zoo's words."""
+"""The value of each placeholder of a pattern: a number, or one of the zoo's words."""
 
 
 class PatternError(ValueError):
-    """A pattern that says different things of a placeholder, or nothing."""
+    """A pattern that declares a placeholder twice or ambiguously."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern of names. `zoo_side` tells whose words are written."""
+    """A pattern of names. `zoo_side` says whether it uses the zoo's words or the checkpoint's."""
 
     text: str
     words: Words
@@ -54,12 +54,12 @@ class Pattern:
         return re.compile(parts + re.escape(self.text[end:]))
 
     def _written(self, placeholder: str) -> Mapping[str, str]:
-        """The words as they are written on this side, with the zoo's."""
+        """Return the words of a placeholder on this side, with the zoo's."""
         words = self.words.get(placeholder, {})
         return {word: word for word in words.values()} if self.zoo_side else words
 
     def match(self, name: str) -> dict[str, str] | None:
-        """What the placeholders stand for in `name`, or none if it is no such name."""
+        """Return the values of the placeholders in `name`, or None if it does not match."""
         found = self._regex.fullmatch(name)
         if found is None:
             return None
@@ -69,7 +69,7 @@ class Pattern:
         }
 
     def fill(self, bindings: Bindings) -> str:
-        """The name in which the placeholders stand for `bindings`."""
+        """Return the name in which the placeholders have the values `bindings`."""
 
         def written(match: re.Match[str]) -> str:
             word = bindings[match[1]]
@@ -79,7 +79,7 @@ class Pattern:
 
     @cached_property
     def _spelled(self) -> Words:
-        """For each placeholder the zoo's words, as they are written on this side."""
+        """For each placeholder, the zoo's words with those on this side."""
         return {
             name: {zoo: own for own, zoo in self._written(name).items()}
             for name in self.placeholders
@@ -87,7 +87,7 @@ class Pattern:
 
 
 def declared_words(*patterns: str) -> dict[str, dict[str, str]]:
-    """The words that patterns declare.
+    """Return the words that patterns declare.
 
     Raises:
         PatternError: a placeholder is declared twice, or two of its words mean the same.
@@ -110,5 +110,5 @@ def declared_words(*patterns: str) -> dict[str, dict[str, str]]:
 
 
 def without_declarations(pattern: str) -> str:
-    """The pattern with `{p}` for `{p:q|k}`."""
+    """Return the pattern with `{p}` for `{p:q|k}`."""
     return PLACEHOLDER.sub(lambda match: f"{{{match[1]}}}", pattern)

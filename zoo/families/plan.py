@@ -1,7 +1,7 @@
-"""Which tensors of a checkpoint become which of the zoo: worked out from names and shapes alone.
+"""The plan of a conversion: which tensors of a checkpoint become which tensors of the zoo.
 
-A plan holds every tensor of the checkpoint and every tensor of the model exactly once, or there is
-an error. It is read forwards to import and backwards to export.
+It is derived from names and shapes alone. Every tensor of the checkpoint and every tensor of the
+model must be in it exactly once. It is read forwards to import and backwards to export.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Step:
 
 @dataclass(slots=True)
 class Plan:
-    """What becomes of each tensor of a checkpoint, by the checkpoint's names.
+    """The use of each tensor of a checkpoint, by the checkpoint's names.
 
-    `copies` maps a tensor to the one that it is a copy of, `computed` to the table of the module
-    that it is a copy of; `dropped` are left out. `zeros` are tensors of the zoo that the checkpoint
-    does not have.
+    `copies` maps a copy to its original, `computed` maps a tensor to the table of the module that
+    it is a copy of; `dropped` are left out. `zeros` are tensors of the zoo that the checkpoint does
+    not have.
     """
 
     steps: list[Step] = field(default_factory=list[Step])
@@ -66,24 +66,24 @@ class ActiveRule:
 
     @cached_property
     def counted(self) -> str | None:
-        """The placeholder that counts the tensors that are stacked, if there is one."""
+        """The placeholder that numbers the tensors to be stacked, if there is one."""
         own = self._own()
         numbers = [name for name in own if name not in self.hf.words]
         return numbers[0] if numbers else None
 
     @cached_property
     def spelled(self) -> frozenset[str]:
-        """The placeholders whose words are only other spellings."""
+        """The placeholders whose words are alternative spellings."""
         return frozenset(name for name in self._own() if name in self.hf.words)
 
     def _own(self) -> list[str]:
-        """The placeholders that only the checkpoint's name has."""
+        """Return the placeholders that only the checkpoint's name has."""
         known = frozenset[str]().union(*(target.placeholders for target in self.zoo))
         return sorted(self.hf.placeholders - known) if self.zoo else []
 
 
 def active_rules(scope: Scope) -> list[ActiveRule]:
-    """The rules of a family that hold for one checkpoint.
+    """Return the rules of a family that hold for one checkpoint.
 
     Raises:
         SpecError: an expression has no value, or a pattern cannot be inverted.
@@ -135,7 +135,7 @@ def _active(name: str, scope: Scope) -> ActiveRule:
 
 
 def _text(text: str, rule: str, scope: Scope) -> str:
-    """A pattern with the checkpoint's prefix, and its `${expressions}` evaluated."""
+    """Return a pattern with the checkpoint's prefix inserted and `${expressions}` evaluated."""
     _, document = scope.family.rules[rule]
     parts = text.replace(PREFIX, scope.prefix).split("${")
     for i, part in enumerate(parts[1:], start=1):
@@ -163,18 +163,18 @@ def _check_invertible(active: ActiveRule, place: Place) -> None:
 def make_plan(
     spec: ModelSpec, scope: Scope, rules: Sequence[ActiveRule], keys: Iterable[str], where: Place
 ) -> Plan:
-    """What becomes of the tensors `keys` of a checkpoint.
+    """Plan the conversion of the tensors `keys` of a checkpoint.
 
     Args:
         spec: the model's spec.
         scope: the family, for the places of its rules.
-        rules: those that hold.
+        rules: the rules that hold.
         keys: the names of the checkpoint's tensors.
         where: the checkpoint, for messages.
 
     Raises:
-        WeightsError: a tensor is missing, or one that no rule speaks of is there.
-        SpecError: the family is wrong: two rules speak of one tensor.
+        WeightsError: a tensor is missing, or no rule matches a tensor.
+        SpecError: the family is wrong: two rules match one tensor.
     """
     return _Planner(spec, scope.family, frozenset(keys), where).made(rules)
 
@@ -239,7 +239,7 @@ class _Planner:
             self.step(Step(active.name, sources, targets, active.relayout, stacked=True))
 
     def step(self, step: Step) -> None:
-        """Add a step; one that makes what another has made is a copy of it."""
+        """Add a step. If another step has made its target, its source must be a copy."""
         stored = tuple(self.spec.ties.get(target, target) for target in step.targets)
         unknown = [name for name in stored if name not in self.spec.tensors]
         if unknown:
@@ -279,7 +279,7 @@ class _Planner:
     def check_whole(self) -> None:
         for key in sorted(self.keys - self.used.keys()):
             self.report(f"the family `{self.family.name}` has no rule for the tensor `{key}`")
-        # What another rule has made is not missing.
+        # Tensors that another rule has made are not missing.
         self.plan.zeros = [name for name in self.plan.zeros if name not in self.made_by]
         made = {*self.made_by, *self.plan.zeros}
         for name in sorted(self.spec.tensors.keys() - made):

@@ -1,4 +1,4 @@
-"""How the elements of one tensor of a checkpoint lie in one or several tensors of the zoo.
+"""Rearrange the elements of one tensor of a checkpoint into one or several tensors of the zoo.
 
 No relayout does arithmetic, so each can be undone to the last bit.
 """
@@ -13,18 +13,18 @@ import einops
 import torch
 
 PART = "p"
-"""The axis of a fused tensor along which its parts lie."""
+"""The axis along which the parts of a fused tensor are concatenated."""
 
 
 @dataclass(frozen=True)
 class Relayout:
-    """What is done with a tensor.
+    """A rearrangement of a tensor.
 
     Args:
         transpose: whether a matrix is stored as (in, out); vectors are left alone.
-        axes: the axes of the tensor, as einops writes them, and after `->` those of each tensor of
-            the zoo, if they are others. `p` is the axis along which the parts lie:
-            `"(h p e) ..."` is query, key and value head by head.
+        axes: the axes of the tensor in the notation of einops, and after `->` those of each tensor
+            of the zoo, if they differ. The parts are concatenated along `p`: `"(h p e) ..."` is
+            query, key and value head by head.
         parts: the length of each part along `p`.
         sizes: the lengths of other axes.
     """
@@ -36,11 +36,12 @@ class Relayout:
 
     @property
     def changes(self) -> bool:
-        """Whether it does anything at all."""
+        """Whether it changes anything."""
         return self.transpose or self.axes is not None
 
     def apply(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """The zoo's tensors of a checkpoint's. Raises `ValueError` if its shape does not fit."""
+        """Convert a tensor of a checkpoint into those of the zoo. Raises `ValueError` if its shape
+        does not fit."""
         if self.transpose and tensor.dim() == 2:
             tensor = tensor.t()
         if self.axes is None:
@@ -57,7 +58,8 @@ class Relayout:
         ]
 
     def undo(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The checkpoint's tensor of the zoo's. Raises `ValueError` if a shape does not fit."""
+        """Convert tensors of the zoo into one of the checkpoint. Raises `ValueError` if a shape
+        does not fit."""
         whole = tensors[0]
         if self.axes is not None:
             stored, own = self._sides(self.axes)
@@ -79,7 +81,7 @@ class Relayout:
 
 
 def _spread(axes: str) -> str:
-    """The elementary axes, the parts first."""
+    """Return the elementary axes, with the axis of the parts first."""
     names = [name for name in re.findall(r"\w+|\.\.\.", axes) if name not in (PART, "1")]
     return " ".join([PART, *names])
 

@@ -1,4 +1,4 @@
-"""What the names and functions in a family's expressions mean for one checkpoint."""
+"""The values of the names and functions in a family's expressions, for one checkpoint."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MAX_RANGE = 100_000
 class Scope(Mapping[str, Any]):
     """The names that expressions read: a family's named values, then the configuration's keys.
 
-    `config` is the configuration itself, `architecture` the class by which the checkpoint was
-    saved, or "". Named values are evaluated when they are first read.
+    `config` is the configuration itself, `architecture` the class that saved the checkpoint, or
+    "". Named values are evaluated at first use.
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class Scope(Mapping[str, Any]):
 
     @contextmanager
     def reading(self) -> Generator[set[str]]:
-        """The keys of the configuration that the block reads, also by named values."""
+        """Yield the set of keys of the configuration that the block reads, including those that
+        named values read."""
         outer, self.config.read = self.config.read, set()
         try:
             yield self.config.read
@@ -75,17 +76,17 @@ class Scope(Mapping[str, Any]):
             self.config.read = outer
 
     def stated(self, keys: Collection[str]) -> Place | None:
-        """Where what is made of these keys of the configuration stands in its file; none where that
-        is not one place."""
+        """Return the place in the configuration's file of the one of these `keys` that it states;
+        None if it states several or none."""
         places = [self.config.file.place(key) for key in keys if key in self.config.file.data]
         return places[0] if len(places) == 1 and places[0].line is not None else None
 
     def value(self, value: Any, document: Document, path: tuple[str | int, ...]) -> Any:
-        """A value of a family file, with what its expressions say.
+        """Return a value of a family file with its expressions evaluated.
 
         Raises:
-            SpecError: an expression has no value; its place is told, and where it has read one
-                key of the configuration, that of the key.
+            SpecError: an expression has no value; the error has its place and, if it has read one
+                key of the configuration, the place of the key.
         """
         if isinstance(value, dict):
             return {key: self.value(inner, document, (*path, key)) for key, inner in value.items()}
@@ -96,7 +97,7 @@ class Scope(Mapping[str, Any]):
         return value
 
     def evaluate(self, source: str, document: Document, path: tuple[str | int, ...]) -> Any:
-        """The value of an expression that stands at `path`. Raises as `value`."""
+        """Return the value of the expression at `path`. Raises as `value`."""
         keys: Collection[str] = ()
         try:
             with self.reading() as keys:
@@ -140,7 +141,7 @@ class Scope(Mapping[str, Any]):
         }
 
     def _present(self, name: str) -> bool:
-        """Whether the checkpoint has a tensor of that name; `*` stands for anything."""
+        """Return whether the checkpoint has a tensor of that name; `*` matches any text."""
         pattern = re.escape(name.replace(PREFIX, self.prefix)).replace(r"\*", ".*")
         return any(re.fullmatch(pattern, key) for key in self._keys)
 

@@ -1,7 +1,7 @@
-"""Folders of sentence-transformers: `modules.json` names what follows the Transformer.
+"""Folders of sentence-transformers: `modules.json` lists the modules that follow the Transformer.
 
-There may be a pooling, a dense layer and a normalisation, in this order. They become the model's
-head; which component that is, and what it calls things, stands in the vocabulary.
+They may be a pooling, a dense layer and a normalisation, in this order. They become the model's
+head; the vocabulary has the kind of the head and its names of poolings and activations.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from zoo.families.vocabulary import SentenceWords
 FILE_NAME = "modules.json"
 _PREFIX = "sentence_transformers."
 _MODE = "pooling_mode_"
-_FOLDER = re.compile(r"\w[\w-]*")  # as `zoo.families.origin` keeps it
+_FOLDER = re.compile(r"\w[\w-]*")  # as `zoo.families.origin` requires it
 
 
 @dataclass(frozen=True)
 class SentenceHead:
-    """What follows a Transformer: the spec of its head, the tensors of that, and the files that say
-    so."""
+    """The modules after a Transformer: the spec of the head, its tensors, and the files that
+    describe it."""
 
     spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
     tensors: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
@@ -36,10 +36,10 @@ class SentenceHead:
 
 
 def find_sentence_head(folder: Path, words: SentenceWords) -> SentenceHead | None:
-    """What `modules.json` says, or none if the folder has no such file.
+    """Read `modules.json`; return None if the folder has no such file.
 
     Raises:
-        WeightsError: it is malformed, or names a module that is not known, or in another order.
+        WeightsError: it is malformed, or its modules are unknown or in another order.
     """
     if not (folder / FILE_NAME).is_file():
         return None
@@ -64,7 +64,7 @@ def find_sentence_head(folder: Path, words: SentenceWords) -> SentenceHead | Non
 
 
 def dense_rules(keys: Iterable[str]) -> dict[str, Rule]:
-    """The rules of the tensors that lie in folders of their own: those of dense layers."""
+    """Return the rules for the tensors of dense layers, each in a folder of its own."""
     folders = {key.partition("/")[0] for key in keys if "/" in key}
     return {
         f"dense_{folder}": Rule(hf=f"{folder}/linear.{{w}}", zoo="head.dense.{w}")
@@ -73,7 +73,7 @@ def dense_rules(keys: Iterable[str]) -> dict[str, Rule]:
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:
-    """The kind and the folder of each module."""
+    """Return the kind and the folder of each module."""
     place = Place(str(path))
     try:
         listed = json_value(path, read_bytes(path))

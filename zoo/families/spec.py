@@ -1,4 +1,4 @@
-"""A family and a configuration in, the spec of one model out."""
+"""Make the spec of a model from a family and a configuration."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from zoo.toml.tables import Leaf, Table
 def family_spec(
     scope: Scope, name: str, registry: Registry, changes: Mapping[str, Any] | None = None
 ) -> ModelSpec:
-    """The spec that a family makes of a configuration.
+    """Return the spec that a family makes of a configuration.
 
     Args:
         scope: the family, with the configuration.
-        name: of the model.
+        name: the name of the model.
         registry: where the spec's names are looked up.
-        changes: what is put in the place of the spec's own tables, at its top.
+        changes: values that replace top-level keys of the spec.
 
     Raises:
-        SpecError: an expression has no value, or the spec is wrong; the place in the family file
-            is told, and the configuration: of a value that one of its keys states, that key.
+        SpecError: an expression has no value, or the spec is wrong; the error has the place in the
+            family file and the configuration, with the place of the key if one key states the
+            value.
     """
     table = scope.family.spec
     stated: dict[Place, Place] = {}
@@ -44,7 +45,7 @@ def family_spec(
 
 
 def _traced(problem: Problem, stated: Mapping[Place, Place], file: Place) -> Problem:
-    """A problem of a family's spec, told where the configuration states what is wrong."""
+    """Move a problem of a family's spec to the place where the configuration states the value."""
     place = problem.place
     if place is not None and place in stated:
         related = (*problem.related, ("read by the family", place))
@@ -53,7 +54,7 @@ def _traced(problem: Problem, stated: Mapping[Place, Place], file: Place) -> Pro
 
 
 class _Made(Document):
-    """A spec that was made of a family's table: its places are those of the family file."""
+    """A spec that was made from a family's table: its places are those of the family file."""
 
     def __init__(self, name: str, data: dict[str, Any], table: Table) -> None:
         super().__init__(name, data)
@@ -69,8 +70,11 @@ class _Made(Document):
 
 
 def _evaluated(value: Table | Leaf, scope: Scope, stated: dict[Place, Place]) -> Any:
-    """The data of a table, with the values of its expressions; what is none is left out. `stated`
-    is told where in the configuration values stand that are made of one key of it."""
+    """Return the data of a table with its expressions evaluated; `none` values are left out.
+
+    For values that are read from one key of the configuration, the place of that key is added to
+    `stated`, by the place in the family file.
+    """
     if isinstance(value, Leaf):
         with scope.reading() as keys:
             made = scope.value(value.value, value.document, value.path)
@@ -84,15 +88,15 @@ def _evaluated(value: Table | Leaf, scope: Scope, stated: dict[Place, Place]) ->
 def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
-        if PER_LAYER in table:  # there, none says something
+        if PER_LAYER in table:  # where `none` has a meaning
             return table
         return {key: _without_none(entry) for key, entry in table.items() if entry is not None}
     return value
 
 
 def _state_rules(data: dict[str, Any], table: Table) -> None:
-    """Replace what differs from layer to layer by what most layers have, and rules for the others,
-    in the `layers` of the stack that it stands in."""
+    """Replace each value that differs between layers by that of most layers, and add rules for the
+    other layers to the `layers` of its stack."""
     for name, stack in data.items():
         found = list(_per_layer(stack, ())) if isinstance(stack, dict) else []
         if not found:
@@ -137,8 +141,8 @@ def _state(
     absent: str | None,
     usual: int | None = None,
 ) -> None:
-    """Write into `table` what `layer` has, but for what it shares with the `usual` one; `absent` is
-    written for what it does not have."""
+    """Write the values of `layer` into `table`, except those that it shares with the layer `usual`;
+    `absent` is written for values that it does not have."""
     for path, values in found:
         if usual is not None and values[layer] == values[usual]:
             continue

@@ -1,4 +1,4 @@
-"""What `zoo families` lists. Needs no torch."""
+"""The listing of `zoo families`. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zoo.registry import Registry
 
 
 def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any]]:
-    """Each family: its name, model types, builder and the lines of its file.
+    """Return the name, model types, builder and number of lines of each family.
 
     Raises:
         SpecError: nothing matches, or a family file is malformed.
@@ -42,7 +42,7 @@ def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any
 
 
 def families_text(data: list[dict[str, Any]]) -> str:
-    """The families as a table."""
+    """Format the families as a table."""
     width = max(len(one["family"]) for one in data)
     kinds = max(len(one["kind"]) for one in data)
     return "\n".join(

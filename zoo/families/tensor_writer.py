@@ -14,17 +14,18 @@ from typing import BinaryIO
 from zoo.atomic import sync
 
 _SYNC_BYTES = 1 << 26
-"""Bytes after which what is written is sent to the disk: it writes while the rest is made."""
+"""Bytes after which a sync is started, so that the disk writes while further tensors are made."""
 
 
 class TensorWriter:
-    """Writes tensors into a file, each at its place.
+    """Writes tensors into a file, each at its own offset.
 
-    The file is the writer's until the block ends. Then all is written, and most is on disk.
+    The file must not be used otherwise until the block ends. Then all is written, and most is on
+    disk.
 
     Args:
-        file: where to.
-        starts: the place of each tensor, in bytes from the start of the file.
+        file: the file.
+        starts: the offset of each tensor, in bytes from the start of the file.
         on_bytes: called with the number of bytes written since the last call, by one thread at a
             time.
     """
@@ -59,7 +60,7 @@ class TensorWriter:
             self._sync.result()
 
     def write(self, name: str, parts: Iterable[memoryview]) -> None:
-        """Write the bytes of a tensor. Raises `OSError`, also for what was written before."""
+        """Write the bytes of a tensor. Raises `OSError`, also if an earlier sync has failed."""
         offset, sha256 = self._starts[name], hashlib.sha256()
         for part in parts:
             sha256.update(part)
@@ -81,6 +82,6 @@ class TensorWriter:
             if self._not_synced < _SYNC_BYTES or not (self._sync is None or self._sync.done()):
                 return
             if self._sync is not None:
-                self._sync.result()  # a disk that fails is told of once
+                self._sync.result()  # raises the error of a failed sync, once
             self._not_synced = 0
             self._sync = self._disk.submit(sync, self._path)

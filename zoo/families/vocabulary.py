@@ -1,8 +1,8 @@
-"""What configurations call things that the zoo's components call otherwise: data beside the family
-files, in `vocabulary.toml`.
+"""The translation of words in configurations to names of the zoo's components: data beside the
+family files, in `vocabulary.toml`.
 
-The core knows no component by name. That `gelu_new` is the activation `gelu_tanh`, and that a
-`rope_type` of `yarn` is the position kind `rotary_yarn`, stands in that file.
+The core knows no component by name. The file says, for example, that `gelu_new` is the activation
+`gelu_tanh`, and that a `rope_type` of `yarn` is the position kind `rotary_yarn`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SETTINGS = (
     *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor"),
     *("original_max_position_embeddings", "mscale", "mscale_all_dim"),
 )
-"""The settings of rotary positions that are read here."""
+"""The settings of rotary positions that this module reads."""
 
 
 class RopeKind(BaseModel):
-    """A kind of rotary position: its name, and for each field that it takes the setting."""
+    """A kind of rotary position: its name, and the setting for each of its fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,16 +38,16 @@ class RopeKind(BaseModel):
 
 
 class SentenceWords(BaseModel):
-    """What the modules of sentence-transformers are called."""
+    """The zoo's names for the modules of sentence-transformers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
-    """The head that pools, and perhaps maps and normalises."""
+    """The kind of the head that pools, and perhaps projects and normalises."""
     pooling: Mapping[str, str]
-    """Its name of each way of pooling."""
+    """The head's name of each way of pooling."""
     activations: Mapping[str, str]
-    """Its name of each activation of a dense layer."""
+    """The head's name of each activation of a dense layer."""
 
 
 class Vocabulary(BaseModel):
@@ -62,10 +62,10 @@ class Vocabulary(BaseModel):
     sentence: SentenceWords | None = None
     """The words of sentence-transformers."""
     inert: frozenset[str] = frozenset()
-    """Keys of configurations that change nothing in what a model computes in evaluation."""
+    """Keys of configurations that do not affect the results of a model in evaluation."""
 
     def activation(self, name: Any) -> str:
-        """The zoo's name of an activation."""
+        """Return the zoo's name of an activation. Raises `ExpressionError` if it is not known."""
         if name not in self.activations:
             raise ExpressionError(f"the activation {name!r} is not known")
         return self.activations[name]
@@ -81,24 +81,28 @@ class Vocabulary(BaseModel):
         default: Mapping[str, Any] | None = None,
         reads: Collection[str] = (),
     ) -> dict[str, Any] | None:
-        """The table of rotary positions that a configuration describes.
+        """Return the table of rotary positions that a configuration describes.
 
-        It is written as `rope_parameters`, for each type of layer or for all, or, in older files,
-        as `rope_theta` and `rope_scaling`.
+        Configurations have `rope_parameters`, for each type of layer or for all, or, in older
+        files, `rope_theta` and `rope_scaling`.
 
         Args:
             config: the configuration.
-            layer_type: the key of `rope_parameters` that counts, if they differ among layers.
-            theta: the base where the configuration states none.
-            fraction: the share of a head that is rotated where `partial_rotary_factor` in the
-                table does not say; without it all of a head is, whatever is written there.
+            layer_type: the key of `rope_parameters` to use, if they differ between layers.
+            theta: the base if the configuration states none.
+            fraction: the share of a head that is rotated if the table has no
+                `partial_rotary_factor`; without `fraction` all of a head is rotated, whatever the
+                table says.
             interleaved: whether pairs are neighbours.
-            default: what stands for `rope_parameters` where the configuration has neither these
-                nor `rope_scaling`.
+            default: used if the configuration has neither `rope_parameters` nor `rope_scaling`.
             reads: settings that the family itself reads.
 
         Returns:
-            The table, or none if the configuration says that these layers have no rotation.
+            The table, or None if the configuration says that these layers have no rotation.
+
+        Raises:
+            ExpressionError: the kind is not known, a setting is malformed or never read, or
+                `rope_parameters` and `rope_scaling` differ.
         """
         stated, older = config.get("rope_parameters"), config.get("rope_scaling")
         by_layers = layer_type is not None and bool(stated)
@@ -133,12 +137,12 @@ class Vocabulary(BaseModel):
 
     @cached_property
     def _settings(self) -> frozenset[str]:
-        """The settings of rotary positions that are read, by one kind or another."""
+        """All settings of rotary positions that are read, by any kind."""
         by_kinds = (kind.fields.values() for kind in self.rope.values())
         return frozenset(_SETTINGS).union(*by_kinds)
 
     def _scaled(self, scaling: Any, config: Config, *, by_layers: bool) -> dict[str, Any]:
-        """The kind of rotary positions that a table of settings names, and its own fields."""
+        """Return the table of the kind of rotary positions that a table of settings names."""
         if not isinstance(scaling, Mapping):
             raise ExpressionError(f"the settings of rotary positions are {scaling!r}, no table")
         name = scaling.get("rope_type", scaling.get("type", "default"))
@@ -151,10 +155,10 @@ class Vocabulary(BaseModel):
 
 
 def _settings(scaling: Mapping[str, Any], config: Config, *, by_layers: bool) -> dict[str, Any]:
-    """The settings of a kind of scaling, with those that follow from others and from the rest of
-    the configuration, as transformers reads them."""
+    """Return the settings of a kind of scaling, with those that are derived from others and from
+    the rest of the configuration, as in transformers."""
     longest = config.get("max_position_embeddings")
-    # Beside one table for all layers, what stands outside of it goes before what is in it.
+    # With one table for all layers, the key outside the table takes precedence over the one inside.
     outside = None if by_layers else config.get("original_max_position_embeddings")
     original = outside or scaling.get("original_max_position_embeddings")
     settings = {
@@ -179,19 +183,19 @@ def _settings(scaling: Mapping[str, Any], config: Config, *, by_layers: bool) ->
 
 
 def number(value: float | str) -> float:
-    """The value, which Python would also read from a string."""
+    """Return a number. Raises `TypeError` for strings, which `int` and `float` would parse."""
     if isinstance(value, str):
         raise TypeError(f"{value!r} is no number")
     return value
 
 
 def magnitude(factor: float, scale: Any = 1.0) -> float:
-    """What YaRN multiplies attention with (Peng et al. 2023, arXiv:2309.00071, section 3.4)."""
+    """Return the attention scale of YaRN (Peng et al. 2023, arXiv:2309.00071, section 3.4)."""
     return 1.0 if factor <= 1 else 0.1 * float(scale) * math.log(factor) + 1.0
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """The vocabulary of a folder of families. Raises `SpecError` when it is malformed."""
+    """Read the vocabulary of a folder of families. Raises `SpecError` if it is malformed."""
     document = read_document(folder / FILE_NAME)
     try:
         return Vocabulary.model_validate(document.data)

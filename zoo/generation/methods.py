@@ -81,7 +81,7 @@ class Beam(Method):
     """The best of several sequences that are extended side by side (beam search)."""
 
     size: Annotated[int, Field(ge=1)] = 4
-    """How many sequences are extended at a time."""
+    """The number of sequences that are extended at a time."""
     length_penalty: Annotated[float, Field(ge=-16.0, le=16.0)] = 1.0
     """alpha: the score of a sequence of n tokens, its end included, is log p / n**alpha. At 0 the
     score is the log-probability alone, which favours short sequences. The range is bounded because

@@ -1,9 +1,8 @@
 """Tensor parallelism: each process has some of a module's heads, hidden units or tokens.
 
-Which modules can be cut, and how, stands in the spec's layout (`zoo.layout.Cut`), where a component
-that says nothing is whole in every process. A module that is cut computes with DTensors, or takes
-its parts itself (`parts.py`). What it is given and what it returns are plain tensors, so that
-nothing around it has to know of the mesh.
+The spec's layout says which modules can be cut, and how (`zoo.layout.Cut`); all others are whole in
+every process. A module that is cut computes with DTensors, or takes its parts itself (`parts.py`).
+Its inputs and outputs are plain tensors, so that the modules around it need not know of the mesh.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def cut(model: Transformer, mesh: DeviceMesh) -> None:
 
 
 def _cuts_of(spec: ModelSpec, n_processes: int) -> dict[str, Cut]:
-    """The modules that are cut, by name, and how."""
+    """Return the modules to cut, by name, with their cuts."""
     cuts = dict(spec.layout.cuts())
     problems: dict[tuple[str, int], Problem] = {}
     for name, found in cuts.items():
@@ -73,7 +72,7 @@ def _cuts_of(spec: ModelSpec, n_processes: int) -> dict[str, Cut]:
 
 
 def _axes_of(spec: ModelSpec, cuts: Mapping[str, Cut]) -> dict[str, int | None]:
-    """The axis along which each stored tensor of the modules is cut; None for one that is whole."""
+    """Return the axis along which each stored tensor of the modules is cut; None if it is whole."""
     parts = ((name, *name.rpartition(".")[::2]) for name in spec.tensors)
     return {name: cuts[module].axes.get(tensor) for name, module, tensor in parts if module in cuts}
 

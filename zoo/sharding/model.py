@@ -36,7 +36,7 @@ def shard(model: Transformer, mesh: DeviceMesh) -> None:
     if meshes.data is not None:
         for name in model.spec.layout.layers():
             fully_shard(model.get_submodule(name), mesh=meshes.data)
-        # The rest is fetched at once, so that tied tables stay together, and one.
+        # The rest is one group, so that tied tables are fetched together and stay one tensor.
         fully_shard(model, mesh=meshes.data)
         for method in ("encode", "decode"):
             if hasattr(model, method):

@@ -1,6 +1,6 @@
-"""Published models on this machine: from a name to the files that it means.
+"""The local store of published models: from a name to its files.
 
-`zoo.load(name)` asks `resolve`; the commands are in `zoo.cli.store`.
+`zoo.load(name)` calls `resolve`; the commands are in `zoo.cli.store`.
 """
 
 from zoo.store.resolving import resolve

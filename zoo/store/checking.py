@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of one model: the files whose bytes are not the right ones, and how far its
-    outputs are from its fingerprint, if that was asked for and there is one."""
+    """The result for one model: the damaged files and, if a fingerprint was compared, the distance
+    of the outputs from it."""
 
     ref: Ref
     damaged: tuple[str, ...]
@@ -39,7 +39,7 @@ def verify(
     fingerprint: bool = False,
     on_bytes: Callable[[int], None] = lambda n: None,
 ) -> Verdict:
-    """Hold the files of a model against their digests, and, with `fingerprint`, its outputs against
+    """Compare the files of a model with their digests, and, with `fingerprint`, its outputs with
     its fingerprint. `on_bytes` is called with the number of bytes read since the last call.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Remove what no ref in the store names any more: `zoo gc` and `zoo rm`.
+"""Remove files that no ref in the store names: `zoo gc` and `zoo rm`.
 
-Others may pull meanwhile, so a snapshot is removed in three steps: it is moved to `trash/`, the
-refs are read again, and if one names it by now it is moved back. Whoever publishes writes the ref
-first and then looks whether the snapshot is still there. Of the two, one sees the other. So that no
-reader comes in between, a snapshot of the last minute is left alone. A collector that dies in
-between leaves the snapshot in `trash/`, from where the next one, or the next reader, moves it back.
+Other processes may pull at the same time, so a snapshot is removed in three steps: it is moved to
+`trash/`, the refs are read again, and if one names it now, it is moved back. A pull writes the ref
+first and then checks that the snapshot still exists. So at least one of the two processes sees the
+other. Snapshots of the last minute are kept, so that no reader sees one disappear. If a collector
+is killed, the snapshot remains in `trash/`, and the next collector or reader moves it back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zoo.store.files import Store, StoreError, exists, subfolders
 from zoo.store.refs import Ref, refs
 
 GRACE = 3600.0
-"""Seconds without a write after which what a pull left behind is nobody's."""
+"""Seconds without a write after which the partial files of a pull count as abandoned."""
 
 SETTLING = 60.0
 """Seconds for which a snapshot may be without a ref: less than it takes to publish one."""
@@ -31,14 +31,14 @@ SETTLING = 60.0
 
 @dataclass(slots=True)
 class Freed:
-    """What was removed."""
+    """The number of files removed, and of bytes freed."""
 
     files: int = 0
     n_bytes: int = 0
 
     def add(self, path: Path) -> None:
-        """Count the files at or below a path which have no other name in the store."""
-        with contextlib.suppress(FileNotFoundError):  # somebody else is removing it
+        """Count the files at or below a path, and the bytes of those without other hard links."""
+        with contextlib.suppress(FileNotFoundError):  # another process is removing it
             for file in [path, *path.rglob("*")]:
                 found = file.lstat()
                 if not file.is_dir():
@@ -47,15 +47,15 @@ class Freed:
 
 
 def collect(store: Store, *, grace: float = GRACE) -> Freed:
-    """Remove the snapshots and blobs that no ref names, and what broken-off pulls left.
+    """Remove the snapshots and blobs that no ref names, and the files of interrupted pulls.
 
     Args:
-        store: others may use it meanwhile.
-        grace: seconds without a write after which partial files count as left behind. Below
-            `SETTLING`, snapshots that have just been made are removed as well.
+        store: the store; other processes may use it at the same time.
+        grace: seconds without a write after which partial files count as abandoned. Below
+            `SETTLING`, new snapshots are removed as well.
 
     Raises:
-        StoreError: a ref is damaged, so that it is not known what it names; or the store cannot be
+        StoreError: a ref is damaged, so that its files are not known; or the store cannot be
             written.
     """
     freed = Freed()
@@ -82,7 +82,7 @@ def collect(store: Store, *, grace: float = GRACE) -> Freed:
 
 def sweep(folder: Path, *, grace: float = GRACE) -> Freed:
     """Remove the temporary files and folders that killed writers, such as `zoo.save`, have left in
-    a folder outside of the store. Arguments as for `collect`."""
+    a folder outside the store. `grace` is as for `collect`."""
     freed = Freed()
     for path in _abandoned(folder.glob(TEMPORARY), grace):
         _remove(path, freed)
@@ -90,7 +90,7 @@ def sweep(folder: Path, *, grace: float = GRACE) -> Freed:
 
 
 def restored(store: Store, ref: Ref) -> Path:
-    """The snapshot of a ref, moved back if a collector was about to remove it.
+    """Return the snapshot of a ref, after moving it back if a collector was about to remove it.
 
     Raises:
         StoreError: there is no permission to look.
@@ -103,7 +103,7 @@ def restored(store: Store, ref: Ref) -> Path:
 
 
 def _age(folder: Path) -> float:
-    """Seconds since a folder was made, moved or touched; endless for one that is gone."""
+    """Return the seconds since a folder was made, moved or touched; infinity if it is gone."""
     try:
         found = folder.stat()
     except FileNotFoundError:
@@ -116,19 +116,19 @@ def _live(store: Store) -> set[str]:
 
 
 def _empty_trash(store: Store, freed: Freed) -> None:
-    """Move what a ref names back, and remove the rest."""
+    """Move the snapshots that a ref names back, and remove the others."""
     trash = subfolders(store.root / "trash")
     live = _live(store) if trash else set[str]()
     for folder in trash:
         if folder.name in live:
-            with contextlib.suppress(OSError):  # it has been made again
+            with contextlib.suppress(OSError):  # it has been created again
                 folder.rename(store.root / "snapshots" / folder.name)
         if folder.is_dir():
             _remove(folder, freed)
 
 
 def _left_behind(store: Store, grace: float) -> Iterator[Path]:
-    """The folders and files of pulls and writes that have ended without an end."""
+    """Yield the folders and files of pulls and writes that were interrupted."""
     places = [store.root / "work", store.root / "partial"]
     candidates = [path for place in places if place.is_dir() for path in place.iterdir()]
     candidates += (store.root / "refs").glob(TEMPORARY)
@@ -147,8 +147,8 @@ def _abandoned(candidates: Iterable[Path], grace: float) -> Iterator[Path]:
 
 def _remove(path: Path, freed: Freed) -> None:
     if path.is_dir():
-        # A folder keeps its name until it is empty: a reader that restores it meanwhile would get
-        # half of it. So it loses its name first.
+        # Renamed first: while its files are removed, a reader could restore it under its old name
+        # and would get only some of them.
         gone = path.with_name(f".{path.name}.gone") if not path.name.startswith(".") else path
         with contextlib.suppress(OSError):
             path.rename(gone)

@@ -17,9 +17,9 @@ from zoo.store.files import Store, digest
 from zoo.store.pretrained import File
 
 ATTEMPTS = 4
-"""How often in a row a connection may break off after few bytes."""
+"""The number of attempts in a row that may break off after few bytes."""
 _MUCH = 1 << 20
-_ABANDONED = 60.0  # seconds without a write after which another's partial file is taken over
+_ABANDONED = 60.0  # seconds without a write after which a partial file is taken over
 
 
 class _BrokenOffError(SourceError):
@@ -72,7 +72,7 @@ def fetch(
                     f"{quoted(path, 500)} has the SHA-256 {found.sha256}, not {expected.sha256}"
                 )
                 raise SourceError(Problem(message, help="the source has been changed or damaged"))
-            resumed = False  # the part that was there may have been wrong: once more, all of it
+            resumed = False  # the resumed part may have been wrong: download all of it once more
     except BaseException:
         with contextlib.suppress(OSError):
             if keeps:
@@ -99,7 +99,7 @@ def left_of(source: Source, path: str, expected: File | int, store: Store) -> Pa
 def _take_over(partial: Path, left: Path) -> bool:
     """Take over the longest partial file that no other process is writing to."""
     for path in sorted(left.parent.glob(f"{left.stem}.*"), key=_size, reverse=True):
-        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+        with contextlib.suppress(FileNotFoundError):  # another process was quicker
             idle = time.time() - path.stat().st_mtime
             if path == left or idle > _ABANDONED:
                 path.rename(partial)

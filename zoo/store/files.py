@@ -2,7 +2,7 @@
 
     blobs/ab/ab12...       a file's bytes, named by their SHA-256
     snapshots/5c07.../     a model's files under their own names; named by the digest of their list
-    refs/NAME@VERSION.json what a name means; written last (`zoo.store.refs`)
+    refs/NAME@VERSION.json the files of a name and version; written last (`zoo.store.refs`)
     trusted/NAME/zoo.lock  the digests of a model on first use (`zoo.store.first_use`)
     partial/  work/        unfinished downloads and pulls
     trash/                 folders that `zoo gc` is about to remove
@@ -53,7 +53,7 @@ class Store:
 
     @classmethod
     def default(cls) -> Store:
-        """`ZOO_HOME`, or the user's folder for data."""
+        """Return the store in `ZOO_HOME`, or in the user's folder for data."""
         if home := os.environ.get("ZOO_HOME"):
             try:
                 return cls(Path(home).expanduser().absolute())
@@ -95,7 +95,7 @@ class Store:
             hint = "what was in it is untouched; `ZOO_HOME` names another folder for it"
             raise StoreError(Problem(message, help=hint)) from error
         finally:
-            with contextlib.suppress(OSError):  # what stays is for `zoo gc`
+            with contextlib.suppress(OSError):  # `zoo gc` removes what remains
                 shutil.rmtree(folder)
 
     def take(self, file: File, target: Path) -> bool:
@@ -128,9 +128,9 @@ class Store:
         target = self.snapshot(files)
         make_folder(target.parent)
         while not self._rename_new(folder, files, work, target):
-            with contextlib.suppress(OSError):  # it has gone, or is another user's
-                os.utime(target)  # so that no collector takes it before it has a ref
-            if not list(damaged(target, files)):  # somebody else's
+            with contextlib.suppress(OSError):  # it is removed, or belongs to another user
+                os.utime(target)  # so that no collector removes it before it has a ref
+            if not list(damaged(target, files)):  # made by another pull
                 return
             discard(target, work)
         sync(target.parent)
@@ -187,7 +187,7 @@ def damaged(
     """
     try:
         paths = [path for path in folder.rglob("*") if not path.is_dir()]
-    except OSError:  # it cannot be read, or is removed meanwhile
+    except OSError:  # it cannot be read, or was removed meanwhile
         paths = []
     yield from sorted({path.relative_to(folder).as_posix() for path in paths} - files.keys())
 
@@ -278,7 +278,7 @@ def _settle(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        if mode & _WRITABLE:  # only its owner may change the mode of one that was here before
+        if mode & _WRITABLE:  # of another user's file, the mode cannot be changed
             os.fchmod(descriptor, mode & ~_WRITABLE)
         os.fsync(descriptor)
     finally:

@@ -1,7 +1,8 @@
-"""What a model computes for a few tokens: a fingerprint, which is published beside its digests.
+"""Fingerprints: outputs of a model for a few tokens, published beside its digests.
 
-Digests say that the bytes are right; a fingerprint, that what is built of them computes what the
-publisher's did. It is taken in float32, so that it is the same on every machine to its tolerance.
+Digests show that the bytes are right; a fingerprint, that the model built from them computes the
+same as the publisher's. It is taken in float32, and is the same on every machine up to its
+tolerance.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ Rows = list[list[int]]
 
 N_TOKENS, N_VALUES = 8, 6
 TOLERANCE = 1e-4
-"""Times the largest of the values, if that is above 1."""
+"""The tolerance, relative to the largest value if that is above 1."""
 
 
 def take_fingerprint(model: Transformer) -> Fingerprint | None:
-    """A fingerprint of a model; None for one that reads no tokens, or puts out no numbers.
+    """Return a fingerprint of a model; None if it reads no tokens, or its outputs are not finite.
 
-    It is made of tokens from all over the vocabulary, and of values from all over the output.
+    The tokens are spread over the vocabulary, and the values over the output.
     """
     inputs = [_rows(read) for read in model.spec.model.called_with]
     if not inputs:
@@ -45,10 +46,10 @@ def take_fingerprint(model: Transformer) -> Fingerprint | None:
 
 
 def difference(model: Transformer, expected: Fingerprint, name: str) -> float:
-    """The largest distance between a model's outputs and those of a fingerprint.
+    """Return the largest distance between a model's outputs and those of a fingerprint.
 
     Raises:
-        WeightsError: the fingerprint is of another vocabulary, or of another shape.
+        WeightsError: the fingerprint belongs to another vocabulary or output shape.
     """
     ids = (expected.ids, expected.target_ids)
     try:

@@ -1,7 +1,7 @@
-"""Trust on first use: what was seen of a model whose digests nobody has published.
+"""Trust on first use: the recorded digests of a model without published digests.
 
-The store keeps it in `trusted/NAME/zoo.lock`, in the words of a model's own file, so that it can be
-copied into one. It is written once and never changed; only `zoo rm --forget` takes it away.
+The store keeps them in `trusted/NAME/zoo.lock`, in the format of a model's own file, so that they
+can be copied into it. The lock is written once and never changed; `zoo rm --forget` removes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def path_of(store: Store, name: str) -> Path:
 
 
 def with_trusted(model: Pretrained, store: Store, registry: Registry) -> Pretrained:
-    """The model with the source and files that were trusted, if it states none and any were.
+    """Return the model with the source and files of its lock, if it states no files and has a lock.
 
     Raises:
         RegistryError: the lock is damaged.
@@ -54,12 +54,12 @@ def with_trusted(model: Pretrained, store: Store, registry: Registry) -> Pretrai
 
 
 def record(model: Pretrained, store: Store, registry: Registry) -> None:
-    """Write down what was seen of a model, unless something was before.
+    """Write the lock of a model, unless there is one.
 
     Raises:
-        StoreError: something else was seen before, perhaps a moment ago by somebody else.
+        StoreError: an existing lock, perhaps just written by another process, differs.
     """
-    # Only here, since it imports what writes TOML.
+    # Imported here, since it imports tomlkit.
     from zoo.store.card_text import source_and_files
 
     path = path_of(store, model.name)
@@ -71,7 +71,7 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
-        # A link never goes over what is there.
+        # Unlike a rename, a link never replaces a file.
         with contextlib.suppress(FileExistsError):
             link_or_copy(temporary, path)
     finally:
@@ -90,7 +90,7 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
 
 
 def forget(store: Store, name: str) -> bool:
-    """Remove the lock of a model. Returns whether there was one."""
+    """Remove the lock of a model; return whether there was one."""
     path = path_of(store, name)
     if not exists(path):
         return False

@@ -1,4 +1,4 @@
-"""Find the weights that a path or a name refers to. Needs no torch."""
+"""Find the weights that a path or a name refers to. Does not import torch."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from zoo.weights.file import is_file_name, weights_path
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where weights are: `path` is their file, or the index of their shards. `blake3` holds for
-    each of their files the digests that it must still have if it is in the store, and no file
-    otherwise."""
+    """The location of weights: `path` is their file, or the index of their shards. `blake3` holds
+    the expected digests of each file of weights in the store; it is empty for other weights."""
 
     path: Path
     blake3: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
 
 def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
-    """The weights that a path or the name of a model means; a published model is pulled first if it
-    is not in the store.
+    """Return the weights of a path or of the name of a model; a published model is pulled first if
+    it is not in the store.
 
     Raises:
-        WeightsError: there is neither a file nor a model.
+        WeightsError: there is neither such a file nor such a model.
         RegistryError: the named model has no weights.
         StoreError, SourceError: as `zoo.store.resolve`.
     """

@@ -13,7 +13,8 @@ from zoo.weights.file import weights_path
 
 
 def published(name: str, registry: Registry) -> Pretrained:
-    """The model that a name means. Raises `StoreError` with the nearest name if it means none."""
+    """Return the published model of a name. Raises `StoreError` with the nearest name if there is
+    none."""
     model = find_pretrained(name, registry)
     if model is None:
         full = registry.catalog.full_name(name)
@@ -25,8 +26,8 @@ def published(name: str, registry: Registry) -> Pretrained:
 
 
 def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
-    """The ref that `name`, or `name@version` with the start of a version, means; None if the model
-    that the registry names is not in the store.
+    """Return the ref of `name`, or of `name@version` with the start of a version; None if the
+    model of a bare name is not in the store.
 
     Raises:
         StoreError: there is no such model, or not that version of it.
@@ -46,20 +47,21 @@ def find_ref(name: str, registry: Registry, store: Store) -> Ref | None:
 
 
 def find_stored(name: str, registry: Registry, store: Store) -> Ref | None:
-    """The ref that a name means, if its weights are in the store. Raises as `find_ref`."""
+    """Return the ref of a name, or None if its weights are not in the store. Raises as
+    `find_ref`."""
     ref = find_ref(name, registry, store)
     return ref if ref is not None and exists(weights_path(restored(store, ref))) else None
 
 
 def is_pulled(ref: Ref, registry: Registry, store: Store) -> bool:
-    """Whether `zoo pull` brings this version of its model, and not another or none."""
+    """Return whether this is the version of its model that `zoo pull` would download."""
     model = find_pretrained(ref.name, registry)
     return model is not None and with_trusted(model, store, registry).version == ref.version
 
 
 def stored(name: str, registry: Registry, store: Store) -> list[Ref]:
-    """Every version of a model in the store, or those that begin with `version` in
-    `name@version`."""
+    """Return the versions of a model in the store: all for `name`, and for `name@version` those
+    that begin with `version`."""
     name, _, version = name.partition("@")
     full = registry.catalog.full_name(name)
     return [ref for ref in refs(store, full) if ref.version.startswith(version)]

@@ -1,8 +1,8 @@
-"""A published model: what its file in a registry's folder of models says.
+"""A published model, as described by its file in a registry's folder of models.
 
 ```toml
 format = 1
-family = "bert"                        # how the files are read; absent for what `zoo push` wrote
+family = "bert"                        # how the files are read; absent after `zoo push`
 license = { code = "Apache-2.0", weights = "Apache-2.0" }
 
 [source]
@@ -15,8 +15,8 @@ size = 440449768
 sha256 = "..."
 ```
 
-A model whose revision or digests are not known says `trust = "first_use"`: its files are taken as
-they are found once, when the user allows it, and from then on must stay what they were.
+A model whose revision or digests are not known says `trust = "first_use"`: if the user allows it,
+its files are accepted as they are at the first pull, and must not differ afterwards.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class DeprecatedName(FutureWarning):
-    """A model is asked for by a name that is out of use."""
+    """A model was requested by a deprecated name."""
 
 
 class _Table(BaseModel):
@@ -58,8 +58,8 @@ class File(_Table):
 
 
 class License(_Table):
-    """SPDX identifiers, or the name of a licence that has none: of the weights, and of the code
-    that they were published with."""
+    """The licences of the weights, and of the code that they were published with: SPDX identifiers,
+    or the name of a licence without one."""
 
     weights: str
     code: str | None = None
@@ -69,8 +69,8 @@ Id = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
 class Fingerprint(_Table):
-    """What a model must compute: `values` at the indices `at` of its output for the token `ids`
-    (batch, length), and `target_ids` where there is a decoder beside an encoder."""
+    """The expected output of a model: `values` at the indices `at` for the token `ids`
+    (batch, length), and `target_ids` for a model with an encoder and a decoder."""
 
     ids: list[list[Id]]
     target_ids: list[list[Id]] | None = None
@@ -86,7 +86,7 @@ class Fingerprint(_Table):
 
 
 class Card(_Table):
-    """The keys of a model's file, but for `[source]`."""
+    """The keys of a model's file, except `[source]`."""
 
     format: Literal[1]
     override: bool = False
@@ -121,33 +121,33 @@ class Pretrained:
 
     @property
     def folder(self) -> Path:
-        """That of the registry's models, from which the source's relative paths count."""
+        """The folder of the registry's models, to which paths of the source are relative."""
         return Path(self.document.name).resolve().parent
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it is known, down to the bytes, what is to be pulled."""
+        """Whether the digests of its files are known."""
         return bool(self.card.files)
 
     @property
     def version(self) -> str:
-        """16 hexadecimal digits that tell this content from any other of the same name: of the
-        digests of the files, and of how they are read. The place they come from is no part."""
+        """16 hexadecimal digits that identify the content among models of this name. They depend on
+        the digests of the files and on the family that reads them, not on the source."""
         lines = [f"{self.card.family or ''}\n"]
         lines += [f"{file.sha256} {path}\n" for path, file in sorted(self.card.files.items())]
         return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
     def with_files(self, source: Source, files: Mapping[str, File]) -> Pretrained:
-        """The same model with what was not known of it."""
+        """Return the model with this source and these files."""
         return replace(self, card=self.card.model_copy(update={"files": files}), source=source)
 
 
 def find_pretrained(name: str, registry: Registry) -> Pretrained | None:
-    """The published model that a name means, or None if it means none. A name out of use gives a
+    """Return the published model of a name, or None if there is none. A deprecated name gives a
     `DeprecatedName` warning.
 
     Raises:
-        RegistryError: the model's file cannot be read or is wrong: every problem of it.
+        RegistryError: the model's file cannot be read or is wrong; with all problems.
         PluginError: the source's plugin cannot be loaded.
     """
     path = registry.catalog.file(name)
@@ -171,7 +171,8 @@ def _read(path: Path, registry: Registry) -> Pretrained:
 def read_source_table(
     document: Document, registry: Registry, problems: list[Problem]
 ) -> Source | None:
-    """The `[source]` of a document, by the plugin that its `kind` names."""
+    """Return the `[source]` of a document, as an instance of the plugin of its `kind`. Problems are
+    added to `problems`."""
     table = document.data.get("source")
     kind = table.get("kind") if isinstance(table, dict) else None
     if not isinstance(kind, str):
@@ -184,7 +185,7 @@ def read_source_table(
 
 
 def read_files_table(document: Document, problems: list[Problem]) -> dict[str, File]:
-    """The `[files]` of a document."""
+    """Return the `[files]` of a document. Problems are added to `problems`."""
     table = document.data.get("files")
     found = {
         path: _checked(File, value, document, ("files", path), problems)
@@ -202,7 +203,8 @@ def _checked(
     *,
     without: tuple[str, ...] = (),
 ) -> Model | None:
-    """The table at `path` as an instance of `cls`; what is wrong is added to the problems."""
+    """Return the table at `path` as an instance of `cls`, or None; problems are added to
+    `problems`."""
     values = {key: value for key, value in data.items() if key not in without}
     try:
         return cls.model_validate(values)

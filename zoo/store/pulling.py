@@ -65,7 +65,7 @@ def pull(
     ref = read_ref(store, model.name, model.version) if model.is_pinned else None
     if ref is not None and not list(damaged(store.snapshot(ref.files), ref.files)):
         blake3 = _checked_weights(store.snapshot(ref.files))
-        if ref.blake3 != blake3:  # of an earlier version of the zoo, or damaged
+        if ref.blake3 != blake3:  # written by an earlier version of the zoo, or damaged
             ref = replace(ref, blake3=blake3)
             write_ref(store, ref)
         return ref
@@ -93,7 +93,7 @@ def pull(
         )
         store.add(folder, files, work)
         write_ref(store, ref)
-        # Without a ref, `zoo gc` could have removed the snapshot; from here on it does not.
+        # `zoo gc` could have removed the snapshot while it had no ref.
         if not restored(store, ref).is_dir():
             store.publish(folder, files, work)
     return ref
@@ -118,7 +118,7 @@ def _fetch_all(
     access: Access,
     on_total: OnBytes,
 ) -> tuple[Pretrained, Path]:
-    """Download the published files into a folder; return the model with their digests, and it."""
+    """Download the published files; return the model with their digests, and the folder."""
     folder = work / "fetched"
     access.scratch.mkdir()
     source, expected = model.source, dict[str, File | int](model.card.files)
@@ -144,7 +144,7 @@ def _fetch_all(
                 files[path] = fetch(source, path, target, one, store, access)
             except SourceError as error:
                 raise placed(error, Place(model.document.name)) from None
-            if keeps_parts(source, one):  # the next pull need not fetch it again
+            if keeps_parts(source, one):  # if this pull fails, the next one need not fetch it again
                 undo.callback(_put_back, target, left_of(source, path, one, store))
         undo.pop_all()
     shutil.rmtree(access.scratch)

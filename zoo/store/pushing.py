@@ -1,4 +1,4 @@
-"""Publish a local model where others can pull it: `zoo push`."""
+"""Publish a local model at an address from which others can pull it: `zoo push`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Pushed(NamedTuple):
-    """What was published.
+    """A published model.
 
     Args:
-        text: of the model's file, for the `catalog` folder of a registry: with it others pull
-            exactly this.
-        left_out: what else the folder holds, which is not a file of a model.
+        text: the text of the model's file, for the `catalog` folder of a registry; others pull
+            exactly these files with it.
+        left_out: the other files and folders in the model's folder.
     """
 
     text: str
@@ -48,21 +48,23 @@ def push(
     """Publish the model in a folder: its own files (`zoo.model_files.SELECTED`) and no others.
 
     Args:
-        folder: with the weights, and what else belongs to the model. That of a bundle holds
+        folder: the folder with the weights and the other files of the model. A bundle must hold
             nothing else.
-        address: a folder where there is none yet, `hf://owner/name`, or an address that fsspec
-            knows (`s3://bucket/folder`).
-        registry: which names the sources.
-        store: where temporary files may lie.
-        license: of the weights, an SPDX identifier; that of the folder's model card unless given.
-        card_folder: where the model's file is going to be. An address that is a relative path is
-            then told from there, so that the file and the model can be moved together.
-        writing: called with the bytes to write, unless the source shows itself how far it is. What
-            it yields is called with the number of bytes that were written since the last call.
+        address: a new folder, `hf://owner/name`, or an address that fsspec knows
+            (`s3://bucket/folder`).
+        registry: names the sources.
+        store: a place for temporary files.
+        license: the licence of the weights, as an SPDX identifier; by default that of the folder's
+            model card.
+        card_folder: the future folder of the model's file. A relative path as the address is then
+            stated relative to it, so that the file and the model can be moved together.
+        writing: called with the number of bytes to write, unless the source shows its own
+            progress. The value of the context it returns is called with the number of bytes
+            written since the last call.
 
     Raises:
-        WeightsError: the weights are damaged, or the bundle is.
-        SourceError: it cannot be written there, or something is there already.
+        WeightsError: the weights or the bundle are damaged.
+        SourceError: the address cannot be written, or holds files already.
         StoreError: the licence is empty or not known, or the store cannot be written.
     """
     import zoo
@@ -101,7 +103,7 @@ def push(
 
 
 def _unseen(n: int) -> None:
-    """Bytes that nobody watches."""
+    """Ignore the progress."""
 
 
 def _source(address: str, registry: Registry) -> Source:
@@ -113,7 +115,8 @@ def _source(address: str, registry: Registry) -> Source:
 
 
 def _others(folder: Path, files: set[str], start: str = "") -> Iterator[str]:
-    """What is in a folder beside `files`; a folder without any of them as `name/`."""
+    """Yield the files in a folder that are not in `files`; a folder without any of `files` as
+    `name/`."""
     for path in sorted(folder.iterdir()):
         name = f"{start}{path.name}"
         if any(file.startswith(f"{name}/") for file in files):

@@ -60,8 +60,8 @@ class Ref:
 
     @classmethod
     def from_json(cls, text: str) -> Ref:
-        """Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for data that `to_json`
-        did not write."""
+        """Parse a ref. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for data
+        that `to_json` did not write."""
         data = json.loads(text)
         if data.pop("format") != FORMAT:
             raise ValueError("a store of another version of the zoo")

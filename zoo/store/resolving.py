@@ -11,23 +11,23 @@ from zoo.store.refs import Ref
 
 
 def resolve(name: str, registry: Registry) -> tuple[Path, Ref]:
-    """The folder with the files of a published model, and its ref. It is pulled first if it is not
-    in the store. Of a model that is there, nothing is asked for.
+    """Return the folder with the files of a published model, and its ref. The model is pulled first
+    if it is not in the store. A model in the store needs no request.
 
     Args:
-        name: of a published model or an alias; `name@version`, or the start of a version, is one
-            that must be in the store.
-        registry: which states what the name means.
+        name: the name of a published model, or an alias; or `name@version`, with a version or the
+            start of one that must be in the store.
+        registry: has the files of published models.
 
     Raises:
         StoreError: there is no such model or version, or its digests are not known and it was never
             trusted.
-        SourceError: it is not in the store and cannot be had.
+        SourceError: it is not in the store and not available.
     """
     store = Store.default()
     ref = find_stored(name, registry, store)
     if ref is None:
-        from zoo.store.pulling import pull  # which imports what fetches and writes
+        from zoo.store.pulling import pull  # which imports the modules that fetch and write
 
         ref = pull(name, registry, store)
     return store.snapshot(ref.files), ref

@@ -2,5 +2,5 @@
 
     recipe.py -> data.py -> tokens.py -> encoding.py -> loop.py -> run.py
 
-`train.py` joins them. What reads a recipe imports no torch.
+`train.py` joins them. The modules that read a recipe do not import torch.
 """

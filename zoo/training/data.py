@@ -136,7 +136,7 @@ def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
     for line in lines:
         if line.source != "" and line.target:
             examples.append(Example(line.source, line.target))
-        elif line.source or line.target:  # else it is an empty line
+        elif line.source or line.target:  # otherwise the line is empty
             wrong.append(line)
     if wrong:
         problems = [_one_sided(line) for line in wrong[:MAX_LINES]]

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder, beside the model."""
+"""The names of the files of a run, beside the model."""
 
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.json"

@@ -2,8 +2,8 @@
 
 accelerate detects the launcher (`torchrun`, `accelerate launch`) and the device, and replicates the
 weights. Sharding is done by `zoo.build` and `zoo.load`, so that no process ever has more than its
-shard: accelerate 1.15 shards on accelerators only, so no test without one could run it, and it
-looks for tied tables under the names that `transformers` gives them.
+shard. accelerate 1.15 shards on accelerators only, so that tests on a CPU could not run it, and it
+expects tied tables to have the names that they have in `transformers`.
 """
 
 from __future__ import annotations

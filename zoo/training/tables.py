@@ -13,11 +13,11 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0)]
 Column = Annotated[int, Field(ge=1)]
 HeldOut = Annotated[int, Field(ge=0)] | str
-"""What is held out: a number of source sentences of the training data, or a file of its own."""
+"""Held-out data: a number of source sentences of the training data, or a file of its own."""
 
 
 class Table(BaseModel):
-    """What all tables have in common: nothing is converted, nothing is unknown."""
+    """Base class of all tables: values are not converted, and unknown keys are errors."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
@@ -25,25 +25,25 @@ class Table(BaseModel):
 
 
 class Head(Table):
-    """What stands above the first table."""
+    """The keys above the first table."""
 
     format: Literal[1]
     """The version of this format."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-    """What the run is called, and its folder unless `-o` names another. The model keeps the name
+    """The name of the run, and of its folder unless `-o` names another. The model keeps the name
     in its spec."""
     model: str
-    """What is trained: a spec file in the recipe's folder, a named model, or a saved model, whose
-    weights then are the start."""
+    """The model to train: a spec file in the recipe's folder, a named model, or a saved model, from
+    whose weights training starts."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Decides the initial weights, the order of the data, the held-out parts and dropout."""
+    """The seed of the initial weights, the order of the data, the held-out parts and dropout."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """The dtype of the saved weights, which are trained in float32."""
 
 
 class Parts(Table):
-    """What all tables of data have in common: what the loss is measured on while training
-    is not learned from. The test data may be, to see what a model has learned by heart."""
+    """Base class of all tables of data. The validation data must differ from the training data. The
+    test data may be the training data, to measure what a model has memorised."""
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
@@ -54,7 +54,7 @@ class Parts(Table):
 
 
 class Tsv(Parts):
-    """Pairs, one on each line, in columns with a tab between."""
+    """Pairs, one on each line, in columns separated by tabs."""
 
     train: str
     """The file with the training data."""
@@ -65,10 +65,10 @@ class Tsv(Parts):
     header: bool = False
     """Whether the first line names the columns."""
     valid: HeldOut = 0
-    """What the loss is measured on while training: a number of source sentences, which are taken
-    out of the training data, or a file."""
+    """The data that the loss is measured on during training: a number of source sentences, which
+    are taken out of the training data, or a file."""
     test: HeldOut = 0
-    """What the result is measured on, likewise."""
+    """The data that the result is measured on, likewise."""
 
     @model_validator(mode="after")
     def _check(self) -> Tsv:
@@ -78,7 +78,7 @@ class Tsv(Parts):
 
 
 class Files(Table):
-    """Two files; the same line of both is a pair."""
+    """Two files, in which lines of the same number form a pair."""
 
     source: str
     """The file with the sources."""
@@ -87,47 +87,48 @@ class Files(Table):
 
 
 class Parallel(Parts):
-    """Pairs in two files, whose lines belong together."""
+    """Pairs in two files, line by line."""
 
     train: Files
     """The two files with the training data."""
     valid: Count | Files = 0
-    """What the loss is measured on while training: a number of source sentences, which are taken
-    out of the training data, or two files."""
+    """The data that the loss is measured on during training: a number of source sentences, which
+    are taken out of the training data, or two files."""
     test: Count | Files = 0
-    """What the result is measured on, likewise."""
+    """The data that the result is measured on, likewise."""
 
 
 class Text(Parts):
-    """Text, each line an example of its own, for models that continue it."""
+    """Text for models that continue it; each line is an example."""
 
     train: str
     """The file with the training data."""
     valid: HeldOut = 0
-    """What the loss is measured on while training: a number of lines, which are taken out of the
-    training data, or a file."""
+    """The data that the loss is measured on during training: a number of lines, which are taken
+    out of the training data, or a file."""
     test: HeldOut = 0
-    """What the result is measured on, likewise."""
+    """The data that the result is measured on, likewise."""
 
 
 class Datasets(Parts):
-    """Pairs, or text, of a data set that the `datasets` package loads."""
+    """Pairs or text from a data set that the `datasets` package loads."""
 
     path: str
-    """What `datasets.load_dataset` takes: a folder of files, or a name on the Hugging Face Hub."""
+    """The path for `datasets.load_dataset`: a folder of files, or a name on the Hugging Face
+    Hub."""
     revision: str | None = None
     """The revision on the Hub; state it, so that the data stays the same."""
     train: str = "train"
     """The split with the training data."""
     source: str | None = None
-    """The field of the source, with dots into nested ones (`translation.de`); none for text."""
+    """The field of the source, with dots for nested fields (`translation.de`); none for text."""
     target: str
     """The field of the target, or of the text."""
     valid: HeldOut = 0
-    """What the loss is measured on while training: a number of source sentences, which are taken
-    out of the training data, or a split."""
+    """The data that the loss is measured on during training: a number of source sentences, which
+    are taken out of the training data, or a split."""
     test: HeldOut = 0
-    """What the result is measured on, likewise."""
+    """The data that the result is measured on, likewise."""
 
 
 Data = Tsv | Parallel | Text | Datasets
@@ -140,7 +141,7 @@ DATA: Mapping[str, type[Table]] = {
 
 
 class Specials(Table):
-    """Which tokens have a meaning for the model."""
+    """The special tokens."""
 
     pad: str = "<pad>"
     """Fills short sequences."""
@@ -158,20 +159,20 @@ class Specials(Table):
 
 class Bpe(Specials):
     """Byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), learned from the
-    training data. How many tokens there are, the model's spec says."""
+    training data. The model's spec has the size of the vocabulary."""
 
     shared: bool = True
     """Whether source and target have one vocabulary."""
 
 
 class TokenizerFiles(Specials):
-    """Tokenizers that exist, as `tokenizers` saves them."""
+    """Existing tokenizers, in the format of `tokenizers`."""
 
     source: str
-    """The file for sources; of text models, for the text, and its own template puts `bos` before
-    one: that is what `zoo run` continues."""
+    """The file for sources or, for text models, for the text. Then its own template must put `bos`
+    before a text, which `zoo run` continues."""
     target: str | None = None
-    """The file for targets, if it is another one."""
+    """The file for targets, if it is a different one."""
 
 
 class OfModel(Specials):
@@ -188,11 +189,11 @@ class Adam(Table):
     lr: PositiveFloat
     """The learning rate at the schedule's peak."""
     betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.98)
-    """How much of the running means of the gradient and of its square stays in each step."""
+    """The decay rates of the running means of the gradient and of its square."""
     eps: PositiveFloat = 1e-9
-    """Added to the root of the mean square that a step is divided by."""
+    """Added to the divisor of a step, the root of the mean square."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
-    """This times the weights is added to their gradients (L2 regularisation)."""
+    """The weights times this factor are added to their gradients (L2 regularisation)."""
 
 
 class AdamW(Adam):
@@ -200,7 +201,7 @@ class AdamW(Adam):
     the weights of norms do not decay."""
 
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """The share of the weights, times the learning rate, that is taken off them in each step."""
+    """The weights times this factor and the learning rate are subtracted from them in each step."""
 
 
 class Sgd(Table):
@@ -209,9 +210,9 @@ class Sgd(Table):
     lr: PositiveFloat
     """The learning rate at the schedule's peak."""
     momentum: Probability = 0.0
-    """The share of the last step that the next one keeps."""
+    """The fraction of the previous step that is added to the next one."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
-    """This times the weights is added to their gradients (L2 regularisation)."""
+    """The weights times this factor are added to their gradients (L2 regularisation)."""
 
 
 Optimizer = AdamW | Adam | Sgd
@@ -219,36 +220,37 @@ OPTIMIZERS: Mapping[str, type[Table]] = {"adamw": AdamW, "adam": Adam, "sgd": Sg
 
 
 class Warmup(Table):
-    """What all schedules begin with."""
+    """Base class of all schedules."""
 
     warmup: Count = 0
-    """Over how many steps the learning rate grows from 0 to its peak."""
+    """The number of steps over which the learning rate grows linearly from 0 to its peak."""
 
 
 class Constant(Warmup):
-    """The peak to the end."""
+    """The learning rate stays at its peak."""
 
 
 class InverseSqrt(Warmup):
-    """As the inverse square root of the step: the paper's schedule (Vaswani et al. 2017, section
-    5.3), whose peak is `d_model**-0.5 * warmup**-0.5`."""
+    """The learning rate falls with the inverse square root of the step: the schedule of Vaswani et
+    al. 2017, section 5.3, whose peak is `d_model**-0.5 * warmup**-0.5`."""
 
     warmup: Size
-    """Over how many steps the learning rate grows from 0 to its peak."""
+    """The number of steps over which the learning rate grows linearly from 0 to its peak."""
 
 
 class Linear(Warmup):
-    """In a straight line to `final`."""
+    """The learning rate falls linearly to `final`."""
 
     final: Share = 0.0
-    """What is left of the peak at the last step."""
+    """The learning rate at the last step, as a fraction of the peak."""
 
 
 class Cosine(Warmup):
-    """Along half a cosine to `final` (Loshchilov and Hutter 2016, arXiv:1608.03983)."""
+    """The learning rate falls along half a cosine to `final` (Loshchilov and Hutter 2016,
+    arXiv:1608.03983)."""
 
     final: Share = 0.0
-    """What is left of the peak at the last step."""
+    """The learning rate at the last step, as a fraction of the peak."""
 
 
 Schedule = Constant | InverseSqrt | Linear | Cosine
@@ -261,45 +263,47 @@ SCHEDULES: Mapping[str, type[Table]] = {
 
 
 class Training(Table):
-    """How long, in which batches, and what is kept."""
+    """The steps, the batches, the log and the checkpoints."""
 
     steps: Size
-    """Updates of the weights."""
+    """The number of updates of the weights."""
     batch_tokens: Size = 4096
-    """Tokens of a batch, padding included, on its longer side: of one update over all processes. A
-    longer example is a batch of its own."""
+    """The most tokens of a batch on its longer side, padding included. A batch is one update over
+    all processes. A longer example is a batch of its own."""
     accumulate: Size = 1
-    """Into how many parts a batch is cut to need less memory. The update stays the same."""
+    """The number of parts that a batch is divided into to save memory. The update stays the
+    same."""
     max_length: Annotated[int, Field(ge=2)] = 256
-    """Tokens of a sequence. Longer pairs are left out of training; longer text is cut into pieces;
-    translations and what is to be translated are cut off."""
+    """The most tokens of a sequence. Longer pairs are left out of training, longer text is cut into
+    pieces, and texts to translate and their translations are truncated."""
     label_smoothing: Probability = 0.0
-    """The share of a target's probability that goes to all tokens evenly (Szegedy et al. 2015,
-    arXiv:1512.00567)."""
+    """The share of a target's probability that is spread evenly over all tokens (Szegedy et al.
+    2015, arXiv:1512.00567)."""
     clip_norm: PositiveFloat | None = None
-    """The most that the norm of all gradients together may be."""
+    """The largest norm of all gradients together; larger ones are scaled down to it."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """The dtype of the arithmetic, by autocast; weights and optimiser stay in float32."""
     shard: bool = False
-    """Whether several processes share the weights among them (FSDP2) and not each has them all."""
+    """Whether the weights are sharded over several processes (FSDP2); otherwise each process has
+    all of them."""
     log_every: Size = 50
-    """Steps between two lines of the log, and points of the plot; each measurement and checkpoint
-    has one too."""
+    """Steps between two lines of the log, which are the points of the plot; each measurement and
+    each checkpoint adds one."""
     valid_every: Size = 500
     """Steps between two measurements on the held-out data."""
     checkpoint_every: Size = 500
-    """Steps between two checkpoints: the most that a crash can cost."""
+    """Steps between two checkpoints: the most steps that a crash can lose."""
     average: Size = 1
-    """How many of the last checkpoints the result is the mean of (Vaswani et al. 2017, section
-    6.1); of all, where there are fewer."""
+    """The result is the mean of the weights of this number of last checkpoints, or of all if there
+    are fewer (Vaswani et al. 2017, section 6.1)."""
 
 
 class Evaluation(Table):
-    """How the result is measured."""
+    """The measurement of the result."""
 
     beam: Size = 4
-    """Beams of the search for translations."""
+    """The number of beams in the search for translations."""
     length_penalty: Annotated[float, Field(ge=0.0, le=16.0)] = 0.6
     """The exponent of the length in a hypothesis' score (Wu et al. 2016, arXiv:1609.08144)."""
     batch_tokens: Size = 2048
-    """Tokens of the sources that are translated at once, padding included."""
+    """The most tokens of the sources of a batch of translations, padding included."""

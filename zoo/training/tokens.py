@@ -50,7 +50,7 @@ class Tokens:
         return decoded
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizers, then the special ids, whose file is a sign that all is complete.
+        """Write the tokenizers, and last the special ids, whose file marks the set as complete.
         Raises `ZooError` as `write_text`."""
         write_text(folder / TOKENIZER, self.source.to_str(pretty=True))
         if self.target is not self.source:

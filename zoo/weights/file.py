@@ -67,7 +67,7 @@ class Header:
 
     @property
     def origin(self) -> dict[str, Any] | None:
-        """Where the weights came from, as plain data; None if the zoo made them."""
+        """The origin of the weights, as plain data; None if the zoo made them."""
         return self.provenance.get("origin")
 
     @property

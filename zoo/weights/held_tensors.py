@@ -17,9 +17,9 @@ DTYPES = {
     torch.float16: "F16",
     torch.int64: "I64",
 }
-"""torch's dtypes that a model may hold, with their names in a header."""
+"""The torch dtypes that a model may hold, with their names in a header."""
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-"""The dtypes of torch by their names in a header."""
+"""The torch dtypes by their names in a header."""
 FLOATS = {name: dtype for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point}
 """The floating-point dtypes, to which a whole model can be cast."""
 

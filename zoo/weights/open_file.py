@@ -60,7 +60,7 @@ class OpenFile:
 
     @property
     def read_only(self) -> bool:
-        """Whether nobody has permission to write to the file."""
+        """Whether no user has permission to write to the file."""
         return not os.fstat(self.file.fileno()).st_mode & 0o222
 
     @cached_property

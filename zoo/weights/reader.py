@@ -50,7 +50,7 @@ class Weights:
 
     @property
     def read_only(self) -> bool:
-        """Whether nobody has permission to write to the files."""
+        """Whether no user has permission to write to the files."""
         return all(file.read_only for file in self.files)
 
     def read(self, name: str, buffer: memoryview, *, hashed: bool) -> str | None:
@@ -145,7 +145,7 @@ class Weights:
         return file.mapping, offset
 
     def check_unchanged(self) -> None:
-        """Raises `WeightsError` if a file was written to since it was opened."""
+        """Raise `WeightsError` if a file was written to since it was opened."""
         for file in self.files:
             file.check_unchanged()
 
