@@ -3,9 +3,9 @@
 python tools/family_defaults.py
 
 For each model type that has a language model or a classifier of images in transformers, so that a
-new family needs no new file: the defaults of the fields of its config class, `attribute_map`, the fields that have a second
-name, and `nullable`, the fields that may be null although their default is not. Values that change
-nothing of what a model computes are left out.
+new family needs no new file: the defaults of the fields of its config class, `attribute_map`, the
+fields that have a second name, and `nullable`, the fields that may be null although their default
+is not. Values that change nothing of what a model computes are left out.
 """
 
 from __future__ import annotations

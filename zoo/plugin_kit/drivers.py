@@ -197,7 +197,9 @@ class EmbeddingDriver(Driver):
     def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
         if self._described.image_shape is not None:
             channels, height, width = self._described.image_shape
-            return (vectors(dtype, seed, channels * height, width).unflatten(1, (channels, -1)),)
+            return (
+                vectors(dtype, seed, channels * height, width).view(BATCH, channels, height, -1),
+            )
         layout = self.spec.model.layout()
         by_id = any(tensor.role == "embedding" for _, tensor in layout.tensors())
         return (ids(seed),) if by_id else (vectors(dtype, seed),)

@@ -93,10 +93,10 @@ class Stack(nn.Module):
         """Run the stack.
 
         Args:
-            inputs: ids (batch, length); or, without a vocabulary, vectors (batch, length, width), or
-                images (batch, channels, height, width), as the embedding takes them. Vectors and
-                memory without a batch dimension are treated as a batch of one, and the
-                output has no batch dimension either.
+            inputs: as the embedding takes them, ids (batch, length), vectors (batch, length, width)
+                or images (batch, channels, height, width). Vectors and memory without a batch
+                dimension are treated as a batch of one, and the output has no batch dimension
+                either.
             memory: what cross-attention attends to, (batch, memory length, memory width).
             mask: for self-attention, boolean, True = attend; the shapes of `check_mask`. Its length
                 is that of the embedded sequence.
