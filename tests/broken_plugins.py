@@ -45,6 +45,15 @@ MIXES = """
         return False
 """
 
+# In the template of `embedding`:
+DROPOUT = "    dropout: Shared[Probability] = 0.0\n"
+IMAGES = """
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return 3, 4, 4
+
+"""
+
 LAYOUT = "from zoo.layout import Layout, linear"
 CUT = {
     UP: UP.replace(")", ", cut=column_wise(self.d_ff))"),
@@ -363,6 +372,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the position scheme that `build` receives is not applied",
     ),
+    "images_of_no_number": Broken(
+        "embedding",
+        {DROPOUT: IMAGES + DROPOUT},
+        ("interface",),
+        "the description states an `image_shape`, and no `n_vectors`",
+    ),
     "position_of_model_width": Broken(
         "position",
         {
@@ -639,8 +654,7 @@ BROKEN: Mapping[str, Broken] = {
         {
             "= self.tokens(ids)": "= self.tokens(ids)\n            if mask is not None:"
             "\n                x = x * mask[..., None]\n            x = x.flip(-2).cumsum(-2)",
-            "    dropout: Shared[Probability] = 0.0\n": MIXES
-            + "\n    dropout: Shared[Probability] = 0.0\n",
+            DROPOUT: f"{MIXES}\n{DROPOUT}",
         },
         ("tokens",),
         "what sees later tokens says so: its `looks_ahead` is True",

@@ -505,7 +505,10 @@ def test_files_of_models_are_below_the_registry_that_names_them(
         (["models", "llama-3-*b"], {IN_REGISTRY: ["llama-3-8b", "llama-3-70b"]}),
         (["vaswani-b[ai]*"], {IN_REGISTRY: ["vaswani-base", "vaswani-big"]}),
         (["mlp"], {"ffn": ["mlp"]}),
-        (["components", "emb*"], {"embedding": ["tokens", "vectors", "conv_frontend"]}),
+        (
+            ["components", "emb*"],
+            {"embedding": ["tokens", "vectors", "conv_frontend", "patches"]},
+        ),
     ],
 )
 def test_list_takes_a_pattern(arguments: list[str], names: dict[str, Any], command: Zoo) -> None:

@@ -171,6 +171,8 @@ def test_what_goes_in_is_named_below_each_stack() -> None:
     assert Drawing(to_svg(zoo.read_spec("vaswani-base"))).texts.count("ids") == 2
     texts = Drawing(to_svg(zoo.read_spec("reference-2"))).texts
     assert (texts.count("ids"), texts.count("vectors")) == (0, 2)  # the input, and the kind
+    texts = Drawing(to_svg(zoo.read_spec("vit-base"))).texts
+    assert (texts.count("ids"), texts.count("images")) == (0, 1)
 
 
 def test_layers_say_whether_they_are_causal() -> None:

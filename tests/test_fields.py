@@ -347,7 +347,7 @@ def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
 
 
 def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Ids with token types and a mask that hides tokens at the start, or vectors."""
+    """Ids with token types and a mask that hides tokens at the start, vectors, or images."""
     random = torch.Generator().manual_seed(3)
     model: Any = spec.model
     found: dict[str, torch.Tensor] = {}
@@ -360,6 +360,8 @@ def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
             found[name][0, 3] = found[name][1, -2:] = 0
             found[f"{name}_mask"] = torch.ones(2, LENGTH, dtype=torch.bool)
             found[f"{name}_mask"][0, :2] = False
+        elif embedding.image_shape is not None:
+            found[name] = torch.randn(2, *embedding.image_shape, generator=random).to(dtype)
         else:
             width = getattr(embedding, "n_features", WIDTH)
             found[name] = torch.randn(2, LENGTH, width, generator=random).to(dtype)

@@ -137,9 +137,18 @@ def test_what_cannot_be_counted_is_told(project: Path, refused: Refused) -> None
     assert "blocks is not called with ids alone" in refused("show", "blocks.toml", "--flops", "4")
 
 
-def test_a_model_of_vectors_reads_no_ids_whatever_its_vocabulary(project: Path) -> None:
-    """As when a spec inherits its vocabulary from another by `extends`."""
-    spec = DECODER | {"embedding": "vectors"}
+@pytest.mark.parametrize(
+    "embedding",
+    [
+        "vectors",
+        {"kind": "conv_frontend", "n_features": 4},
+        {"kind": "patches", "image_size": 4, "patch_size": 2},
+    ],
+    ids=str,
+)
+def test_a_model_of_vectors_reads_no_ids_whatever_its_vocabulary(embedding: Any) -> None:
+    """As when a spec inherits its vocabulary from another by `extends`, or has it for its head."""
+    spec = DECODER | {"embedding": embedding}
     assert zoo.read_spec(DECODER).model.reading is not None
     assert zoo.read_spec(spec).model.reading is None
     assert zoo.read_spec(spec).model.generation is None

@@ -486,11 +486,16 @@ def test_a_text_that_is_longer_than_the_model_reads() -> None:
             "encoder": {"embedding": "vectors"},
             "target_vocab": VOCAB,
         },
+        {
+            "builder": "encoder",
+            "embedding": {"kind": "patches", "image_size": 4, "patch_size": 2},
+            "head": {"kind": "classifier", "n_classes": 3},
+        },
     ],
-    ids=["memory", "vectors"],
+    ids=["memory", "vectors", "images"],
 )
 def test_a_model_that_is_not_called_with_ids_alone(spec: dict[str, Any]) -> None:
-    """It generates, but not from text, which cannot state its other inputs."""
+    """It has a task, but not for text, which cannot state its other inputs."""
     model = zoo.TextModel(zoo.build({**SIZES, **spec, "name": "m"}), Numbers(), SpecialIds())
     with pytest.raises(InputError, match="text becomes ids, and m is not called with ids alone"):
         model.run(["3 4"], start=0)

@@ -196,16 +196,18 @@ class Embedding(Plugin):
     """Computes the vectors that enter a stack.
 
     Module: `forward(inputs, positions, *, token_types, mask)` returns (batch, length, d_model). The
-    inputs of the model are ids (batch, length) or vectors (batch, length, width); `positions` are
-    (length,) or (batch, length); `token_types` and the boolean `mask`, False = padding, are (batch,
-    length) or None. An embedding that changes the length has a method
-    `embedded_length(length)`. `build` receives the module of the position scheme to add, or None.
+    inputs of the model are ids (batch, length), vectors (batch, length, width), or images (batch,
+    channels, height, width) of one shape, the `image_shape`; `positions` are (length,) or (batch,
+    length); `token_types` and the boolean `mask`, False = padding, are (batch, length) or None. An
+    embedding of vectors that changes the length has a method `embedded_length(length)`; one of
+    images states its `n_vectors`. `build` receives the module of the position scheme to add, or
+    None.
     """
 
     vocab: Given[int | None] = None
     d_model: Given[int]
     takes_ids: ClassVar[bool] = True
-    """Whether it is called with ids, and not with vectors."""
+    """Whether it is called with ids, and not with vectors or images."""
     site: ClassVar[str] = "embed"
     """The name of the module in its stack."""
 
@@ -213,6 +215,16 @@ class Embedding(Plugin):
     def position_width(self) -> int:
         """The width of the vectors that positions are added to."""
         return self.d_model
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """The (channels, height, width) of the images that it is called with, if it is."""
+        return None
+
+    @property
+    def n_vectors(self) -> int | None:
+        """The number of vectors that an image becomes; None if it is not called with images."""
+        return None
 
     @property
     def incremental(self) -> bool:

@@ -23,6 +23,7 @@ class ConvFrontend(Embedding):
     convolution padded with zeros by half its kernel (Whisper: Radford et al. 2022,
     arXiv:2212.04356)."""
 
+    takes_ids: ClassVar[bool] = False
     site: ClassVar[str] = "frontend"
     example: ClassVar[Mapping[str, Any]] = {"n_features": 16, "strides": [1, 1]}
     n_features: Size

@@ -188,6 +188,13 @@ class Stack(Component):
                     "layers",
                     "position.kind",
                 )
+        longest, n_vectors = self.position.longest, self.embedding.n_vectors
+        if n_vectors is not None and longest is not None and n_vectors > longest:
+            raise contradiction(
+                f"an image becomes {n_vectors} vectors, and there are {longest} positions",
+                "position.max_length",
+                "embedding.image_size",
+            )
         if self.relative.embedded:
             raise contradiction(
                 f"`{self.relative.kind}` positions are added to the embeddings: state them as "
@@ -338,6 +345,8 @@ class Stack(Component):
             padding_seen=self.padding == "seen",
             padding_needed=not all(group.block.by_position for group in self.groups),
             count_positions=self.count_positions,
+            image_shape=self.embedding.image_shape,
+            n_vectors=self.embedding.n_vectors,
         )
 
 

@@ -108,7 +108,7 @@ def fill(tensor: Tensor, owner: nn.Module, random: torch.Generator) -> None:
     elif tensor.dim() < 2:
         tensor.copy_(0.2 * noise)
     else:
-        inputs = tensor[0].numel() if isinstance(owner, nn.Conv1d) else tensor.shape[-1]
+        inputs = tensor[0].numel() if isinstance(owner, nn.Conv1d | nn.Conv2d) else tensor.shape[-1]
         tensor.copy_(noise * inputs**-0.5)
 
 

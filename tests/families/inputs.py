@@ -25,7 +25,7 @@ class Inputs:
 
     Args:
         name: what is special about it.
-        source: ids (batch, length), or features (batch, ...) as transformers takes them.
+        source: ids (batch, length), or features or images (batch, ...) as transformers takes them.
         mask: (batch, length).
         types: the type of each source token, (batch, length).
         global_tokens: which source tokens see all and are seen by all, boolean, (batch, length).
@@ -71,9 +71,10 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
     if case.kind == "encoder_decoder":
         target = texts(random, TARGET_LENGTH)
         target[:, 0] = getattr(config, "decoder_start_token_id", N_SPECIAL - 1)
-    if case.features is not None:
-        features = torch.randn(3, *case.features, generator=random)
-        yield Inputs(name="plain", source=features, target=target)
+    signal = case.features or case.image
+    if signal is not None:
+        source = torch.randn(3, *signal, generator=random)
+        yield Inputs(name="plain", source=source, target=target)
         return
     memory = None
     if case.memory is not None:

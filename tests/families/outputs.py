@@ -36,7 +36,7 @@ def taken(model: PreTrainedModel) -> Collection[str]:
 @torch.no_grad()
 def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs:
     """What the model of transformers puts out."""
-    source = "input_ids" if case.features is None else "input_features"
+    source = "input_features" if case.features else "pixel_values" if case.image else "input_ids"
     memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
     memory = next((name for name in memories if name in taken(model)), memories[0])
     arguments = {

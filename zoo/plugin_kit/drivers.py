@@ -38,7 +38,7 @@ from zoo.plugin_kit.sizes import SIZES
 from zoo.position import PositionScheme
 from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
-from zoo.slots import Head, Position
+from zoo.slots import Embedding, Head, Position
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 
@@ -195,6 +195,11 @@ _METHODS = ("embed", "rotation", "bias")
 
 class EmbeddingDriver(Driver):
     def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
+        if self._described.image_shape is not None:
+            channels, height, width = self._described.image_shape
+            return (
+                vectors(dtype, seed, channels * height, width).view(BATCH, channels, height, -1),
+            )
         layout = self.spec.model.layout()
         by_id = any(tensor.role == "embedding" for _, tensor in layout.tensors())
         return (ids(seed),) if by_id else (vectors(dtype, seed),)
@@ -203,8 +208,21 @@ class EmbeddingDriver(Driver):
         return (self.embed(inputs[0], torch.arange(self.length)),)
 
     @property
+    def _described(self) -> Embedding:
+        host: Any = self.spec.model
+        found: Embedding = host.part
+        return found
+
+    @property
     def length(self) -> int:
         """The number of vectors that the embedding returns for the input."""
+        if self._described.image_shape is not None:
+            if self._described.n_vectors is None:
+                raise PromiseError(
+                    "the description states an `image_shape`, and no `n_vectors`, by which a "
+                    "stack knows how many vectors it gets"
+                )
+            return self._described.n_vectors
         embedded_length = getattr(self.model.part, "embedded_length", lambda length: length)
         return int(embedded_length(LENGTH))
 
@@ -220,10 +238,12 @@ class EmbeddingDriver(Driver):
             raise PromiseError("the position scheme that `build` receives is not applied")
 
     def tokens(self) -> None:
-        host: Any = self.spec.model
+        described = self._described
+        if described.image_shape is not None:
+            return  # an image has no tokens to leave out
         x, other = (self.inputs(torch.float64, seed)[0] for seed in (0, 1))
-        if not host.part.incremental:
-            if not host.part.looks_ahead:
+        if not described.incremental:
+            if not described.looks_ahead:
                 expect_no_later(partial(self.embed, positions=torch.arange(self.length)), x, other)
             return
         whole = self.embed(x, torch.arange(LENGTH))

@@ -78,6 +78,8 @@ class TextModel:
             InputError: the model has no task that takes text.
         """
         spec = self.transformer.spec
+        if spec.model.task is None and not spec.model.called_with:
+            raise self._not_called_with_ids()
         if spec.model.task is None:
             raise InputError(f"`zoo run` has no task for {spec.name}: its head says none")
         return spec.model.task
@@ -203,11 +205,20 @@ class TextModel:
         positions."""
         spec = self.transformer.spec
         if not spec.model.called_with:
-            raise InputError(f"text becomes ids, and {spec.name} is not called with ids alone")
+            raise self._not_called_with_ids()
         vocab, longest = spec.model.called_with[0]
         read_ids([ids], None, what="text", vocab=vocab, pad_id=None, pad="right")
         most_new = max_new_tokens if self.task == "generate" else 0
         check_length(len(ids), longest, "text", most_new=most_new)
+
+    def _not_called_with_ids(self) -> InputError:
+        name = self.transformer.spec.name
+        return InputError(
+            Problem(
+                f"text becomes ids, and {name} is not called with ids alone",
+                help="`zoo.load` returns the model, to be called with its own inputs",
+            )
+        )
 
     def _mask_id(self, stated: int | None) -> int | None:
         """The id of a masked token: `stated` if given, otherwise that of the tokenizer."""

@@ -56,6 +56,8 @@ class Stack(nn.Module):
         padding_seen: bool,
         padding_needed: bool,
         count_positions: str,
+        image_shape: tuple[int, int, int] | None,
+        n_vectors: int | None,
     ) -> None:
         super().__init__()
         self.embed_name = embed_name
@@ -74,6 +76,7 @@ class Stack(nn.Module):
         self.pad_id = pad_id
         self.padding_seen, self.padding_needed = padding_seen, padding_needed
         self.count_positions = count_positions
+        self.image_shape, self.n_vectors = image_shape, n_vectors
 
     def forward(
         self,
@@ -90,9 +93,10 @@ class Stack(nn.Module):
         """Run the stack.
 
         Args:
-            inputs: ids (batch, length); or, without a vocabulary, vectors (batch, length, width).
-                Vectors and memory without a batch dimension are treated as a batch of one, and the
-                output has no batch dimension either.
+            inputs: as the embedding takes them, ids (batch, length), vectors (batch, length, width)
+                or images (batch, channels, height, width). Vectors and memory without a batch
+                dimension are treated as a batch of one, and the output has no batch dimension
+                either.
             memory: what cross-attention attends to, (batch, memory length, memory width).
             mask: for self-attention, boolean, True = attend; the shapes of `check_mask`. Its length
                 is that of the embedded sequence.
@@ -114,7 +118,10 @@ class Stack(nn.Module):
                 take; a mask is not boolean.
             ValueError: the shape of the inputs, the memory or a mask does not fit.
         """
-        check_inputs(inputs)
+        if self.image_shape is None:
+            check_inputs(inputs)
+        else:
+            check_images(inputs, self.image_shape)
         if inputs.is_floating_point() and inputs.dim() == 2:
             x, maps = self(
                 inputs[None],
@@ -286,6 +293,8 @@ class Stack(nn.Module):
 
     def length(self, inputs: torch.Tensor) -> int:
         """The length of the embedded sequence."""
+        if self.n_vectors is not None:
+            return self.n_vectors
         length: int = inputs.shape[1]
         embedded_length = getattr(getattr(self, self.embed_name), "embedded_length", None)
         return length if embedded_length is None else embedded_length(length)
@@ -334,6 +343,31 @@ def check_inputs(inputs: torch.Tensor) -> None:
     elif inputs.dim() != 2:
         hint = "; a single sequence is `ids[None]`" if inputs.dim() == 1 else ""
         raise ValueError(f"ids are (batch, length), not {tuple(inputs.shape)}{hint}")
+
+
+def check_images(inputs: torch.Tensor, shape: tuple[int, int, int]) -> None:
+    """Refuse inputs that are not images of this shape, (channels, height, width).
+
+    Raises:
+        TypeError: they are not a tensor of floating-point numbers.
+        ValueError: their shape is wrong.
+    """
+    if not isinstance(inputs, torch.Tensor):
+        raise TypeError(f"this model takes a tensor of images, not a {type(inputs).__name__}")
+    channels, height, width = shape
+    found, sizes = tuple(inputs.shape), f"(batch, {channels}, {height}, {width})"
+    if not inputs.is_floating_point():
+        raise TypeError(
+            f"images are floating-point numbers {sizes}, not {inputs.dtype}: scale the pixels as "
+            "they were in training"
+        )
+    if found[-3:] != shape or len(found) != 4:
+        hint = "; a single image is `image[None]`" if found == shape else ""
+        if len(found) == 4 and found[1:] == (height, width, channels):
+            hint = "; the channels come first: `images.permute(0, 3, 1, 2)`"
+        raise ValueError(
+            f"images are (batch, channels, height, width) = {sizes}, not {found}{hint}"
+        )
 
 
 def _by_token(mask: torch.Tensor | None) -> torch.Tensor | None:

@@ -1,0 +1,54 @@
+"""Patches of images (ViT: Dosovitskiy et al. 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from zoo.position import PositionScheme
+from zoo_components.modules.dropout import Dropout
+from zoo_components.modules.embedding import refuse_types
+
+
+class Patches(nn.Module):
+    """dropout([class_token, linear(patches)] + positions)."""
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        patch_size: int,
+        channels: int,
+        class_token: bool,
+        positions: PositionScheme | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.class_token = nn.Parameter(torch.empty(d_model)) if class_token else None
+        self.patches = nn.Conv2d(channels, d_model, patch_size, stride=patch_size)
+        self.positions = positions
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        images: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        token_types: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """images (batch, channels, height, width) to (batch, n_vectors, d_model): the class token,
+        if there is one, and the patches row by row.
+
+        positions: (n_vectors,); `mask` changes nothing.
+
+        Raises:
+            ValueError: token types are given.
+        """
+        refuse_types(token_types)
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1)
+        if self.positions is not None:
+            x = self.positions.embed(x, positions)
+        return self.dropout(x)

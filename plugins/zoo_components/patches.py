@@ -1,0 +1,82 @@
+"""An embedding of images: the `embedding` slot."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import model_validator
+
+from zoo.component import Probability, Shared, Size, contradiction
+from zoo.layout import Layout, Tensor
+from zoo.slots import Embedding
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from zoo.position import PositionScheme
+
+
+class Patches(Embedding):
+    """Square patches of images, each mapped to a vector: the model is called with images (batch,
+    channels, image_size, image_size). dropout([class_token, linear(patches)] + positions), row by
+    row (ViT: Dosovitskiy et al. 2020, arXiv:2010.11929, equation 1)."""
+
+    takes_ids: ClassVar[bool] = False
+    example: ClassVar[Mapping[str, Any]] = {"image_size": 6, "patch_size": 2}
+    image_size: Size
+    """The height and the width of the images, in pixels."""
+    patch_size: Size
+    """The height and the width of a patch, in pixels."""
+    channels: Size = 3
+    """The number of channels of the images."""
+    class_token: bool = True
+    """Whether a learned vector comes before those of the patches, for heads that take the state of
+    the first position."""
+    dropout: Shared[Probability] = 0.0
+    """Dropout after the sum."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.image_size % self.patch_size:
+            raise contradiction(
+                f"images of {self.image_size} pixels cannot be divided into patches of "
+                f"{self.patch_size}",
+                "image_size",
+                "patch_size",
+            )
+        return self
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.channels, self.image_size, self.image_size
+
+    @property
+    def n_vectors(self) -> int:
+        return (self.image_size // self.patch_size) ** 2 + self.class_token
+
+    @property
+    def incremental(self) -> bool:
+        return False
+
+    def layout(self) -> Layout:
+        # A pixel is in one patch alone: the convolution is a linear map of each, with its fans.
+        fan_in, fan_out = self.channels * self.patch_size**2, self.d_model
+        shape = (self.d_model, self.channels, self.patch_size, self.patch_size)
+        weight = Tensor(shape, fan_in=fan_in, fan_out=fan_out)
+        bias = Tensor((self.d_model,), "bias", fan_in=fan_in, fan_out=fan_out)
+        parts: dict[str, Layout | Tensor] = {"patches": Layout({"weight": weight, "bias": bias})}
+        if self.class_token:
+            token = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
+            parts = {"class_token": token, **parts}
+        return Layout(parts, f"image_size {self.image_size}, patch_size {self.patch_size}")
+
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        from zoo_components.modules.patches import Patches as Module
+
+        return Module(
+            d_model=self.d_model,
+            patch_size=self.patch_size,
+            channels=self.channels,
+            class_token=self.class_token,
+            positions=scheme,
+            dropout=self.dropout,
+        )

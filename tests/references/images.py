@@ -1,0 +1,54 @@
+"""The Vision Transformer (Dosovitskiy et al. 2020, equations 1 to 4), stated from the weights by
+name: a class token and a linear map of each patch, then layers of attention and of an MLP with
+GELU, each with a norm before it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from references.transformer import Weights, attention, linear, norm
+
+
+def patches(image: Tensor, size: int) -> Tensor:
+    """The pixels of each patch of an image (channels, height, width): (patches, pixels), from left
+    to right and from the top to the bottom; of each patch all pixels of the first channel first."""
+    _, height, width = image.shape
+    return torch.stack(
+        [
+            image[:, top : top + size, left : left + size].reshape(-1)
+            for top in range(0, height, size)
+            for left in range(0, width, size)
+        ]
+    )
+
+
+def embedded(w: Weights, name: str, images: Tensor, size: int) -> Tensor:
+    """Images (batch, channels, height, width) to (batch, vectors, d_model), without positions."""
+    kernels = w[f"{name}.patches.weight"].flatten(1)
+    rows = []
+    for image in images:
+        vectors = patches(image, size) @ kernels.T + w[f"{name}.patches.bias"]
+        if f"{name}.class_token" in w:
+            vectors = torch.cat([w[f"{name}.class_token"][None], vectors])
+        rows.append(vectors)
+    return torch.stack(rows)
+
+
+def states(w: Weights, images: Tensor, size: int, n_heads: int, n_layers: int) -> Tensor:
+    """What the encoder returns, with positions that are learned."""
+    x = embedded(w, "encoder.embed", images, size) + w["encoder.embed.positions.weight"]
+    for i in range(n_layers):
+        own, ffn = f"encoder.layers.{i}.self_attn", f"encoder.layers.{i}.ffn"
+        x = x + attention(w, own, norm(w, f"{own}.pre_norm", x), n_heads, None, None)
+        hidden = linear(w, f"{ffn}.up_proj", norm(w, f"{ffn}.pre_norm", x))
+        active = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
+        x = x + linear(w, f"{ffn}.down_proj", active)
+    return norm(w, "encoder.norm", x)
+
+
+def scores(w: Weights, images: Tensor, size: int, n_heads: int, n_layers: int) -> Tensor:
+    """The scores of classes, (batch, classes): a linear map of the class token's state."""
+    return linear(w, "head.out", states(w, images, size, n_heads, n_layers)[:, 0])
