@@ -241,7 +241,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "the key `n_experts` is missing: `encoder.block.ffn.n_experts` needs it",
-                "help: add `n_experts = ...` in `[encoder.block.ffn]`",
+                "help: add `n_experts = ...` beside this `kind`",
             )
         ],
     ),
@@ -292,6 +292,45 @@ n_layers = 2
             (
                 "the key `n_classes` is missing: `head.n_classes` needs it",
                 'help: write `head = { kind = "token_classifier", n_classes = ... }`',
+            )
+        ],
+    ),
+    "a missing key of a kind that several components take": (
+        spec(
+            'ffn = { kind = «"moe"», top_k = 1 }',
+            "[[decoder.layers]]",
+            "at = [0]",
+            'ffn = { kind = «"moe"», top_k = 2 }',
+        ),
+        [
+            (
+                "the key `n_experts` is missing: `encoder.block.ffn.n_experts` and "
+                "`decoder.block.ffn.n_experts` need it",
+                "help: add `n_experts = ...` beside this `kind`",
+            ),
+            (
+                "the key `n_experts` is missing: `decoder.layers.0.block.ffn.n_experts` needs it",
+                "help: add `n_experts = ...` beside this `kind`",
+            ),
+        ],
+    ),
+    "a missing key that only some kinds need": (
+        spec(builder='«"encoder_decoder"»', without="target_vocab"),
+        [
+            (
+                "the key `target_vocab` is missing: `decoder.embedding` needs it",
+                "help: add `target_vocab = ...`",
+            )
+        ],
+    ),
+    "a missing key that another kind would not need": (
+        spec(
+            'decoder.embedding = "vectors"', builder='«"encoder_decoder"»', without="target_vocab"
+        ),
+        [
+            (
+                "the key `target_vocab` is missing: `head` needs it",
+                'help: add `target_vocab = ...`, or choose `head = "none"`',
             )
         ],
     ),
