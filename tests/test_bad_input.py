@@ -109,7 +109,7 @@ def test_one_vocabulary_for_a_model_with_two(refused: Refused) -> None:
             "the key `target_vocab` is missing: `decoder.embedding` needs it",
             "add `target_vocab = ...`",
         ),
-        ("unknown key `vocab`", "did you mean `source_vocab`?"),
+        ("unknown key `vocab`", "`vocab` is a key of the builder `decoder` or `encoder`"),
     ]
 
 
