@@ -83,7 +83,79 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "unknown key `eps` in `embedding.norm`",
+                "help: `eps` is a key of the norm `batch_norm` or `layer_norm` or `rms_norm` or "
+                "`scale_norm` or `std_norm`",
+            )
+        ],
+    ),
+    "a key that no kind has": (
+        spec("embedding = { norm = { «zzz» = 1e-5 } }"),
+        [
+            (
+                "unknown key `zzz` in `embedding.norm`",
                 "help: what is here has no keys; state another `kind`",
+            )
+        ],
+    ),
+    "a key of another kind": (
+        spec('ffn = { kind = "mlp", «n_experts» = 8 }'),
+        [("unknown key `n_experts` in `ffn`", "help: `n_experts` is a key of the ffn `moe`")],
+    ),
+    "a key of another kind in the words of another library, and of other tables": (
+        spec(
+            'norm = { kind = "scale_norm", «bias» = true }',
+            'head = { kind = "none", «tie_word_embeddings» = true }',
+        ),
+        [
+            ("unknown key `bias` in `norm`", "help: `bias` is a key of the norm `layer_norm`"),
+            (
+                "unknown key `tie_word_embeddings` in `head`",
+                "help: `tied` is a key of the head `linear` or `mlm`",
+            ),
+        ],
+    ),
+    "a key of another builder": (
+        spec("«nsp» = true"),
+        [("unknown key `nsp`", "help: `nsp` is a key of the builder `encoder`")],
+    ),
+    "a key of the top, below a table": (
+        spec(
+            "[encoder]",
+            "n_layers = 1",
+            "«source_vocab» = 12",
+            without="source_vocab",
+            builder='«"encoder_decoder"»',
+        ),
+        [
+            (
+                "the key `source_vocab` is missing: `encoder.embedding` needs it",
+                "help: add `source_vocab = ...`",
+            ),
+            (
+                "unknown key `source_vocab` in `encoder`",
+                "help: `source_vocab` stands at the top of the spec, before all tables",
+            ),
+        ],
+    ),
+    "a key of the stack around": (
+        spec("[decoder.block.self_attn]", '«norm_placement» = "post"', "«base» = 3"),
+        [
+            (
+                "unknown key `norm_placement` in `decoder.block.self_attn`",
+                "help: `norm_placement` is a key of `decoder`",
+            ),
+            (
+                "unknown key `base` in `decoder.block.self_attn`",
+                "help: `base` is a key of `decoder.position`",
+            ),
+        ],
+    ),
+    "a key of the whole stack, in a rule": (
+        spec("[[decoder.layers]]", "at = [1]", '«norm_placement» = "post"'),
+        [
+            (
+                "unknown key `norm_placement` in `decoder.layers.0`",
+                "help: `norm_placement` is for all layers: write it in `[decoder]`",
             )
         ],
     ),
@@ -241,7 +313,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "the key `n_experts` is missing: `encoder.block.ffn.n_experts` needs it",
-                "help: add `n_experts = ...` in `[encoder.block.ffn]`",
+                "help: add `n_experts = ...` beside this `kind`",
             )
         ],
     ),
@@ -267,7 +339,7 @@ n_layers = 2
         [
             (
                 "unknown key `encoder`",
-                "help: a model of the builder `encoder` or `encoder_decoder` has it",
+                "help: `encoder` is a key of the builder `encoder` or `encoder_decoder`",
             )
         ],
     ),
@@ -292,6 +364,45 @@ n_layers = 2
             (
                 "the key `n_classes` is missing: `head.n_classes` needs it",
                 'help: write `head = { kind = "token_classifier", n_classes = ... }`',
+            )
+        ],
+    ),
+    "a missing key of a kind that several components take": (
+        spec(
+            'ffn = { kind = «"moe"», top_k = 1 }',
+            "[[decoder.layers]]",
+            "at = [0]",
+            'ffn = { kind = «"moe"», top_k = 2 }',
+        ),
+        [
+            (
+                "the key `n_experts` is missing: `encoder.block.ffn.n_experts` and "
+                "`decoder.block.ffn.n_experts` need it",
+                "help: add `n_experts = ...` beside this `kind`",
+            ),
+            (
+                "the key `n_experts` is missing: `decoder.layers.0.block.ffn.n_experts` needs it",
+                "help: add `n_experts = ...` beside this `kind`",
+            ),
+        ],
+    ),
+    "a missing key that only some kinds need": (
+        spec(builder='«"encoder_decoder"»', without="target_vocab"),
+        [
+            (
+                "the key `target_vocab` is missing: `decoder.embedding` needs it",
+                "help: add `target_vocab = ...`",
+            )
+        ],
+    ),
+    "a missing key that another kind would not need": (
+        spec(
+            'decoder.embedding = "vectors"', builder='«"encoder_decoder"»', without="target_vocab"
+        ),
+        [
+            (
+                "the key `target_vocab` is missing: `head` needs it",
+                'help: add `target_vocab = ...`, or choose `head = "none"`',
             )
         ],
     ),

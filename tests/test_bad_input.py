@@ -97,6 +97,22 @@ def test_a_shared_key_is_missing_whatever_the_kind_should_be(refused: Refused) -
     ]
 
 
+def test_one_vocabulary_for_a_model_with_two(refused: Refused) -> None:
+    Path("spec.toml").write_text(spec(without="source_vocab").replace("target_", ""))
+    told = re.findall("error: (.*)\n.*\n.*\n *= help: (.*)", refused("validate", "spec.toml"))
+    assert told == [
+        (
+            "the key `source_vocab` is missing: `encoder.embedding` needs it",
+            "add `source_vocab = ...`",
+        ),
+        (
+            "the key `target_vocab` is missing: `decoder.embedding` needs it",
+            "add `target_vocab = ...`",
+        ),
+        ("unknown key `vocab`", "`vocab` is a key of the builder `decoder` or `encoder`"),
+    ]
+
+
 def test_of_all_that_need_a_missing_key_two_are_named(refused: Refused) -> None:
     """Two self-attentions and a cross-attention have heads."""
     Path("spec.toml").write_text(spec(without="n_heads"))

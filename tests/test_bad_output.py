@@ -263,3 +263,6 @@ def test_a_picture_takes_the_place_of_nothing_else(refused: Refused, project: Pa
         assert f"Invalid value for '--svg': {name} does not end with .svg" in refused(
             "show", "spec.toml", "--svg", name
         )
+    assert "Invalid value for '--svg': .svg has no name before .svg" in refused(
+        "show", "spec.toml", "--svg", ".svg"
+    )

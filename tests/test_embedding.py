@@ -242,7 +242,7 @@ def test_contradictions(embedding: dict[str, Any], message: str) -> None:
 def test_tokens_need_a_vocabulary() -> None:
     data = spec()
     del data["vocab"]
-    with pytest.raises(zoo.SpecError, match="needs the size of its vocabulary"):
+    with pytest.raises(zoo.SpecError, match="the key `vocab` is missing"):
         zoo.read_spec(data)
 
 

@@ -231,5 +231,5 @@ def test_a_tied_head_of_a_factorised_table() -> None:
 def test_a_vocabulary_is_needed(kind: str) -> None:
     data = spec(head=kind, embedding="vectors")
     del data["vocab"]
-    with pytest.raises(zoo.SpecError, match="a head over the vocabulary needs its size"):
+    with pytest.raises(zoo.SpecError, match="the key `vocab` is missing: `head` needs it"):
         zoo.read_spec(data)

@@ -52,6 +52,25 @@ def test_a_family_that_extends_itself(toy: Path) -> None:
         read_family(toy)
 
 
+@pytest.mark.parametrize("version", ["2", "true", "1.0"])
+def test_another_format(toy: Path, version: str) -> None:
+    change(toy, "format = 1", f"format = {version}")
+    assert f"{toy}:1:10: error: `format` must be `1`, not the" in told(toy)
+
+
+def test_a_value_of_another_type(toy: Path) -> None:
+    change(toy, 'model_type = ["toy"]', 'model_type = "toy"')
+    line = change(toy, "norm = { hf", 'norm = { zoo = 4, missing = "zero", hf')
+    change(toy, 'zoo = "decoder.norm.{w}"', "axes = [1]")
+    message = told(toy)
+    assert "error: `model_type` must be an array, not the string `toy`" in message
+    assert f"{toy}:{line}:16: error: `zoo` must be a string or an array, not the inte" in message
+    assert "`missing` must be one of `error`, `zeros`, not the string `zero`" in message
+    assert "help: did you mean `zeros`?" in message
+    assert "`axes` must be a string, not an array" in message
+    assert message.count("error:") == 4
+
+
 def test_a_missing_key(toy: Path) -> None:
     change(toy, 'model_type = ["toy"]', "")
     line = change(toy, 'hf = "{@}norm.{w}", ', "")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from broken_plugins import (
     BROKEN,
     CUT,
@@ -23,6 +24,7 @@ from broken_plugins import (
     Broken,
 )
 
+import zoo
 from zoo.errors import RegistryError
 from zoo.plugin_kit.check import check_plugins, every_plugin
 from zoo.plugin_kit.project import new_plugin
@@ -194,6 +196,23 @@ def test_the_template_of_each_slot_keeps_all_promises(slot: str, tmp_path: Path)
     assert {c.name for c in report.checks} == expected | OF_SLOTS.get(slot, set())
 
 
+def test_a_new_block_tells_its_network_what_is_padding(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    new_plugin("block", "mine", registry)
+    spec = (
+        'format = 1\nname = "m"\nbuilder = "decoder"\nvocab = 20\nn_layers = 1\nd_model = 8\n'
+        'n_heads = 2\nd_ff = 12\nblock = "mine"\n'
+        'ffn = { kind = "moe", n_experts = 4, top_k = 2, auxiliary_loss = 0.1 }\n'
+    )
+    model = zoo.build(spec, dtype=torch.float64, registry=layered(registry)).train()
+    ids = torch.randint(1, 20, (1, 7), generator=torch.Generator().manual_seed(0))
+    model(ids)
+    expected = zoo.auxiliary_loss(model)
+    padded = torch.cat([ids, torch.zeros_like(ids)], 1)
+    model(padded, target_mask=padded != 0)
+    torch.testing.assert_close(zoo.auxiliary_loss(model), expected)
+
+
 def test_the_templates_are_clean(tmp_path: Path) -> None:
     """For ruff and `mypy --strict`; so is the component that the tutorial makes from one."""
     registry = project(tmp_path)
@@ -241,7 +260,7 @@ def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
 
 def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path: Path) -> None:
     """It adds the mean of all tokens except padding."""
-    added = 'x = self.added("ffn", x, self.get_submodule'
+    added = 'x = self.added("ffn", x, fed)'
     mean = """\
             tokens = x if context.tokens is None else x * context.tokens[..., None]
             x = x + tokens.mean(-2, keepdim=True)

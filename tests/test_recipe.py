@@ -62,6 +62,7 @@ MISTAKES = {
         '"../toy"',
         "`name` must be a string that matches `^[A-Za-z0-9][A-Za-z0-9_.-]*$`, not the string",
     ),
+    "another format": ("format = 1", "format = true", "true", "`format` must be `1`, not the"),
     "a string for a table": (
         'kind = "tsv"',
         'kind = "parallel"',

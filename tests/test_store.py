@@ -732,7 +732,9 @@ def test_only_files_of_models_are_taken(untold: Path, store: Store) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("format = 1", "format = 2", "`format` must be"),
+        ("format = 1", "format = 2", "`format` must be `1`, not the integer `2`"),
+        ("format = 1", "format = true", "`format` must be `1`, not the boolean `true`"),
+        ("format = 1", "format = 1.0", "`format` must be `1`, not the float `1.0`"),
         ('kind = "local"', 'kind = "locl"', "did you mean `local`?"),
         ('path = "../published"', "", "the key `path` is missing"),
         ('path = "../published"', 'path = "../published"\nurl = "x"', "unknown key `url`"),
@@ -837,6 +839,15 @@ def test_names_that_lead_nowhere_are_told(project: Path, published: Path) -> Non
         zoo.load_registry().catalog.check()
     assert "names.toml:3:1: error: there is no model `smal.v1`" in str(told.value)
     assert "`small.v1` is a model itself" in str(told.value)
+
+
+@pytest.mark.parametrize("version", ["2", "true", "1.0"])
+def test_names_of_another_format_are_refused(
+    version: str, project: Path, published: Path, refused: Refused
+) -> None:
+    (project / "models" / "names.toml").write_text(f"format = {version}\n")
+    told = refused("pull", "small")
+    assert "names.toml:1:10: error: the names of models state `format = 1`" in told
 
 
 def test_the_shipped_models_are_sound() -> None:

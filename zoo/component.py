@@ -269,6 +269,17 @@ def given_of(cls: type[Component]) -> set[str]:
     return {name for name, mark in fields_of(cls).items() if mark is GIVEN}
 
 
+def missing_dimension(name: str, otherwise: str = "") -> PydanticCustomError:
+    """Return an error for a dimension that the parent gives as None and this component needs. Raise
+    it in a pydantic validator.
+
+    The user is told the key of the spec that the dimension comes from. `otherwise` completes the
+    help `add ..., or`: what to write instead.
+    """
+    context = {"name": name, "otherwise": otherwise}
+    return PydanticCustomError("missing_dimension", "the dimension `{name}` is missing", context)
+
+
 def contradiction(message: str, *keys: str) -> PydanticCustomError:
     """Return an error for keys that contradict each other. Raise it in a pydantic validator.
 

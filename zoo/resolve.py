@@ -13,7 +13,17 @@ from functools import cached_property
 from typing import Any
 
 from zoo.budget import raising
-from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of, part_class
+from zoo.component import (
+    GIVEN,
+    SHARED,
+    Component,
+    LayerRules,
+    Part,
+    Slot,
+    fields_of,
+    given_of,
+    part_class,
+)
 from zoo.document import Document, KeyPath
 from zoo.errors import (
     Findings,
@@ -57,13 +67,15 @@ def resolve(document: Document, registry: Registry) -> Resolved:
 
 class _Resolver:
     """Resolves one spec. `scope` is the chain of tables from the top level to that of a component,
-    and `given` holds the dimensions that the enclosing components pass to it."""
+    and `given` holds the dimensions that the enclosing components pass to it. `slots` maps the path
+    of each table that was read to the slot that it fills."""
 
     def __init__(self, root: Table, registry: Registry, findings: Findings) -> None:
         self.root = root
         self.registry = registry
         self.findings = findings
-        self.usage = Usage(self.of_other_builders)
+        self.usage = Usage(self.of_other_kinds)
+        self.slots: dict[KeyPath, str] = {(): "builder"}
         self.rules: list[Table] = []
         self.failed: set[tuple[str, str]] = set()
 
@@ -137,12 +149,20 @@ class _Resolver:
         except ZooError:
             return None
 
-    def of_other_builders(self, key: str) -> str | None:
-        """Return a help text that names the builders with a key, if there are any."""
-        names = sorted(self.registry.plugins["builder"])
-        builders = {name: self.load_quietly("builder", name) for name in names}
-        having = [f"`{name}`" for name, cls in builders.items() if cls and key in fields_of(cls)]
-        return f"a model of the builder {' or '.join(having)} has it" if having else None
+    def of_other_kinds(self, table: KeyPath, key: str) -> str | None:
+        """Return a help text that names the other kinds with a key for the slot that a table fills,
+        if there are any. The top level is the table of the builder."""
+        slot = self.slots.get(table)
+        if slot is None:
+            return None
+        names = sorted(self.registry.plugins[slot])
+        kinds = {name: self.load_quietly(slot, name) for name in names}
+        having = [
+            f"`{name}`"
+            for name, cls in kinds.items()
+            if cls and key in fields_of(cls).keys() - given_of(cls)
+        ]
+        return f"{quoted(key)} is a key of the {slot} {' or '.join(having)}" if having else None
 
     def node(
         self,
@@ -266,6 +286,7 @@ class _Resolver:
                 self.usage.remember(table, key)
                 if entry is None:
                     continue
+                self.slots[(*table.path, key)] = slot.slot
                 self.usage.cover(merged, long_form(entry) or entry)
                 over = long_form(merge_values(merged, entry))
                 if over is not None:

@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from zoo.component import FAILED, SHARED, Component, fields_of, given_of
+from zoo.component import FAILED, GIVEN, SHARED, Component, Part, fields_of, given_of
 from zoo.document import KeyPath
 from zoo.errors import MAX_SHOWN, Place, PluginError, Problem, dotted, quoted
 from zoo.node import Node, Resolved
@@ -47,7 +47,7 @@ class _Validation:
     def __init__(self, resolved: Resolved) -> None:
         self.findings = resolved.findings
         self.enclosing: list[Node] = []
-        self.missing: dict[tuple[str, Place, bool], tuple[str, list[str]]] = {}
+        self.missing: dict[tuple[str, Place, str], tuple[str, list[str]]] = {}
         self.not_given: list[Problem] = []
         self.root = resolved.root
         self.idle: dict[tuple[Node, str], str] = {}
@@ -135,10 +135,32 @@ class _Validation:
         context: Mapping[str, Any] = details.get("ctx", {})
         if details["type"] == "contradiction":
             self.add_contradiction(node, context)
+        elif details["type"] == "missing_dimension":
+            self.add_missing_dimension(node, **context)
         elif details["type"] == "assertion_error":
             self.add_assertion(node, context["error"])
         else:
             self.findings.add(Problem(value_message(details), self.place_of(node)))
+
+    def add_missing(
+        self, name: str, node: Node, needed_by: KeyPath, *, shared: bool = False, also: str = ""
+    ) -> None:
+        """Record a key that is missing in a component. It is told once for all components that need
+        the same line; `also` continues the help text."""
+        hint = _add(node, name, shared=shared)
+        _, needed = self.missing.setdefault((name, self.place_of(node), hint), (hint + also, []))
+        needed.append(dotted(needed_by))
+
+    def add_missing_dimension(self, node: Node, name: str, otherwise: str) -> None:
+        """Record the key that an optional dimension comes from, which is not stated."""
+        key, source = name, node
+        for around in reversed(self.enclosing[:-1]):
+            mark = fields_of(around.cls)[str(source.path[len(around.path)])]
+            assert isinstance(mark, Part)
+            key, source = mark.given.get(key, key), around
+            if fields_of(around.cls).get(key) is not GIVEN:
+                break
+        self.add_missing(key, source, node.path, also=f", or {otherwise}" if otherwise else "")
 
     def add_assertion(self, node: Node, error: BaseException) -> None:
         """Record a failed `assert`, which is a bug of the plugin and not a mistake of the user."""
@@ -163,9 +185,7 @@ class _Validation:
             shared = fields_of(node.cls)[name] is SHARED
             if not shared and self.findings.tells_of(self.place_of(node)):
                 return  # its kind is unknown, and the class that needs the key is a guess
-            key = (name, self.place_of(node), shared)
-            _, needed = self.missing.setdefault(key, (_add(node, name, shared=shared), []))
-            needed.append(dotted((*node.path, name)))
+            self.add_missing(name, node, (*node.path, name), shared=shared)
         elif same[0]["type"] == "assertion_error":
             self.add_assertion(node, same[0].get("ctx", {})["error"])
         else:
@@ -178,12 +198,12 @@ class _Validation:
     def finish(self) -> None:
         """Report each missing key with the components that need it. If nothing else explains the
         failure, also report the first dimension that is missing; the others follow from it."""
-        for (name, place, _), (hint, needed) in self.missing.items():
+        for (name, place, _), (help, needed) in self.missing.items():
             few = " and ".join(f"`{path}`" for path in needed[:2])
             more = f" and {len(needed) - 2} more" if len(needed) > 2 else ""
             verb = "needs" if len(needed) == 1 else "need"
             message = f"the key `{name}` is missing: {few}{more} {verb} it"
-            self.findings.add(Problem(message, place, hint))
+            self.findings.add(Problem(message, place, help))
         if not self.findings and self.not_given:
             self.findings.add_error(PluginError(self.not_given[0]))
 
@@ -244,7 +264,7 @@ class _Validation:
 
     def place_of(self, node: Node) -> Place:
         """Return the place that requests a component: its kind, its table, or an enclosing one."""
-        for around in reversed(self.enclosing):
+        for around in reversed(self.enclosing[: self.enclosing.index(node) + 1]):
             if around.kind is not None and around.kind.stated:
                 return around.kind.place()
             if around.table.document.holds(around.table.path):
@@ -272,14 +292,17 @@ def _fixed(value: Any) -> Any:
 
 
 def _add(node: Node, name: str, *, shared: bool) -> str:
-    """Return a help text that says where to write a missing key. A kind stated as a word, as in
-    `ffn = "moe"`, has no table to which a key could be added."""
+    """Return a help text that says where to write a missing key: beside the `kind`, which may
+    stand in a table around many components. A kind stated as a word, as in `ffn = "moe"`, has no
+    table to which a key could be added."""
     kind = node.kind
     if shared or not node.path:
         return f"add `{name} = ...`"
-    if kind is not None and kind.stated and kind.path[-1] != "kind":
-        return f'write `{kind.path[-1]} = {{ kind = "{kind.value}", {name} = ... }}`'
-    return f"add `{name} = ...` in `[{dotted(node.path)}]`"
+    if kind is None or not kind.stated:
+        return f"add `{name} = ...` in `[{dotted(node.path)}]`"
+    if kind.path[-1] == "kind":
+        return f"add `{name} = ...` beside this `kind`"
+    return f'write `{kind.path[-1]} = {{ kind = "{kind.value}", {name} = ... }}`'
 
 
 def _named(node: Node) -> str:

@@ -4,7 +4,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import Given, PositiveFloat, Probability, Shared, Size, Slot, contradiction
+from zoo.component import (
+    Given,
+    PositiveFloat,
+    Probability,
+    Shared,
+    Size,
+    Slot,
+    contradiction,
+    missing_dimension,
+)
 from zoo.layout import BY_VOCABULARY, Layout, embedding, linear
 from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Embedding, Norm
@@ -59,10 +68,7 @@ class TokenEmbedding(Embedding):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.vocab is None:
-            raise ValueError(
-                "a token embedding needs the size of its vocabulary: state `vocab`, or "
-                "`source_vocab` and `target_vocab`, at the top of the spec"
-            )
+            raise missing_dimension("vocab")
         if self.projection == "none" and self.d_embed != self.d_model:
             raise contradiction(
                 f"vectors of d_embed = {self.d_embed} need a projection to "

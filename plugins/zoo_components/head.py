@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import PositiveFloat, Size, Slot
+from zoo.component import PositiveFloat, Size, Slot, missing_dimension
 from zoo.layout import BY_VOCABULARY, Layout, Tensor, linear
 from zoo.purpose import Task
 from zoo.slots import Head, Norm
@@ -40,10 +40,7 @@ class LinearHead(Head):
     @model_validator(mode="after")
     def _check_vocab(self) -> Self:
         if self.vocab is None:
-            raise ValueError(
-                "a head over the vocabulary needs its size: state `vocab`, or `target_vocab`, at "
-                'the top of the spec, or choose `head = "none"`'
-            )
+            raise missing_dimension("vocab", 'choose `head = "none"`')
         return self
 
     @property

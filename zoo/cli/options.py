@@ -55,7 +55,9 @@ class PathType(click.Path):
         if value == "":
             self.fail("the path is empty", param, ctx)
         if self.ending and Path(value).suffix.lower() != self.ending:
-            self.fail(f"{value} does not end with {self.ending}", param, ctx)
+            bare = Path(value).name.lower() == self.ending
+            told = "has no name before" if bare else "does not end with"
+            self.fail(f"{value} {told} {self.ending}", param, ctx)
         return super().convert(value, param, ctx)
 
 

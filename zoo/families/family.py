@@ -20,18 +20,20 @@ A string that starts with `=` is an expression (`zoo.families.expression`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, did_you_mean, quoted
+from zoo.toml.format import Format
 from zoo.toml.tables import Leaf, Table, as_table, merge_values, same_kind
+from zoo.toml.value_errors import nearest_literal, value_message
 
-FORMAT = 1
 MAX_PARENTS = 8
 DEFAULTS_FILE = "defaults.json"
 PER_LAYER = "per_layer"
@@ -92,7 +94,7 @@ class _Head(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    format: Literal[1]
+    format: Format
     model_type: list[str]
     extends: str | None = None
     prefix: list[str] | None = None
@@ -176,19 +178,33 @@ def _head(document: Document, findings: Findings) -> _Head | None:
     try:
         return _Head.model_validate(document.data)
     except ValidationError as error:
-        for wrong in error.errors():
-            path = wrong["loc"] if document.holds(wrong["loc"][:1]) else ()
-            known = _Head.model_fields if len(path) == 1 else Rule.model_fields
-            unknown = wrong["type"] == "extra_forbidden"
-            key = quoted(wrong["loc"][-1])
-            message = wrong["msg"].removeprefix("Value error, ")
-            if unknown:
-                message = f"unknown key {key}"
-            elif wrong["type"] == "missing":
-                message = f"the key {key} is missing"
-            hint = did_you_mean(str(wrong["loc"][-1]), known) if unknown else None
-            findings.add(Problem(message, document.place(path, value=not unknown), hint))
+        told: dict[KeyPath, list[ErrorDetails]] = {}
+        for details in error.errors(include_url=False):
+            path = details["loc"]
+            while details["type"] != "missing" and not document.holds(path):
+                path = path[:-1]  # the last part names a member of a union
+            told.setdefault(path, []).append(details)
+        for path, wrong in told.items():
+            findings.add(_problem(document, path, wrong))
         return None
+
+
+def _problem(document: Document, path: KeyPath, wrong: Sequence[ErrorDetails]) -> Problem:
+    """Return the problem of one key. Several errors come from the members of a union."""
+    key, kind = str(path[-1]), wrong[0]["type"]
+    if kind == "extra_forbidden":
+        known = _Head.model_fields if len(path) == 1 else Rule.model_fields
+        hint = did_you_mean(key, known)
+        return Problem(f"unknown key {quoted(key)}", document.place(path), hint)
+    place = document.place(path, value=True)
+    if kind == "missing":
+        return Problem(f"the key {quoted(key)} is missing", place)
+    depth = max(len(details["loc"]) for details in wrong)  # the deepest is the most specific
+    deepest = [details for details in wrong if len(details["loc"]) == depth]
+    message = value_message(*deepest)
+    if kind != "value_error":
+        message = f"{quoted(key)} {message}"
+    return Problem(message, place, nearest_literal(deepest))
 
 
 def _table(document: Document, key: str) -> dict[str, Any]:

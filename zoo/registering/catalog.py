@@ -160,7 +160,8 @@ def _read_names(document: Document) -> Iterator[tuple[str, str, str]]:
     """Yield the entries of a `names.toml` as (table, name, full name)."""
     problems = list(document.problems)
     entries: list[tuple[str, str, str]] = []
-    if document.data.get("format") != FORMAT:
+    written = document.data.get("format")
+    if type(written) is not int or written != FORMAT:
         place = document.place(("format",), value=True)
         problems.append(Problem(f"the names of models state `format = {FORMAT}`", place))
     for table, values in document.data.items():

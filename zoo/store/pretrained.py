@@ -34,6 +34,7 @@ from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Problem, RegistryError, did_you_mean, in_order, quoted
 from zoo.model_files import published_path
 from zoo.source import Source
+from zoo.toml.format import Format
 from zoo.toml.value_errors import nearest_literal, value_message
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Fingerprint(_Table):
 class Card(_Table):
     """The keys of a model's file, except `[source]`."""
 
-    format: Literal[1]
+    format: Format
     override: bool = False
     family: str | None = None
     spec: str | None = None

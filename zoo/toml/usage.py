@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from zoo.document import Document, KeyPath
 from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, dotted, meant, quoted
@@ -17,11 +18,11 @@ class Usage:
 
     `known` maps the path of each table to the keys that some component looks up there. `used` holds
     the values and tables that took effect. `nearer` maps a stated value to the values that some
-    component found in its place, nearer to itself. `elsewhere` returns a hint for a table that is
-    unknown at the top level: where it belongs.
+    component found in its place, nearer to itself. `elsewhere` returns a hint for a key that the
+    table at a path could have, if it were of another kind.
     """
 
-    def __init__(self, elsewhere: Callable[[str], str | None]) -> None:
+    def __init__(self, elsewhere: Callable[[KeyPath, str], str | None]) -> None:
         self.elsewhere = elsewhere
         self.known: dict[KeyPath, set[str]] = {}
         self.used: set[Leaf | Table] = set()
@@ -90,7 +91,7 @@ class Usage:
                 findings.add(Problem(message, entry.place(value=False), hint, notes))
             else:
                 # Only the first problems are shown, and the search for similar names is slow.
-                home = self._home_of(key, entry, table) if len(findings) < MAX_SHOWN else None
+                home = self._home_of(key, table.path) if len(findings) < MAX_SHOWN else None
                 message = f"unknown key {quoted(key)}{inside}"
                 findings.add(Problem(message, entry.place(value=False), home))
 
@@ -109,30 +110,48 @@ class Usage:
                 )
         return None
 
-    def _tables_with(self, key: str) -> list[KeyPath]:
-        """Return the paths below the top level where some component looks up a key."""
-        return [path for path, names in self.known.items() if path and key in names]
-
-    def _home_of(self, key: str, entry: Leaf | Table, around: Table) -> str:
-        """Return a hint for an unknown key: the table that it belongs in, or the most similar name.
+    def _home_of(self, key: str, table: KeyPath) -> str:
+        """Return a hint for an unknown key: the kinds that have it, the table that it belongs in,
+        or the most similar name.
 
         For an unknown key in a layer rule, the hint shows how to write it inside the rule.
         """
-        table = around.path
         known = self.known.get(table, set())
+        for name in dict.fromkeys((key, meant(key))):
+            if name in known:
+                break
+            if home := self.elsewhere(table, name) or self._table_with(name, table):
+                return home
         if known == {"kind"}:  # a kind without keys, such as `none`
             return "what is here has no keys; state another `kind`"
-        homes = self._tables_with(key)
-        if not homes and meant(key) not in known:
-            key = meant(key)
-            homes = self._tables_with(key)
-        stack = len(table) - 2  # the length of the path without `layers` and the rule's number
-        for home in homes if table and isinstance(table[-1], int) else ():
-            if home[:stack] == table[:stack] and known.intersection(home[stack : stack + 1]):
-                return f"write `{'.'.join(map(str, home[stack:]))}.{key} = ...`"
-        if homes:
-            # Name the same place in other stacks too, as `decoder` beside `encoder`.
-            alike = [path for path in homes if path[1:] == homes[0][1:]]
-            return f"{quoted(key)} is a key of {' and of '.join(f'`{dotted(p)}`' for p in alike)}"
-        other = self.elsewhere(key) if isinstance(entry, Table) and not table else None
-        return other or did_you_mean(key, known)
+        return did_you_mean(key, known)
+
+    def _table_with(self, key: str, table: KeyPath) -> str | None:
+        """Return a hint with the tables, nearest to `table`, where some component looks up a key;
+        None if there are none."""
+        homes = [path for path, names in self.known.items() if key in names]
+        if not homes:
+            return None
+        if table and isinstance(table[-1], int):
+            stack, known = table[:-2], self.known.get(table, set())
+            for home in homes:
+                inside = home[len(stack) :]
+                if home[: len(stack)] == stack and known.intersection(inside[:1]):
+                    return f"write `{dotted((*inside, key))} = ...`"
+            if stack in homes:
+                return f"{quoted(key)} is for all layers: write it in `[{dotted(stack)}]`"
+        common = max(_common(home, table) for home in homes)
+        nearest = [home for home in homes if _common(home, table) == common]
+        if table[:common] in nearest:
+            nearest = [table[:common]]
+        if nearest == [()]:
+            return f"{quoted(key)} stands at the top of the spec, before all tables"
+        # Name the same place in other stacks too, as `decoder` beside `encoder`.
+        alike = [home for home in nearest if home[1:] == nearest[0][1:]]
+        return f"{quoted(key)} is a key of {' and of '.join(f'`{dotted(home)}`' for home in alike)}"
+
+
+def _common(one: KeyPath, other: KeyPath) -> int:
+    """Return the number of parts with which both paths begin."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

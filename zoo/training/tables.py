@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Size, contradiction
+from zoo.toml.format import Format
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0)]
@@ -27,7 +28,7 @@ class Table(BaseModel):
 class Head(Table):
     """The keys above the first table."""
 
-    format: Literal[1]
+    format: Format
     """The version of this format."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
     """The name of the run, and of its folder unless `-o` names another. The model keeps the name
