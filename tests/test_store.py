@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 from hostile import joined, parts
 from published_models import LOCAL, SPEC, bundle, entry, register, sha256, weights, write_files
-from trials import Refused, contents, on_terminal
+from trials import Refused, contents, on_terminal, without_privileges
 
 import zoo
 from zoo.byte_counts import human_bytes
@@ -138,12 +137,6 @@ def test_the_mode_of_what_is_read_only_is_left_alone(
     for path in store.root.glob("refs/*"):
         path.unlink()
     assert run(["pull", "small"]) == 0
-
-
-def without_privileges() -> None:
-    """Take from a child of root what lets it read everything (capabilities 1 and 2)."""
-    for capability in (1, 2):
-        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
