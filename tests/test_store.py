@@ -80,6 +80,14 @@ def test_a_name_out_of_use_tells_the_new_one(published: Path) -> None:
         assert zoo.load("tiny").spec.name == "small"
 
 
+@pytest.mark.parametrize("command", ["pull tiny", "show tiny", "verify tiny", "rm tiny"])
+def test_every_command_tells_the_new_name(command: str, published: Path) -> None:
+    assert run(["pull", "small"]) == 0
+    with pytest.warns(DeprecatedName, match=r"`tiny` is out of use: use `small\.v1`") as warned:
+        assert run(command.split()) == 0
+    assert len(warned) == 1
+
+
 def test_what_is_in_the_store_needs_the_source_no_more(published: Path) -> None:
     before = zoo.load("small").spec.digest
     for path in published.iterdir():
