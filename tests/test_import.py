@@ -418,9 +418,9 @@ def test_an_impossible_value_is_told_where_it_stands(
 
 def test_the_place_is_that_of_the_key_of_the_object(tmp_path: Path) -> None:
     """Not that of a key of the same name in another object, nor that of a string."""
-    text = r'''{"torch": ["hidden", {"hidden": 1}], "note": "\"hidden\": 2",
+    text = r"""{"torch": ["hidden", {"hidden": 1}], "note": "\"hidden\": 2",
  "text_config": {"hidden": {"hidden": 3}, "deep": 4},
- "hi\u0064den": "8"}'''
+ "hi\u0064den": "8"}"""
     (tmp_path / "config.json").write_text(text)
     file = read_json(tmp_path / "config.json")
     place = file.place("hidden")
