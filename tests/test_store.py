@@ -216,10 +216,13 @@ def test_the_store_of_a_user_that_does_not_exist(
     assert "there is no such user" in refused("store")
 
 
-def test_a_store_that_is_a_file_is_told(store: Store, refused: Refused) -> None:
+def test_a_store_that_is_a_file_is_told(published: Path, store: Store, refused: Refused) -> None:
+    """As the default one, in a container whose HOME is /dev/null."""
     store.root.write_text("")
-    for command in ("store", "verify", "gc"):
-        assert "Not a directory" in refused(command)
+    for command in ("store", "verify", "gc", "pull small", "load small"):
+        told = refused(*command.split())
+        assert "Not a directory" in told
+        assert "help: `ZOO_HOME` names another folder for the store" in told
 
 
 def test_where_the_store_can_be_put_is_told(
