@@ -23,6 +23,7 @@ class Hub:
         files: contents by path, as in `/model.safetensors`.
         truncate: number of bytes after which a connection is closed.
         stall: seconds of silence after half of a file.
+        stalled: the end of the paths that stall.
         redirect: the target that every request is redirected to.
         moved: paths with the targets that requests for them are redirected to.
         extra: bytes sent after the end of a file, and included in the stated length.
@@ -40,6 +41,7 @@ class Hub:
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     truncate: int | None = None
     stall: float = 0.0
+    stalled: str = ""
     redirect: str | None = None
     moved: dict[str, str] = field(default_factory=dict[str, str])
     extra: bytes = b""
@@ -139,7 +141,8 @@ def loopback_hub(
             middle = len(content) // 2
             self.wfile.write(content[:middle])
             self.wfile.flush()
-            time.sleep(hub.stall)
+            if self.path.endswith(hub.stalled):
+                time.sleep(hub.stall)
             self.wfile.write(content[middle:])
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

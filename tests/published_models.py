@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -43,6 +44,21 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
+
+
+def write_wheel(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write the wheel small-model 1.0 with these files, compressed."""
+    about = "small_model-1.0.dist-info"
+    path = folder / "small_model-1.0-py3-none-any.whl"
+    written = dict(files) | {
+        f"{about}/METADATA": b"Metadata-Version: 2.1\nName: small-model\nVersion: 1.0\n",
+        f"{about}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/RECORD": b"",
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, content in written.items():
+            wheel.writestr(name, content)
+    return path
 
 
 def sha256(content: bytes) -> str:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from loopback_hub import Hub, loopback_hub
-from published_models import bundle, entry, register, sha256, weights, write_files
+from published_models import (
+    bundle,
+    entry,
+    register,
+    sha256,
+    weights,
+    write_files,
+    write_wheel,
+)
 
 import zoo
 from zoo.cli import run
@@ -69,15 +76,7 @@ def fsspec(world: World, files: Files) -> dict[str, object]:
 
 
 def pypi(world: World, files: Files) -> dict[str, object]:
-    about = "small_model-1.0.dist-info"
-    written = {f"small_model/{path}": content for path, content in files.items()} | {
-        f"{about}/METADATA": b"Metadata-Version: 2.1\nName: small-model\nVersion: 1.0\n",
-        f"{about}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{about}/RECORD": b"",
-    }
-    with zipfile.ZipFile(world.folder / "small_model-1.0-py3-none-any.whl", "w") as wheel:
-        for path, content in written.items():
-            wheel.writestr(path, content)
+    write_wheel(world.folder, {f"small_model/{path}": content for path, content in files.items()})
     return {"kind": "pypi", "wheels": ["small-model==1.0"], "folder": "small_model"}
 
 

@@ -53,6 +53,8 @@ def ones(*shape: int) -> torch.Tensor:
         ([[1], []], {}, "sequence 1 is empty"),
         (torch.zeros(2, 0, dtype=torch.long), {}, "sequence 0 is empty"),
         ([[1, 9]], {}, "id 9 is outside the vocabulary"),
+        ([1, 2**63], {}, "id 9223372036854775808 is outside the vocabulary"),
+        ([[1], [-(2**70)]], {}, "id -1180591620717411303424 is outside the vocabulary"),
         ([[1], [-1]], {}, "id -1 in sequence 1 is outside the vocabulary"),
         ([[1, 2.5]], {}, "a list of integers"),
         ([["a"]], {}, "a list of integers"),

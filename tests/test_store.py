@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 from hostile import joined, parts
 from published_models import LOCAL, SPEC, bundle, entry, register, sha256, weights, write_files
-from trials import Refused, contents, on_terminal
+from trials import Refused, contents, on_terminal, without_privileges
 
 import zoo
 from zoo.byte_counts import human_bytes
@@ -81,6 +80,14 @@ def test_a_name_out_of_use_tells_the_new_one(published: Path) -> None:
         assert zoo.load("tiny").spec.name == "small"
 
 
+@pytest.mark.parametrize("command", ["pull tiny", "show tiny", "verify tiny", "rm tiny"])
+def test_every_command_tells_the_new_name(command: str, published: Path) -> None:
+    assert run(["pull", "small"]) == 0
+    with pytest.warns(DeprecatedName, match=r"`tiny` is out of use: use `small\.v1`") as warned:
+        assert run(command.split()) == 0
+    assert len(warned) == 1
+
+
 def test_what_is_in_the_store_needs_the_source_no_more(published: Path) -> None:
     before = zoo.load("small").spec.digest
     for path in published.iterdir():
@@ -138,12 +145,6 @@ def test_the_mode_of_what_is_read_only_is_left_alone(
     for path in store.root.glob("refs/*"):
         path.unlink()
     assert run(["pull", "small"]) == 0
-
-
-def without_privileges() -> None:
-    """Drop the capabilities of a child of root that let it read all files (1 and 2)."""
-    for capability in (1, 2):
-        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
@@ -215,10 +216,13 @@ def test_the_store_of_a_user_that_does_not_exist(
     assert "there is no such user" in refused("store")
 
 
-def test_a_store_that_is_a_file_is_told(store: Store, refused: Refused) -> None:
+def test_a_store_that_is_a_file_is_told(published: Path, store: Store, refused: Refused) -> None:
+    """As the default one, in a container whose HOME is /dev/null."""
     store.root.write_text("")
-    for command in ("store", "verify", "gc"):
-        assert "Not a directory" in refused(command)
+    for command in ("store", "verify", "gc", "pull small", "load small"):
+        told = refused(*command.split())
+        assert "Not a directory" in told
+        assert "help: `ZOO_HOME` names another folder for the store" in told
 
 
 def test_where_the_store_can_be_put_is_told(

@@ -6,6 +6,7 @@ of one pass. Mistakes of users raise no other exceptions.
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -230,6 +231,14 @@ def quoted(name: object, most: int | None = None) -> str:
         most = 500 if isinstance(name, PurePath) else 80
     text = printable(str(name)[: most + 1])
     return f"`{text if len(text) <= most else text[: most - 3] + '...'}`"
+
+
+def checked_path(value: object, expected: str) -> Path:
+    """Return an argument of a public function as a path. Raises `TypeError` that says what is
+    `expected`."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{expected}, not {type(value).__name__}")
+    return Path(value)
 
 
 def typed(path: object) -> str:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.budget import check_budget
 from zoo.document import Document, from_data, from_weights, parse, read_document
-from zoo.errors import Place, Problem, SpecError, did_you_mean, nearest, quoted, typed
+from zoo.errors import (
+    Place,
+    Problem,
+    SpecError,
+    checked_path,
+    did_you_mean,
+    nearest,
+    quoted,
+    typed,
+)
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
@@ -128,7 +137,8 @@ def find_document(source: str | Path | Mapping[str, Any], registry: Registry) ->
         return read_document(
             entry.folder / entry.target, lambda: entry.place, budget=registry.budget
         )
-    path = Path(source)
+    expected = "a spec is a path, the name of a registered model, TOML text or a dict"
+    path = checked_path(source, expected)
     if path.suffix != ".toml" and not os.path.exists(path):
         raise SpecError(_nothing(source, registry))
     return read_document(path, budget=registry.budget)

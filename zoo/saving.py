@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import zoo
-from zoo.errors import Problem, WeightsError
+from zoo.errors import Problem, WeightsError, checked_path
 from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
@@ -43,7 +43,8 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
     """
     _refuse_other(model)
     _refuse_share(model)
-    with destination(Path(path), max_shard_bytes=max_shard_bytes) as write:
+    target = checked_path(path, "a model is saved to a path")
+    with destination(target, max_shard_bytes=max_shard_bytes) as write:
         header, content = described(model)
         write(header, content)
         return header.content_digest

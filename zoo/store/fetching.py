@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +15,15 @@ from pathlib import Path
 from zoo.errors import Problem, quoted
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, Source, SourceError
-from zoo.store.files import Store, digest
+from zoo.store.files import Store, digest, link_or_copy
 from zoo.store.pretrained import File
 
 ATTEMPTS = 4
 """The number of attempts in a row that may break off after few bytes."""
 _MUCH = 1 << 20
-_ABANDONED = 60.0  # seconds without a write after which a partial file is taken over
+_ABANDONED = (
+    60.0  # seconds without a write after which no process writes to a partial file any more
+)
 
 
 class _BrokenOffError(SourceError):
@@ -36,8 +40,9 @@ def fetch(
 ) -> File:
     """Write a file of a source to `target`.
 
-    A partial file of an earlier, interrupted pull is continued, and that of this one is kept for
-    the next, unless a mixture of two versions of the file could go unnoticed.
+    A partial file of an interrupted pull is continued, and the bytes that this one receives, a part
+    or all, are kept for the next one at `left_of`, unless a mixture of two versions of the file
+    could go unnoticed.
 
     Args:
         source: the source of the file.
@@ -58,9 +63,10 @@ def fetch(
     left = left_of(source, path, expected, store)
     partial = left.with_suffix(f".{secrets.token_hex(8)}")
     partial.parent.mkdir(parents=True, exist_ok=True)
-    keeps = keeps_parts(source, expected)
-    resumed = keeps and _take_over(partial, left)
+    # A mixture would be noticed by the digest; or there are no two versions.
+    keeps = source.is_fixed or isinstance(expected, File)
     try:
+        resumed = keeps and _resume(partial, left, size)
         while True:
             _receive(source, path, partial, size, access)
             found = digest(partial)
@@ -73,21 +79,13 @@ def fetch(
                 )
                 raise SourceError(Problem(message, help="the source has been changed or damaged"))
             resumed = False  # the resumed part may have been wrong: download all of it once more
-    except BaseException:
+        link_or_copy(partial, target)
+        return found
+    finally:
         with contextlib.suppress(OSError):
             if keeps:
-                partial.rename(left)
-            else:
-                partial.unlink()
-        raise
-    partial.rename(target)
-    return found
-
-
-def keeps_parts(source: Source, expected: File | int) -> bool:
-    """Return whether a later pull may continue a part of this file: a mixture of two versions of it
-    would be noticed by its digest, or there are no two versions."""
-    return source.is_fixed or isinstance(expected, File)
+                partial.rename(left)  # without effect if both are names of one file
+            partial.unlink()
 
 
 def left_of(source: Source, path: str, expected: File | int, store: Store) -> Path:
@@ -96,14 +94,22 @@ def left_of(source: Source, path: str, expected: File | int, store: Store) -> Pa
     return store.root / "partial" / f"{key}.left"
 
 
-def _take_over(partial: Path, left: Path) -> bool:
-    """Take over the longest partial file that no other process is writing to."""
+def _resume(partial: Path, left: Path, size: int) -> bool:
+    """Start with the longest partial file; return whether there is one. A complete file is linked,
+    since no process writes to it. A file that another process may still write to is copied, since
+    that process may have been killed; any other file is taken over."""
     for path in sorted(left.parent.glob(f"{left.stem}.*"), key=_size, reverse=True):
-        with contextlib.suppress(FileNotFoundError):  # another process was quicker
-            idle = time.time() - path.stat().st_mtime
-            if path == left or idle > _ABANDONED:
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # gone, or another user's
+            found = path.stat()
+            is_free = path == left or time.time() - found.st_mtime > _ABANDONED
+            if found.st_size == size:
+                link_or_copy(path, partial)
+            elif is_free and os.access(path, os.W_OK):
                 path.rename(partial)
-                return True
+                os.utime(partial)
+            else:
+                shutil.copyfile(path, partial)
+            return _size(partial) > 0
     return False
 
 
@@ -116,7 +122,8 @@ def _size(path: Path) -> int:
 
 def _receive(source: Source, path: str, partial: Path, size: int, access: Access) -> None:
     """Continue a partial file until it has `size` bytes."""
-    partial.touch()
+    if not partial.exists():
+        partial.touch()
     access.on_bytes(_size(partial))
     failures = 0
     while (before := _size(partial)) < size:

@@ -34,6 +34,8 @@ from zoo.weights.open_file import STEP
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 """The errors of file systems without hard links, or with too many links to a file."""
 _WRITABLE = 0o222
+HINT = "`ZOO_HOME` names another folder for the store"
+"""The help text for a store that cannot be used."""
 
 
 class StoreError(ZooError):
@@ -42,7 +44,8 @@ class StoreError(ZooError):
 
 def cannot_read(path: Path, error: OSError) -> StoreError:
     """Return the error for files without read permission, as in the store of another user."""
-    return StoreError(Problem(f"cannot be read: {error.strerror or error}", Place(str(path))))
+    message = f"cannot be read: {error.strerror or error}"
+    return StoreError(Problem(message, Place(str(path)), HINT))
 
 
 class Store:
@@ -92,7 +95,7 @@ class Store:
             where = f" ({quoted(error.filename, 500)})" if error.filename else ""
             reason = f"{error.strerror or error}{where}"
             message = f"the store {quoted(self.root)} cannot be written: {reason}"
-            hint = "what was in it is untouched; `ZOO_HOME` names another folder for it"
+            hint = f"what was in it is untouched; {HINT}"
             raise StoreError(Problem(message, help=hint)) from error
         finally:
             with contextlib.suppress(OSError):  # `zoo gc` removes what remains

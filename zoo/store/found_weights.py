@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zoo.errors import Place, Problem, RegistryError, WeightsError, did_you_mean, quoted, typed
+from zoo.errors import (
+    Place,
+    Problem,
+    RegistryError,
+    WeightsError,
+    checked_path,
+    did_you_mean,
+    quoted,
+    typed,
+)
 from zoo.inside import neighbours
 from zoo.registry import Registry
 from zoo.store import resolve
@@ -32,7 +41,8 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
         RegistryError: the named model has no weights.
         StoreError, SourceError: as `zoo.store.resolve`.
     """
-    path, name = Path(path_or_name), str(path_or_name)
+    path = checked_path(path_or_name, "a model is loaded from a path or by the name of a model")
+    name = str(path_or_name)
     if path.suffix == ".toml" and os.path.isfile(path):
         made = f"`zoo build {typed(path)} -o DIR` makes the initial weights of a spec"
         hint = f"{made}; a published model goes by its name: `{path.stem}`"

@@ -7,7 +7,7 @@ from zoo.registry import Registry
 from zoo.store.collecting import restored
 from zoo.store.files import Store, StoreError, exists
 from zoo.store.first_use import with_trusted
-from zoo.store.pretrained import Pretrained, find_pretrained
+from zoo.store.pretrained import Pretrained, find_pretrained, warn_if_out_of_use
 from zoo.store.refs import Ref, read_ref, refs
 from zoo.weights.file import weights_path
 
@@ -61,7 +61,8 @@ def is_pulled(ref: Ref, registry: Registry, store: Store) -> bool:
 
 def stored(name: str, registry: Registry, store: Store) -> list[Ref]:
     """Return the versions of a model in the store: all for `name`, and for `name@version` those
-    that begin with `version`."""
+    that begin with `version`. A name out of use gives a `DeprecatedName` warning."""
     name, _, version = name.partition("@")
+    warn_if_out_of_use(name, registry)
     full = registry.catalog.full_name(name)
     return [ref for ref in refs(store, full) if ref.version.startswith(version)]

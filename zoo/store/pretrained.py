@@ -152,10 +152,17 @@ def find_pretrained(name: str, registry: Registry) -> Pretrained | None:
         PluginError: the source's plugin cannot be loaded.
     """
     path = registry.catalog.file(name)
+    if path is None:
+        return None
+    warn_if_out_of_use(name, registry)
+    return _read(path, registry)
+
+
+def warn_if_out_of_use(name: str, registry: Registry) -> None:
+    """Give a `DeprecatedName` warning for a name that is out of use."""
     instead = registry.catalog.replacement(name)
-    if path is not None and instead is not None:
+    if instead is not None:
         warnings.warn(f"the model name `{name}` is out of use: use `{instead}`", DeprecatedName, 1)
-    return None if path is None else _read(path, registry)
 
 
 def _read(path: Path, registry: Registry) -> Pretrained:

@@ -16,7 +16,7 @@ from zoo.model_files import CARDS, SELECTED, safe_path, selected
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
-from zoo.store.fetching import fetch, keeps_parts, left_of
+from zoo.store.fetching import fetch, left_of
 from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import published
@@ -75,7 +75,7 @@ def pull(
         raise SourceError(Problem(message, Place(model.document.name)))
     with store.work() as work:
         access = Access(model.folder, work / "scratch", timeout, on_bytes)
-        model, fetched = _fetch_all(model, store, work, access, on_total)
+        model, fetched, parts = _fetch_all(model, store, work, access, on_total)
         folder = fetched if model.card.family is None else _imported(model, fetched, work, registry)
         with told_as(folder, Path(model.name)):
             content_digest, blake3 = _check_content(model, folder), _checked_weights(folder)
@@ -96,6 +96,9 @@ def pull(
         # `zoo gc` could have removed the snapshot while it had no ref.
         if not restored(store, ref).is_dir():
             store.publish(folder, files, work)
+        for part in parts:
+            with contextlib.suppress(OSError):  # `zoo gc` removes them too
+                part.unlink()
     return ref
 
 
@@ -117,8 +120,13 @@ def _fetch_all(
     work: Path,
     access: Access,
     on_total: OnBytes,
-) -> tuple[Pretrained, Path]:
-    """Download the published files; return the model with their digests, and the folder."""
+) -> tuple[Pretrained, Path, list[Path]]:
+    """Download the published files into a folder.
+
+    Returns:
+        The model with their digests, the folder, and the paths of the copies that are kept for the
+        next pull in case this one fails.
+    """
     folder = work / "fetched"
     access.scratch.mkdir()
     source, expected = model.source, dict[str, File | int](model.card.files)
@@ -132,28 +140,20 @@ def _fetch_all(
             raise SourceError(Problem(message, Place(model.document.name), _listed(there)))
     on_total(sum(one if isinstance(one, int) else one.size for one in expected.values()))
     files: dict[str, File] = {}
-    with contextlib.ExitStack() as undo:
-        for path, one in sorted(expected.items()):
-            target = folder / safe_path(path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(one, File) and store.take(one, target):
-                access.on_bytes(one.size)
-                files[path] = one
-                continue
-            try:
-                files[path] = fetch(source, path, target, one, store, access)
-            except SourceError as error:
-                raise placed(error, Place(model.document.name)) from None
-            if keeps_parts(source, one):  # if this pull fails, the next one need not fetch it again
-                undo.callback(_put_back, target, left_of(source, path, one, store))
-        undo.pop_all()
+    for path, one in sorted(expected.items()):
+        target = folder / safe_path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(one, File) and store.take(one, target):
+            access.on_bytes(one.size)
+            files[path] = one
+            continue
+        try:
+            files[path] = fetch(source, path, target, one, store, access)
+        except SourceError as error:
+            raise placed(error, Place(model.document.name)) from None
     shutil.rmtree(access.scratch)
-    return model.with_files(source, files), folder
-
-
-def _put_back(target: Path, left: Path) -> None:
-    with contextlib.suppress(OSError):
-        target.rename(left)
+    parts = [left_of(source, path, one, store) for path, one in expected.items()]
+    return model.with_files(source, files), folder, parts
 
 
 def _listed(there: Mapping[str, int]) -> str:
