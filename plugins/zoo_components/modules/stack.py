@@ -145,7 +145,8 @@ class Stack(nn.Module):
         else:
             positions = self.append(cache, inputs, mask, tokens)
             keys, attended = cache.positions, cache.mask
-        if self.padding_needed and attended is not None:
+        generated = cache is not None and _hides_more(real, mask)
+        if (self.padding_needed or generated) and attended is not None:
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
             attended = attended.expand(-1, -1, length, -1)
         x = getattr(self, self.embed_name)(inputs, positions, token_types=token_types, mask=tokens)
@@ -334,6 +335,12 @@ def check_inputs(inputs: torch.Tensor) -> None:
     elif inputs.dim() != 2:
         hint = "; a single sequence is `ids[None]`" if inputs.dim() == 1 else ""
         raise ValueError(f"ids are (batch, length), not {tuple(inputs.shape)}{hint}")
+
+
+def _hides_more(real: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
+    """Whether there is padding that the mask (batch, length) does not hide: in generation a token
+    like any other, from which the next is predicted."""
+    return real is not None and not bool((real if mask is None else real == mask).all())
 
 
 def _by_token(mask: torch.Tensor | None) -> torch.Tensor | None:
