@@ -199,6 +199,27 @@ def test_several_tokens_at_a_time(name: str) -> None:
     torch.testing.assert_close(found, model(ids), rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    "name", ["learned", "rotary", "window", "gate", "latent", "counted_padding", "experts", "pair"]
+)
+def test_padding_among_what_is_generated_scores_the_same_without_a_cache(name: str) -> None:
+    """It is hidden from what follows it, and the next token is predicted from it all the same."""
+    values = tiny() | VARIANTS[name] | {"pad_id": 1}
+    model = built({key: value for key, value in values.items() if value is not None})
+    options = {"start": 1} if "source_vocab" in values else {}
+    random = zoo.Sampling(temperature=1e6)  # every token is as likely
+    found, anew = (
+        zoo.generate(
+            model, [[3, 4, 5], [6, 1]], max_new_tokens=9, method=random, cache=cache, **options
+        )
+        for cache in (True, False)
+    )
+    assert any(1 in one.ids[:-1] for one in found)
+    assert [one.ids for one in found] == [one.ids for one in anew]
+    for one, other in zip(found, anew, strict=True):
+        assert one.score == pytest.approx(other.score, rel=0, abs=1e-10)
+
+
 RECOMPUTED: dict[str, tuple[dict[str, Any], str]] = {
     "dynamic": (
         {"position": {"kind": "rotary_dynamic", "factor": 2.0, "original_length": 6}},

@@ -4,6 +4,7 @@ refused."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pty
@@ -241,7 +242,7 @@ def test_a_certificate_of_nobody_is_refused(
     fetch: Pull, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
-    with pytest.raises(SourceError, match="no valid certificate"):
+    with pytest.raises(SourceError, match=r"no valid certificate.*\n.*help: SSL_CERT_FILE names"):
         fetch()
     assert hub.requests == []
 
@@ -260,6 +261,27 @@ def test_who_cannot_be_reached_is_told(
     nobody = {"kind": "https", "url": "https://127.0.0.1:1"}
     register(Path.cwd(), "small.v1", entry(nobody, bundle()))
     assert "127.0.0.1:1/README.md cannot be reached: Connection" in refused("pull", "small.v1")
+
+
+def test_on_first_use_a_web_server_is_no_broken_plugin(
+    hub: Hub, project: Path, store: Store, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "ATTEMPTS", 1)
+    pull = ["pull", "small.v1", "--trust-first-use"]
+    register(project, "small.v1", entry({"kind": "https", "url": f"{hub.url}/m"}, None))
+    told = refused(*pull)
+    assert f"small.v1.toml: error: {hub.url}/m does not list its files\n" in told
+    assert 'help: state them in `[source]`: names = ["model.safetensors"' in told
+    register(project, "small.v1", untold(f"{hub.url}/nothing"))
+    assert f"small.v1.toml: error: {hub.url}/nothing/README.md cannot be had: 404" in refused(*pull)
+    register(project, "small.v1", untold("https://127.0.0.1:1"))
+    told = refused(*pull)
+    assert (
+        "small.v1.toml: error: looking for the files of small.v1 failed: https://127.0.0.1:1/"
+        in told
+    )
+    assert "README.md cannot be reached: Connection refused" in told
+    assert "plugin" not in told
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -620,7 +642,31 @@ def test_pushed_into_a_folder_it_is_the_same(project: Path, store: Store) -> Non
     assert contents(project / "there" / "again") == bundle()
 
 
-@pytest.mark.parametrize("address", ["hf:owner/name", "hf:/owner/name", "s3:bucket/small"])
+def test_a_full_disk_is_no_broken_plugin(
+    project: Path, store: Store, memory: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(project / "model", bundle())
+    write = type(memory).put_file
+
+    def put_file(system: Any, path: str, target: str, **options: Any) -> None:
+        if not target.endswith("README.md"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(system, path, target, **options)
+
+    monkeypatch.setattr(type(memory), "put_file", put_file)
+    push = ["push", "model", "memory://bucket/small", "--license", "CC0-1.0"]
+    assert (
+        refused(*push)
+        == "error: writing to memory://bucket/small failed: No space left on device\n"
+    )
+    told = refused(*push)
+    assert "there are files at memory://bucket/small" in told
+    assert "or remove what broke off there" in told
+
+
+@pytest.mark.parametrize(
+    "address", ["hf:owner/name", "hf:/owner/name", "s3:bucket/small", "https://localhost/small"]
+)
 def test_half_an_address_is_no_folder(
     address: str, project: Path, store: Store, refused: Refused
 ) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, Field
 
+from zoo.errors import Problem
 from zoo.source import Access, Source, SourceError, Stream
 from zoo_sources.transport import check_url, download, request
 
@@ -26,6 +27,9 @@ class Https(Source):
     names: list[str] = Field(default=[])
 
     def files(self, access: Access) -> Mapping[str, int]:
+        if not self.names:
+            hint = 'state them in `[source]`: names = ["model.safetensors", "README.md"]'
+            raise SourceError(Problem(f"{self.url} does not list its files", help=hint))
         return {name: self._size(name, access) for name in self.names}
 
     def read(self, path: str, start: int, access: Access) -> AbstractContextManager[Stream]:

@@ -62,7 +62,7 @@ class RemoteFolder(Source):
         from fsspec.registry import known_implementations  # type: ignore[import-untyped]
 
         scheme, separator, _ = address.partition("://")
-        if not separator or scheme not in known_implementations:
+        if not separator or scheme not in known_implementations or scheme in _REFUSED:
             return None
         try:
             return cls(kind="fsspec", url=check_url(address))
@@ -74,9 +74,8 @@ class RemoteFolder(Source):
         missing meanwhile, which the digests in the model's file reveal."""
         system, root = file_system(self.url)
         if system.exists(root) and system.find(root):
-            raise SourceError(
-                Problem(f"there are files at {self.url}", help="a published model never changes")
-            )
+            hint = "a published model never changes: choose another, or remove what broke off there"
+            raise SourceError(Problem(f"there are files at {self.url}", help=hint))
         for path in paths:
             target = f"{root.rstrip('/')}/{path}"
             system.makedirs(target.rpartition("/")[0], exist_ok=True)

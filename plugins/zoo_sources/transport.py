@@ -96,7 +96,9 @@ def request(
         raise SourceError(Problem(message, help=_HELP.get(error.code))) from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
-            raise SourceError(f"{url} has no valid certificate: {error.reason}") from None
+            message = f"{url} has no valid certificate: {error.reason}"
+            hint = "SSL_CERT_FILE names the file of an authority of your own"
+            raise SourceError(Problem(message, help=hint)) from None
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise ConnectionError(f"{url} cannot be reached{_by_proxy(url)}: {reason}") from None
     except http.client.HTTPException as error:

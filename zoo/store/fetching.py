@@ -83,7 +83,7 @@ def fetch(
         return found
     finally:
         with contextlib.suppress(OSError):
-            if keeps:
+            if keeps and _size(partial) > 0:
                 partial.rename(left)  # without effect if both are names of one file
             partial.unlink()
 
@@ -139,7 +139,7 @@ def _receive(source: Source, path: str, partial: Path, size: int, access: Access
 def _append(source: Source, path: str, partial: Path, size: int, access: Access) -> None:
     what = f"reading {quoted(path, 500)}"
     with partial.open("ab") as file, contextlib.ExitStack() as stack:
-        with _told(what):
+        with source_code(what):
             stream = stack.enter_context(source.read(path, file.tell(), access))
         if stream.start > file.tell():
             message = f"{quoted(path, 500)} comes from byte {stream.start:,} on, too late"
@@ -162,13 +162,14 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
 
 
 def _next(chunks: Iterator[bytes], what: str) -> bytes:
-    with _told(what):
+    with source_code(what):
         return next(chunks, b"")
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Convert the errors of a source, including broken connections, to `SourceError`."""
+def source_code(what: str) -> Iterator[None]:
+    """Run code of a source in a `with` block. An `OSError`, such as that of a broken connection,
+    becomes a `SourceError`; others become a `PluginError`, as by `plugin_code`."""
     with plugin_code(what):
         try:
             yield

@@ -13,10 +13,9 @@ from zoo.atomic import told_as
 from zoo.bundle import lock_of_bundle, read_bundle
 from zoo.errors import Place, Problem, placed
 from zoo.model_files import CARDS, SELECTED, safe_path, selected
-from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, SourceError, offline
 from zoo.store.collecting import restored
-from zoo.store.fetching import fetch, left_of
+from zoo.store.fetching import fetch, left_of, source_code
 from zoo.store.files import Store, StoreError, damaged, digests, link_or_copy
 from zoo.store.first_use import record, with_trusted
 from zoo.store.lookup import published
@@ -131,9 +130,12 @@ def _fetch_all(
     access.scratch.mkdir()
     source, expected = model.source, dict[str, File | int](model.card.files)
     if not model.is_pinned:
-        with plugin_code(f"looking for the files of {model.name}"):
-            source = source.pinned(access)
-            there = source.files(access)
+        try:
+            with source_code(f"looking for the files of {model.name}"):
+                source = source.pinned(access)
+                there = source.files(access)
+        except SourceError as error:
+            raise placed(error, Place(model.document.name)) from None
         expected = {path: size for path, size in there.items() if selected(path, SELECTED)}
         if not expected:
             message = f"{model.name}: nothing there is a file of a model"

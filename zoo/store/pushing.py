@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from zoo.errors import Problem, quoted
 from zoo.model_files import SELECTED, find_files
 from zoo.provenance.card import CARD_NAME, stated_license
-from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.card_text import card_text
+from zoo.store.fetching import source_code
 from zoo.store.files import Store, StoreError, digests
 from zoo.store.fingerprints import take_fingerprint
 from zoo.store.pretrained import Card, License
@@ -94,7 +94,7 @@ def push(
         )
         n_bytes = sum(file.size for file in files.values())
         shown = nullcontext(_unseen) if source.shows_progress else writing(n_bytes)
-        with shown as on_bytes, plugin_code(f"writing to {address}"):
+        with shown as on_bytes, source_code(f"writing to {address}"):
             access = Access(Path.cwd(), work, on_bytes=on_bytes)
             source = source.write(folder, list(files), access)
             if card_folder is not None and not Path(address).is_absolute():

@@ -152,7 +152,8 @@ class Stack(nn.Module):
         else:
             positions = self.append(cache, inputs, mask, tokens)
             keys, attended = cache.positions, cache.mask
-        if self.padding_needed and attended is not None:
+        generated = cache is not None and _hides_more(real, mask)
+        if (self.padding_needed or generated) and attended is not None:
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
             attended = attended.expand(-1, -1, length, -1)
         x = getattr(self, self.embed_name)(inputs, positions, token_types=token_types, mask=tokens)
@@ -368,6 +369,12 @@ def check_images(inputs: torch.Tensor, shape: tuple[int, int, int]) -> None:
         raise ValueError(
             f"images are (batch, channels, height, width) = {sizes}, not {found}{hint}"
         )
+
+
+def _hides_more(real: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
+    """Return whether there is padding that the mask (batch, length) does not hide: a generated
+    token like any other, from which the next one is predicted."""
+    return real is not None and not bool((real if mask is None else real == mask).all())
 
 
 def _by_token(mask: torch.Tensor | None) -> torch.Tensor | None:
