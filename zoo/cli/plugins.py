@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -56,15 +57,19 @@ def new(context: click.Context, slot: str, name: str) -> None:
 @json_option
 @click.pass_obj
 def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
-    """Check plugins: the NAMES, as in `ffn.mlp`, or all.
+    """Check plugins: those that match NAMES, or all.
 
+    A name is one as in `ffn.mlp`, or a pattern as for `zoo list`: `position.*`, `rotary*`, `ffn`.
     Each is built into a small model, which must pass the checks that docs/plugins.md lists.
     """
     registry = layers()
     from zoo.plugin_kit.check import check_plugins, every_plugin
     from zoo.plugin_kit.report import Report, summary
+    from zoo.showing.listing import list_components
 
     wanted = names or every_plugin(registry)
+    matching = (list_components(name, registry=registry) or [name] for name in wanted)
+    wanted = list(dict.fromkeys(chain.from_iterable(matching)))
     gc.enable()
     # A plugin that prints must not spoil the output.
     with count_bar("checking", len(wanted)) as bar, contextlib.redirect_stdout(sys.stderr):
