@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from zoo.cli.options import Layers, json_option, path_type
+from zoo.cli.options import Layers, NameType, components, json_option, path_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
 
@@ -34,7 +34,7 @@ def plugin() -> None:
 
 
 @plugin.command()
-@click.argument("slot")
+@click.argument("slot", type=NameType(lambda registry: registry.plugins))
 @click.argument("name")
 @click.pass_context
 def new(context: click.Context, slot: str, name: str) -> None:
@@ -53,7 +53,7 @@ def new(context: click.Context, slot: str, name: str) -> None:
 
 
 @plugin.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, type=NameType(components))
 @json_option
 @click.pass_obj
 def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
