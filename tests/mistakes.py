@@ -281,6 +281,10 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             )
         ],
     ),
+    "padding beyond the vocabulary of one stack": (
+        spec("pad_id = «10»", source_vocab="‹10›"),
+        [("pad_id = 10 is beyond the vocabulary of 10 tokens", "`source_vocab` is here")],
+    ),
     "a missing key": (
         spec(builder='«"encoder_decoder"»', without="d_ff"),
         [
@@ -348,6 +352,15 @@ n_layers = 2
         [
             ("unknown key `hidden_size`", "help: did you mean `d_model`?"),
             ("unknown key `intermediate_size`", "help: did you mean `d_ff`?"),
+        ],
+    ),
+    "another library's name for a key of both stacks": (
+        spec("«type_vocab_size» = 2"),
+        [
+            (
+                "unknown key `type_vocab_size`",
+                "help: `n_types` is a key of `encoder.embedding` and of `decoder.embedding`",
+            ),
         ],
     ),
     "a kind in the words of another library": (

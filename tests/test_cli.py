@@ -645,6 +645,13 @@ def test_a_further_registry(command: Zoo) -> None:
         ("zoo run transformer-small.", {"file,transformer-small.", f"plain,{SMALL}"}),
         ("zoo diff gpt2 bert-base.u", {"file,bert-base.u", "plain,bert-base.uncased"}),
         ("zoo --registry absent.toml show g", {"file,g"}),
+        ("zoo families qwen2_", {"plain,qwen2_moe"}),
+        ("zoo lint bert gpt_neox_", {"file,gpt_neox_", "plain,gpt_neox_japanese"}),
+        ("zoo list models albert-base.", {"plain,albert-base.v2"}),
+        ("zoo list model", {"plain,models"}),
+        ("zoo list components norm.s", {"plain,norm.scale_norm", "plain,norm.std_norm"}),
+        ("zoo plugin check norm.s", {"plain,norm.scale_norm", "plain,norm.std_norm"}),
+        ("zoo plugin new bl", {"plain,block"}),
     ],
 )
 def test_a_shell_completes_names_of_models_and_files(

@@ -19,6 +19,7 @@ from references.attention_cases import (
     some_mask,
 )
 
+import zoo
 from zoo.cache import Cache
 from zoo_components.norm import NoNorm
 
@@ -109,3 +110,16 @@ def test_what_follows_from_the_widths() -> None:
     description = described_latent(qk_rope_head_dim=6, qk_nope_head_dim=19)
     assert description.head_dim == 6
     assert description.scale == 1 / 5
+
+
+@torch.no_grad()
+def test_without_positions_the_order_of_earlier_tokens_is_not_seen() -> None:
+    """As in the latent attention of Kimi Linear, whose shared part is not rotated."""
+    latent = {"kv_lora_rank": 6, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 3}
+    spec = {"builder": "decoder", "vocab": 20, "n_layers": 1, "d_model": 8, "n_heads": 2}
+    spec |= {"format": 1, "name": "m", "d_ff": 8, "attention": {"kind": "latent", **latent}}
+    one, other = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[3, 1, 2, 4]])
+    blind = zoo.build({**spec, "position": "none"}, dtype=torch.float64)
+    torch.testing.assert_close(blind(one)[0, -1], blind(other)[0, -1], rtol=0, atol=1e-14)
+    seeing = zoo.build({**spec, "position": "rotary"}, dtype=torch.float64)
+    assert (seeing(one)[0, -1] - seeing(other)[0, -1]).abs().max() > 1e-6

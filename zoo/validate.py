@@ -153,14 +153,20 @@ class _Validation:
 
     def add_missing_dimension(self, node: Node, name: str, otherwise: str) -> None:
         """Record the key that an optional dimension comes from, which is not stated."""
-        key, source = name, node
+        key, source = self.source_of(name)
+        self.add_missing(key, source, node.path, also=f", or {otherwise}" if otherwise else "")
+
+    def source_of(self, name: str) -> tuple[str, Node]:
+        """Return the field that a dimension of the component that is being made comes from, and the
+        enclosing component that has this field."""
+        source = self.enclosing[-1]
         for around in reversed(self.enclosing[:-1]):
+            if fields_of(source.cls).get(name) is not GIVEN:
+                break
             mark = fields_of(around.cls)[str(source.path[len(around.path)])]
             assert isinstance(mark, Part)
-            key, source = mark.given.get(key, key), around
-            if fields_of(around.cls).get(key) is not GIVEN:
-                break
-        self.add_missing(key, source, node.path, also=f", or {otherwise}" if otherwise else "")
+            name, source = mark.given.get(name, name), around
+        return name, source
 
     def add_assertion(self, node: Node, error: BaseException) -> None:
         """Record a failed `assert`, which is a bug of the plugin and not a mistake of the user."""
@@ -239,14 +245,22 @@ class _Validation:
     def add_contradiction(self, node: Node, context: Mapping[str, Any]) -> None:
         keys = cast("tuple[str, ...]", context["keys"])
         found = {key: leaf for key in keys if (leaf := self.find(key)) is not None}
-        places = {leaf.place(): key for key, leaf in reversed(found.items())}
+        given = given_of(node.cls)  # such a key has another name where it is written
+        places = {
+            leaf.place(): str(leaf.path[-1]) if key in given else key
+            for key, leaf in reversed(found.items())
+        }
         first, *others = reversed(places) if places else [self.place_of(node)]
         related = tuple((f"`{places[place]}` is here", place) for place in others)
         self.findings.add(Problem(str(context["message"]), first, related=related))
 
     def find(self, key: str) -> Leaf | None:
-        """Find where the value of a key was written: in the component that is being made, in an
-        enclosing one, or otherwise in one beside it. A dotted key refers to a child."""
+        """Find where the value of a key was written: where the dimension of this name comes from,
+        in the component that is being made, in an enclosing one, or otherwise in one beside it. A
+        dotted key refers to a child."""
+        given, source = self.source_of(key)
+        if isinstance(leaf := source.values.get(given), Leaf) and leaf.stated:
+            return leaf
         name, _, inner = key.partition(".")
         for node in reversed(self.enclosing):
             value = node.values.get(name)

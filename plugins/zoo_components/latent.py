@@ -30,7 +30,9 @@ class Latent(Attention):
     qk_nope_head_dim: Size
     """The width of the part of a query and key head that is not rotated."""
     qk_rope_head_dim: Size
-    """The width of the part of a query and key head that rotary positions rotate."""
+    """The width of the part of a query and key head that rotary positions rotate, and whose keys
+    all heads share; with other positions, or none, it is not rotated (Kimi Linear,
+    arXiv:2510.26692)."""
     v_head_dim: Size
     """The width of a value head."""
     bias: Shared[bool] = False

@@ -140,8 +140,6 @@ class Stack(Component):
                 f"pad_id = {self.pad_id} is beyond the vocabulary of {self.vocab} tokens",
                 "pad_id",
                 "vocab",
-                "source_vocab",
-                "target_vocab",
             )
 
     def _check_rotation(self) -> None:

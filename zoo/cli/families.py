@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zoo.cli.options import Layers, json_option, model_type, path_type
+from zoo.cli.options import Layers, NameType, json_option, model_type, path_type
 from zoo.cli.output import print_report
 from zoo.errors import counted
+
+if TYPE_CHECKING:
+    from zoo.registry import Registry
 
 
 @click.command("import")
@@ -90,8 +93,14 @@ def export(layers: Layers, model: str, to: str, output: Path) -> None:
     click.echo(output)
 
 
+def _families(registry: Registry) -> Iterable[str]:
+    from zoo.families.catalogue import Catalogue
+
+    return Catalogue(registry).paths
+
+
 @click.command()
-@click.argument("pattern", required=False)
+@click.argument("pattern", required=False, type=NameType(_families))
 @json_option
 @click.pass_obj
 def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
@@ -105,7 +114,13 @@ def families(layers: Layers, pattern: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="FAMILY...")
+@click.argument(
+    "names",
+    nargs=-1,
+    required=True,
+    metavar="FAMILY...",
+    type=NameType(_families, files=True),
+)
 @click.option(
     "--config",
     type=path_type,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,32 +61,54 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
-class ModelType(click.types.StringParamType):
-    """A file, a folder or the name of a model."""
+class NameType(click.types.StringParamType):
+    """A name that shells complete: from the names that `known` returns of a registry and, with
+    `files`, from files."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the value unchanged. Raises BadParameter if it is empty."""
-        if not value:
-            self.fail("the name is empty", param, ctx)
-        return super().convert(value, param, ctx)
+    def __init__(self, known: Callable[[Registry], Iterable[str]], *, files: bool = False) -> None:
+        self.known = known
+        self.files = files
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The completions for a shell: files, and model names that begin with `incomplete`."""
+        """The completions for a shell: files, and names that begin with `incomplete`."""
         from click.shell_completion import CompletionItem
 
         from zoo.errors import ZooError
         from zoo.registry import load_registry
 
         try:
-            registry = load_registry(ctx.find_root().params.get("registry"))
-            names = {*registry.models, *registry.catalog.known()}
+            names = set(self.known(load_registry(ctx.find_root().params.get("registry"))))
         except ZooError:
             names = set()
         # Files come first: if they come after the names, bash drops the names.
+        files = [CompletionItem(incomplete, type="file")] if self.files else []
         found = [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
-        return [CompletionItem(incomplete, type="file"), *found]
+        return [*files, *found]
+
+
+def models(registry: Registry) -> Iterable[str]:
+    """Return the names of models, and their other names."""
+    return [*registry.models, *registry.catalog.known()]
+
+
+def components(registry: Registry) -> Iterable[str]:
+    """Return the components, as `ffn.mlp`."""
+    return (f"{slot}.{kind}" for slot, kinds in registry.plugins.items() for kind in kinds)
+
+
+class ModelType(NameType):
+    """A file, a folder or the name of a model."""
+
+    def __init__(self) -> None:
+        super().__init__(models, files=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the value unchanged. Raises BadParameter if it is empty."""
+        if not value:
+            self.fail("the name is empty", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 path_type = PathType()

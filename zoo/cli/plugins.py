@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+from itertools import chain
 from pathlib import Path
 
 import click
 
-from zoo.cli.options import Layers, json_option, path_type
+from zoo.cli.options import Layers, NameType, components, json_option, path_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
 
@@ -33,7 +34,7 @@ def plugin() -> None:
 
 
 @plugin.command()
-@click.argument("slot")
+@click.argument("slot", type=NameType(lambda registry: registry.plugins))
 @click.argument("name")
 @click.pass_context
 def new(context: click.Context, slot: str, name: str) -> None:
@@ -52,19 +53,23 @@ def new(context: click.Context, slot: str, name: str) -> None:
 
 
 @plugin.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, type=NameType(components))
 @json_option
 @click.pass_obj
 def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
-    """Check plugins: the NAMES, as in `ffn.mlp`, or all.
+    """Check plugins: those that match NAMES, or all.
 
+    A name is one as in `ffn.mlp`, or a pattern as for `zoo list`: `position.*`, `rotary*`, `ffn`.
     Each is built into a small model, which must pass the checks that docs/plugins.md lists.
     """
     registry = layers()
     from zoo.plugin_kit.check import check_plugins, every_plugin
     from zoo.plugin_kit.report import Report, summary
+    from zoo.showing.listing import list_components
 
     wanted = names or every_plugin(registry)
+    matching = (list_components(name, registry=registry) or [name] for name in wanted)
+    wanted = list(dict.fromkeys(chain.from_iterable(matching)))
     gc.enable()
     # A plugin that prints must not spoil the output.
     with count_bar("checking", len(wanted)) as bar, contextlib.redirect_stdout(sys.stderr):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,14 @@ import click
 import zoo
 from zoo.cli.options import (
     Layers,
+    NameType,
     PathType,
+    components,
     dtype_choice,
     json_option,
     max_shard_bytes_option,
     model_type,
+    models,
     path_type,
 )
 from zoo.cli.output import print_report
@@ -292,9 +295,18 @@ def schema(layers: Layers, what: str, output: Path | None) -> None:
         click.echo(output)
 
 
+def _listed(registry: Registry) -> Iterable[str]:
+    return [*models(registry), *registry.plugins, *components(registry)]
+
+
 @click.command("list")
-@click.argument("what", required=False, metavar="[models|components]")
-@click.argument("pattern", required=False)
+@click.argument(
+    "what",
+    required=False,
+    metavar="[models|components]",
+    type=NameType(lambda registry: ["models", "components", *_listed(registry)]),
+)
+@click.argument("pattern", required=False, type=NameType(_listed))
 @json_option
 @click.pass_obj
 def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) -> None:

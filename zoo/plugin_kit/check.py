@@ -74,9 +74,9 @@ def _entry(name: str, registry: Registry) -> Entry:
     slot, _, kind = name.partition(".")
     entry = registry.plugins.get(slot, {}).get(kind)
     if entry is None:
-        every = every_plugin(registry)
-        of_that_name = [one for one in every if one.partition(".")[2] == name]
-        help = did_you_mean(name, of_that_name or every)
+        kinds = {kind for of_slot in registry.plugins.values() for kind in of_slot}
+        known = {*every_plugin(registry), *registry.plugins, *kinds}
+        help = did_you_mean(name, known, "`zoo list components` lists all")
         raise RegistryError(Problem(f"unknown plugin {quoted(name)}", help=help))
     return entry
 

@@ -34,8 +34,8 @@ def list_models(pattern: str | None = None, *, registry: Registry | None = None)
 
 
 def list_components(pattern: str | None = None, *, registry: Registry | None = None) -> list[str]:
-    """Return the components that a spec can name, such as `ffn.glu`, by slot, if the name or the
-    slot matches. Arguments and errors are those of `list_models`."""
+    """Return the components that a spec can name, such as `ffn.glu`, by slot, if the name, the slot
+    or both together match. Arguments and errors are those of `list_models`."""
     rows = _rows(load_registry() if registry is None else registry, pattern)
     return [f"{row['slot']}.{row['name']}" for row, _ in rows["components"]]
 
@@ -76,7 +76,7 @@ def _rows(registry: Registry, pattern: str | None) -> dict[str, list[_Row]]:
             (_row(entry, slot=slot), entry)
             for slot, plugins in registry.plugins.items()
             for name, entry in sorted(plugins.items())
-            if is_like(name) or is_like(slot)
+            if is_like(name) or is_like(slot) or is_like(f"{slot}.{name}")
         ],
     }
 
