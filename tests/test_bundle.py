@@ -322,6 +322,11 @@ LIES: dict[str, tuple[Callable[[Path], None] | None, dict[str, object], str]] = 
     "other weights": (reweigh, {}, "weights is not that of the weights"),
     "other spec": (respec, {}, "the spec is not that of the weights beside it"),
     "spec of other types": (respell, {}, "the spec is not that of the weights beside it"),
+    "spec with a date": (
+        lambda b: (b / "spec.toml").write_text("format = 1979-05-27\n"),
+        {},
+        "the spec is not that of the weights beside it",
+    ),
     "spec that extends": (extend, {}, "the spec is not that of the weights beside it"),
     "other name": (None, {"name": "other"}, "model's name is not that of the weights"),
     "other zoo": (None, {"zoo": "9"}, "zoo's version is not that of the weights"),
