@@ -186,6 +186,12 @@ def test_the_registry_that_is_passed_is_the_one(
         export_folder(model, tmp_path / "again")
 
 
+def test_folder_that_is_named_as_a_file(model: Path) -> None:
+    with pytest.raises(zoo.WeightsError, match=r"back\.safetensors"):
+        export_folder(model, model.parent / "back.safetensors")
+    assert not (model.parent / "back.safetensors").exists()
+
+
 def test_on_the_command_line(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
