@@ -425,6 +425,10 @@ def test_a_card_that_is_there_is_taken(saved: Path) -> None:
     assert 'license: "apache-2.0"' in Path("other/README.md").read_text()
 
 
-def test_a_source_without_a_revision(saved: Path) -> None:
-    assert run(["bundle", "make", "saved", "made", "--source", "owner/tiny"]) == 2
+@pytest.mark.parametrize("source", ["owner/tiny", "owner/tiny@", "@main", "owner/tiny@a\nb"])
+def test_a_source_without_a_revision(
+    source: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bundle", "make", "saved", "made", "--source", source]) == 2
+    assert "is not of the form NAME@REVISION" in capsys.readouterr().err
     assert not Path("made").exists()
