@@ -268,6 +268,12 @@ BROKEN: Mapping[str, Broken] = {
         ("meta",),
         "`part.more` holds modules that torch knows nothing of",
     ),
+    "dict_of_modules": Broken(
+        "ffn",
+        {MADE: f"{MADE}\n            self.more = {{'a': nn.Linear(d_model, d_model)}}"},
+        ("meta",),
+        "`part.more` holds modules that torch knows nothing of",
+    ),
     "bare_tensor": Broken(
         "ffn",
         {MADE: MADE + "\n            self.table = torch.arange(3.0)", **WITH_TORCH},
@@ -291,6 +297,12 @@ BROKEN: Mapping[str, Broken] = {
         },
         ("layout",),
         "not stored (part.t) have 3 elements, and `computed` of the layout says 0",
+    ),
+    "no_tables_counted": Broken(
+        "ffn",
+        {"return Layout(": "return Layout(computed=1, parts="},
+        ("layout",),
+        "not stored (none) have 0 elements, and `computed` of the layout says 1",
     ),
     # interface
     "own_call": Broken(
@@ -332,6 +344,18 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "weights_not_returned": Broken(
         "attention", {OUTPUT: "return output"}, ("interface",), "as a tuple, not Tensor"
+    ),
+    "weights_of_no_head": Broken(
+        "attention",
+        {OUTPUT: OUTPUT.replace("weights if", "weights.mean(-3) if")},
+        ("interface",),
+        "the weights must be (2, any, 6, any), not (2, 6, 6)",
+    ),
+    "attention_with_own_norms": Broken(
+        "attention",
+        {"self.n_heads = n_heads": "self.n_heads = n_heads\n            self.pre_norm = None"},
+        ("interface",),
+        "the module has a `pre_norm` of its own",
     ),
     "block_maps_not_returned": Broken(
         "block",
@@ -456,6 +480,25 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "`out.weight`, which is (2, 16) in the layout; the token table that it is tied to is (11,",
     ),
+    "ties_a_list": Broken(
+        "head",
+        {
+            "    def layout(self)": TIES.replace("{", "[").replace(": embedding}", "]")
+            + "    def layout(self)"
+        },
+        ("interface",),
+        "`ties` must return a mapping, not list",
+    ),
+    "pools_and_does_not": Broken(
+        "head",
+        {
+            "    n_classes: Size": "    pools: ClassVar[bool] = True\n    n_classes: Size",
+            "x: torch.Tensor)": "x: torch.Tensor, mask: torch.Tensor | None = None)",
+        },
+        ("interface",),
+        "the output, one for each sequence, must be (2, any), not (2, 6, 2)",
+        "from typing import ClassVar",
+    ),
     "scores_classes": Broken(
         "head",
         {"    def layout(self)": SCORES + "    def layout(self)"},
@@ -498,6 +541,23 @@ BROKEN: Mapping[str, Broken] = {
         before("self.n = getattr(self, 'n', 0) + 1", "x = x * self.n"),
         ("determinism", "modes", "compiles", "tokens"),
         "a call leaves another `part.n` behind",
+    ),
+    "counts_in_a_list": Broken(
+        "ffn",
+        {MADE: f"{MADE}\n            self.seen = []", **before("self.seen.append(x.shape)")},
+        ("determinism",),
+        "a call leaves another `part.seen` behind",
+    ),
+    "counts_in_a_buffer": Broken(
+        "ffn",
+        {
+            MADE: MADE + NOISE.replace("rand", "zeros"),
+            **before("self.noise.add_(1)"),
+            "return Layout(": "return Layout(computed=1, parts=",
+            **WITH_TORCH,
+        },
+        ("determinism", "modes"),
+        "a call leaves another `part.noise` behind",
     ),
     "noisy": Broken(
         "ffn",
@@ -575,7 +635,7 @@ BROKEN: Mapping[str, Broken] = {
     # gradients
     "detached": Broken(
         "ffn",
-        {"(x).relu": "(x).detach().relu"},
+        {"self.up_proj(x)": "(0 * self.up_proj(x) + self.up_proj(x).detach())"},
         ("gradients",),
         "no gradient reaches part.up_proj.weight, part.up_proj.bias, the input x",
     ),
@@ -595,6 +655,12 @@ BROKEN: Mapping[str, Broken] = {
         "over a memory: no gradient reaches the input memory",
     ),
     # precision
+    "overflows": Broken(
+        "ffn",
+        {RETURN: RETURN + " * 1e30 * 1e30 * 1e-30 * 1e-30"},
+        ("precision",),
+        "the output of a model in torch.bfloat16 is not finite",
+    ),
     "cancels": Broken("ffn", before("x = (x + 1e5) - 1e5"), ("precision",), "in float32"),
     "half": Broken(
         "ffn", {"(x).relu": "(x).half().to(x.dtype).relu"}, ("precision",), "rounds to a narrower"
@@ -637,6 +703,12 @@ BROKEN: Mapping[str, Broken] = {
     "embedding_mixes": Broken(
         "embedding",
         {"= self.tokens(ids)": "= self.tokens(ids).cumsum(-2)"},
+        ("masks", "tokens"),
+        "a token that the mask (batch, length) hides changes the vectors of others",
+    ),
+    "embedding_mixes_what_follows": Broken(
+        "embedding",
+        {"= self.tokens(ids)": "= self.tokens(ids).flip(-2).cumsum(-2).flip(-2)"},
         ("masks", "tokens"),
         "a token that the mask (batch, length) hides changes the vectors of others",
     ),
@@ -876,7 +948,10 @@ BROKEN: Mapping[str, Broken] = {
         "a mask (batch, heads, query, key), the same for each head, is another",
     ),
     "mask_ignored": Broken(
-        "attention", {MASKED: "if causal:  #", HIDE: "pass"}, ("masks",), "hides changes the output"
+        "attention",
+        {MASKED: "if causal or (return_weights and mask is not None):  #", HIDE: "pass"},
+        ("masks",),
+        "hides changes the output",
     ),
     "mask_weak": Broken(
         "attention", {LOWEST: "-20.0", HIDE: "pass"}, ("masks", "cache"), "hides changes the output"
@@ -894,7 +969,10 @@ BROKEN: Mapping[str, Broken] = {
         "`causal`",
     ),
     "nan_for_nothing": Broken(
-        "attention", {LOWEST: "-float('inf')", HIDE: "pass"}, ("masks",), "gives NaN"
+        "attention",
+        {LOWEST: f"{LOWEST} if return_weights else -float('inf')", HIDE: "pass"},
+        ("masks",),
+        "gives NaN",
     ),
     "weights_unmasked": Broken(
         "attention",

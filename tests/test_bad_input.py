@@ -382,6 +382,20 @@ def test_the_budget_says_how_deep_keys_nest(refused: Refused, project: Path) -> 
         zoo.read_spec({"a": {"b": {"c": 1}}}, registry=shallow)
 
 
+def test_of_the_keys_of_an_unknown_kind_nothing_is_said(refused: Refused, project: Path) -> None:
+    (project / "spec.toml").write_text(spec('ffn = { kind = "qqqqqqqq", width = 5 }'))
+    told = refused("validate", "spec.toml")
+    assert "unknown ffn `qqqqqqqq`" in told
+    assert told.count("error:") == 1
+
+
+def test_the_budget_says_how_deep_components_nest(refused: Refused, project: Path) -> None:
+    (project / "spec.toml").write_text(spec())
+    told = refused("--budget", "key_depth=3", "validate", "spec.toml")
+    assert "components are nested more than 3 deep: `encoder.block.self_attn.norm" in told
+    assert run(["--budget", "key_depth=4", "validate", "spec.toml"]) == 0
+
+
 def test_a_folder_with_the_name_of_a_file_is_not_meant(tmp_path: Path) -> None:
     for name in ("spec.toml", "weights.safetensors"):
         (tmp_path / name).mkdir()

@@ -322,6 +322,11 @@ LIES: dict[str, tuple[Callable[[Path], None] | None, dict[str, object], str]] = 
     "other weights": (reweigh, {}, "weights is not that of the weights"),
     "other spec": (respec, {}, "the spec is not that of the weights beside it"),
     "spec of other types": (respell, {}, "the spec is not that of the weights beside it"),
+    "spec with a date": (
+        lambda b: (b / "spec.toml").write_text("format = 1979-05-27\n"),
+        {},
+        "the spec is not that of the weights beside it",
+    ),
     "spec that extends": (extend, {}, "the spec is not that of the weights beside it"),
     "other name": (None, {"name": "other"}, "model's name is not that of the weights"),
     "other zoo": (None, {"zoo": "9"}, "zoo's version is not that of the weights"),
@@ -420,6 +425,10 @@ def test_a_card_that_is_there_is_taken(saved: Path) -> None:
     assert 'license: "apache-2.0"' in Path("other/README.md").read_text()
 
 
-def test_a_source_without_a_revision(saved: Path) -> None:
-    assert run(["bundle", "make", "saved", "made", "--source", "owner/tiny"]) == 2
+@pytest.mark.parametrize("source", ["owner/tiny", "owner/tiny@", "@main", "owner/tiny@a\nb"])
+def test_a_source_without_a_revision(
+    source: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bundle", "make", "saved", "made", "--source", source]) == 2
+    assert "is not of the form NAME@REVISION" in capsys.readouterr().err
     assert not Path("made").exists()

@@ -14,6 +14,7 @@ from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausa
 import zoo
 from zoo import export_folder, import_folder
 from zoo.cli import run
+from zoo.registry import read_layers, shipped_registry
 
 Origin = dict[str, Any]
 
@@ -173,6 +174,22 @@ def test_file_that_has_changed_since(model: Path) -> None:
     (model / "tokenizer.json").write_text('{"mine": 1}')
     message = refused(model)
     assert f"{model}/tokenizer.json: error: it is not the file that came along" in message
+
+
+def test_the_registry_that_is_passed_is_the_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "registry.toml").write_text("broken")
+    monkeypatch.chdir(tmp_path)
+    export_folder(model, tmp_path / "back", registry=read_layers([shipped_registry()]))
+    with pytest.raises(zoo.RegistryError):
+        export_folder(model, tmp_path / "again")
+
+
+def test_folder_that_is_named_as_a_file(model: Path) -> None:
+    with pytest.raises(zoo.WeightsError, match=r"back\.safetensors"):
+        export_folder(model, model.parent / "back.safetensors")
+    assert not (model.parent / "back.safetensors").exists()
 
 
 def test_on_the_command_line(

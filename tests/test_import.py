@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,11 +42,12 @@ from zoo import export_folder, import_folder
 from zoo.errors import Place
 from zoo.families import tensor_writer
 from zoo.families.catalogue import Catalogue
-from zoo.families.checkpoint import find_tensors
+from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import read_json
 from zoo.families.family import Rule, with_rules
 from zoo.families.plan import active_rules, make_plan
 from zoo.families.spec import family_spec
+from zoo.weights.open_file import OpenFile
 
 LLAMA: dict[str, Any] = {
     "vocab_size": 19,
@@ -274,6 +277,27 @@ def test_a_config_in_the_other_words_of_its_class(source: Path) -> None:
     import_folder(source, source.parent / "two", name="same")
     one, two = (zoo.load(source.parent / name).spec for name in ("one", "two"))
     assert one == two
+
+
+def test_threads_convert_in_memory_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transposed tensors, each of which is read while another is under way."""
+    sizes = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 9, "vocab_size": 19}
+    GPT2LMHeadModel(GPT2Config(**sizes)).save_pretrained(tmp_path / "source")
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    import_folder(tmp_path / "source", tmp_path / "one", name="same")
+    at_once = Reader.read
+
+    def slowly(reader: Reader, tensor: Stored, buffer: memoryview) -> None:
+        at_once(reader, tensor, buffer)
+        time.sleep(0.01)
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(Reader, "read", slowly)
+    import_folder(tmp_path / "source", tmp_path / "two", name="same")
+    one, two = (tmp_path / name / "model.safetensors" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 def test_the_tokenizer_travels_along(source: Path) -> None:
@@ -686,6 +710,12 @@ def test_no_weights(source: Path) -> None:
     assert "there is no model.safetensors" in refused(source)
 
 
+def test_a_header_that_nests_without_end(source: Path) -> None:
+    text = b"[" * 100_000
+    (source / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    assert "not a whole safetensors file" in refused(source, at="model.safetensors")
+
+
 @pytest.mark.parametrize("kept", [4, 100, -8])
 def test_cut_file(source: Path, kept: int) -> None:
     path = source / "model.safetensors"
@@ -719,6 +749,25 @@ def test_tensors_that_overlap(source: Path) -> None:
 
     change_entries(source, swap)
     assert "is not where its bytes can be" in refused(source, at="model.safetensors")
+
+
+def test_threads_read_one_open_file_that_is_closed_at_the_end(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = find_tensors(source)[Q]
+    buffers = [memoryview(bytearray(tensor.n_bytes)) for _ in range(4)]
+    opened: list[OpenFile] = []
+    at_once = OpenFile.open
+
+    def slowly(path: Path, stack: ExitStack) -> OpenFile:
+        time.sleep(0.05)
+        opened.append(at_once(path, stack))
+        return opened[-1]
+
+    monkeypatch.setattr(OpenFile, "open", slowly)
+    with Reader() as reader, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda buffer: reader.read(tensor, buffer), buffers))
+    assert [file.file.closed for file in opened] == [True]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,17 @@ def test_a_lock_of_files_that_cannot_be(
     files = {str(number): FileRecord("0" * 64, size) for number in range(n_files)}
     with pytest.raises(zoo.WeightsError, match=message):
         parse_lock(other(read_lock(locked), files=files).encode(), Place("zoo.lock"))
+
+
+def test_a_bundle_may_have_an_empty_file(locked: Path) -> None:
+    text = other(read_lock(locked), files={"LICENSE": FileRecord("0" * 64, 0)})
+    assert parse_lock(text.encode(), Place("zoo.lock")).files["LICENSE"].size == 0
+
+
+def test_no_more_is_read_of_a_lock_than_a_lock_can_be_long(locked: Path) -> None:
+    os.truncate(LOCK_NAME, 1 << 40)  # takes no room on the disk
+    with pytest.raises(zoo.WeightsError, match="longer than 262,144"):
+        read_lock(locked)
 
 
 LOCKED = b"""name = "x"

@@ -260,6 +260,12 @@ def test_an_attention_without_a_cache_keeps_all_promises(tmp_path: Path) -> None
     check_changed(tmp_path, "attention", KNOWS_NO_CACHE)
 
 
+def test_a_default_of_dropout_hides_nothing(tmp_path: Path) -> None:
+    check_changed(
+        tmp_path, "embedding", {"dropout: Shared[Probability] = 0.0": "dropout: float = 0.5"}
+    )
+
+
 def test_a_network_that_can_be_cut_keeps_all_promises(tmp_path: Path) -> None:
     registry = project(tmp_path)
     break_template(registry, "cut", Broken("ffn", CUT, (), ""))

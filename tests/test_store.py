@@ -23,11 +23,12 @@ import zoo
 from zoo.byte_counts import human_bytes
 from zoo.cli import run
 from zoo.store.checking import verify
-from zoo.store.files import Store
+from zoo.store.files import Store, digests
 from zoo.store.first_use import record, with_trusted
 from zoo.store.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.refs import Ref, refs, write_ref
 from zoo.weights.open_file import OpenFile
+from zoo.weights.reader import Weights
 
 
 @pytest.fixture
@@ -109,6 +110,55 @@ def test_equal_bytes_are_stored_once(
     assert run(["store"]) == 0
     size = human_bytes(sum(map(len, bundle().values())))
     assert capsys.readouterr().out.endswith(f"\n2 models, {size}\n")
+
+
+def test_of_two_who_add_a_file_at_once_one_name_is_left(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rename onto another link to the same file has no effect."""
+    folder = tmp_path / "folder"
+    write_files(folder, {"spec.toml": b"x"})
+    files = digests(folder)
+    blob, link = store.blob(files["spec.toml"].sha256), os.link
+
+    def link_twice(source: Path, target: Path) -> None:
+        link(source, target)
+        if target.parent == blob.parent and not blob.exists():
+            link(source, blob)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    with store.work() as work:
+        store.add(folder, files, work)
+    assert list(blob.parent.iterdir()) == [blob]
+
+
+def test_a_damaged_snapshot_may_be_gone_before_it_is_removed(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another process, which has found the damage too."""
+    folder = tmp_path / "folder"
+    write_files(folder, {"spec.toml": b"x"})
+    files = digests(folder)
+
+    def found_by_another(snapshot: Path, files: dict[str, File]) -> list[str]:
+        shutil.rmtree(snapshot)
+        return [*files]
+
+    with store.work() as work:
+        store.add(folder, files, work)
+        monkeypatch.setattr("zoo.store.files.damaged", found_by_another)
+        store.add(folder, files, work)
+    assert digests(store.snapshot(files)) == files
+
+
+@pytest.mark.parametrize("target", ["file", "folder"])
+def test_a_link_is_no_file_of_a_model(target: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "README.md").symlink_to(tmp_path / target)
+    with pytest.raises(zoo.ZooError, match=r"README\.md` is not a regular file"):
+        digests(tmp_path / "model")
 
 
 def test_stored_files_cannot_be_written_by_mistake(published: Path, store: Store) -> None:
@@ -457,6 +507,22 @@ def test_what_lies_about_its_tensors_never_comes_into_the_store(
     assert f"the bytes of `{name}` are not" in refused("pull", "small", "--trust-first-use")
     assert run(["gc", "--all"]) == 0
     assert stored_files(store) == {}
+
+
+def test_what_is_written_to_while_it_is_checked_never_comes_into_the_store(
+    published: Path, store: Store, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digests that loading goes by are those of the bytes whose tensors were checked."""
+    blake3 = Weights.blake3
+
+    def then_written(weights: Weights) -> dict[str, list[str]]:
+        found = blake3(weights)
+        os.utime(weights.path, (0, 0))
+        return found
+
+    monkeypatch.setattr(Weights, "blake3", then_written)
+    assert "it was written to while it was read" in refused("pull", "small")
+    assert list(store.snapshots()) == []
 
 
 def test_a_ref_of_earlier_days_is_checked_by_sha256(published: Path, store: Store) -> None:

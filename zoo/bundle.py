@@ -234,7 +234,6 @@ def write_bundle(
         spec = spec_of(from_weights(header.spec, f"{saved} (its spec)"), registry)
         with destination(new, max_shard_bytes=max_shard_bytes) as write:
             write(header, lambda name: _checked(weights, name))
-        weights.check_unchanged()
         write_text(new / SPEC_NAME, data_to_toml(header.spec))
         beside = companions if companions is not None else weights.path.parent
         names = find_files(beside, BESIDES)

@@ -98,8 +98,7 @@ class _Validation:
         the enclosing components can be checked too."""
         wrong = {str(e["loc"][0]) for e in errors if e["loc"] and e["type"] not in _DERIVED}
         for name in wrong:
-            is_own = isinstance(node.values.get(name), Leaf)
-            if not is_own or node.cls.model_fields[name].is_required():
+            if not isinstance(node.values.get(name), Leaf):
                 return None
         rest = {name: value for name, value in values.items() if name not in wrong}
         try:

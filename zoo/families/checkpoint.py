@@ -143,7 +143,7 @@ def _entries(path: Path) -> dict[str, Stored]:
         end = next_end
     if size != 8 + length + end:
         raise ValueError(f"{size:,} bytes long, while its header tells of {8 + length + end:,}")
-    return {name: found[name] for name in entries}
+    return found
 
 
 class Reader:

@@ -54,9 +54,9 @@ class NormDriver(Driver):
             )
 
     def tokens(self) -> None:
+        # More dimensions, as heads have.
         help = "normalise along the last dimension alone"
-        expect_by_token(self.model.part, (BATCH * LENGTH,), help)
-        expect_by_token(self.model.part, (1, LENGTH, 1, BATCH), help)  # such as heads
+        expect_by_token(self.model.part, (1, LENGTH, 1, BATCH), help)
 
 
 class FeedForwardDriver(Driver):
