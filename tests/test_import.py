@@ -716,6 +716,12 @@ def test_a_header_that_nests_without_end(source: Path) -> None:
     assert "not a whole safetensors file" in refused(source, at="model.safetensors")
 
 
+def test_bytes_that_the_header_does_not_tell_of(source: Path) -> None:
+    with (source / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+    assert "not a whole safetensors file" in refused(source, at="model.safetensors")
+
+
 @pytest.mark.parametrize("kept", [4, 100, -8])
 def test_cut_file(source: Path, kept: int) -> None:
     path = source / "model.safetensors"
