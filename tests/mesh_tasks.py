@@ -26,8 +26,12 @@ def mesh_of(shape: Shape) -> DeviceMesh:
 
 
 def inputs_of(model: zoo.Transformer) -> tuple[torch.Tensor, ...]:
-    """Ids with padding at 0, the same in every process."""
+    """Images, or ids with padding at 0; the same in every process."""
     random = torch.Generator().manual_seed(0)
+    image_shape = getattr(getattr(model, "encoder", None), "image_shape", None)
+    if image_shape is not None:
+        dtype = next(model.parameters()).dtype
+        return (torch.randn(2, *image_shape, generator=random, dtype=dtype),)
     source = torch.randint(1, 20, (2, 7), generator=random)
     target = torch.randint(1, 20, (2, 5), generator=random)
     source[1, 5:] = target[1, 3:] = 0

@@ -25,6 +25,8 @@ SIZES = {
     "source_vocab": VOCAB,
     "target_vocab": VOCAB,
     "max_length": 12,
+    "image_size": 6,
+    "patch_size": 2,
 }
 TINY = {
     "format": 1,

@@ -6,8 +6,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -196,14 +194,6 @@ def test_the_template_of_each_slot_keeps_all_promises(slot: str, tmp_path: Path)
     assert report.ok, report.text()
     expected = EVERY if slot == "init" else OF_MODULES
     assert {c.name for c in report.checks} == expected | OF_SLOTS.get(slot, set())
-
-
-def test_of_many_at_once_each_is_registered(tmp_path: Path) -> None:
-    registry = project(tmp_path)
-    names = [f"one_{number}" for number in range(12)]
-    with ThreadPoolExecutor(len(names)) as pool:
-        list(pool.map(lambda name: new_plugin("ffn", name, registry), names))
-    assert sorted(tomllib.loads(registry.read_text())["ffn"]) == sorted(names)
 
 
 def test_a_new_block_tells_its_network_what_is_padding(tmp_path: Path) -> None:

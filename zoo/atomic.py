@@ -53,20 +53,6 @@ def new_file(path: Path) -> Generator[BinaryIO]:
             raise
 
 
-@contextmanager
-def one_at_a_time(folder: Path) -> Generator[None]:
-    """Run the block while no other process runs its own for this folder, if the file system
-    supports locks. A process that ends gives its lock back."""
-    import fcntl  # here: commands that only read do without
-
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # what is wrong with the folder, the block finds
-            descriptor = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-
-
 def remove_file(path: Path) -> None:
     """Remove a file for good. Raises `ZooError` if that is not possible."""
     try:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from zoo.atomic import one_at_a_time, write_text
+from zoo.atomic import write_text
 from zoo.document import read_document
 from zoo.errors import Problem, RegistryError, ZooError, did_you_mean, quoted
 from zoo.registering.registry_file import FILE_NAME, NAME, NAME_RULE
@@ -58,20 +58,22 @@ def new_plugin(slot: str, name: str, registry: Path) -> list[Path]:
                 help=f"names are made of {NAME_RULE}",
             )
         )
-    with one_at_a_time(registry.parent):
-        if taken := load_registry(registry).plugins[slot].get(name):
-            message = f"{slot} {quoted(name)} is registered already"
-            raise RegistryError(Problem(message, taken.place, "choose another name"))
-        cls = _class_name(slot, name)
-        files = _plugin_files(registry.parent, slot, name, cls)
-        text = _with_entry(registry, slot, name, f"plugins/{name}.py:{cls}")
-        _write_new(files)
-        try:
-            write_text(registry, text)
-        except ZooError:
-            for path in files:
-                path.unlink()
-            raise
+    if taken := load_registry(registry).plugins[slot].get(name):
+        raise RegistryError(
+            Problem(
+                f"{slot} {quoted(name)} is registered already", taken.place, "choose another name"
+            )
+        )
+    cls = _class_name(slot, name)
+    files = _plugin_files(registry.parent, slot, name, cls)
+    text = _with_entry(registry, slot, name, f"plugins/{name}.py:{cls}")
+    _write_new(files)
+    try:
+        write_text(registry, text)
+    except ZooError:
+        for path in files:
+            path.unlink()
+        raise
     return list(files)
 
 
