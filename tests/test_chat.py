@@ -276,6 +276,10 @@ def test_damaged_templates(model: Callable[..., str], refused: Refused) -> None:
     folder = model("one\n{% if %}\n")
     told = refused("run", folder, "hello", "--chat")
     assert "chat_template.jinja:2: error: the chat template is wrong" in told
+    for deep in ("{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}", "{% for x in y %}" * 99):
+        (Path(folder) / "chat_template.jinja").write_text(deep + "{% endfor %}" * deep.count("for"))
+        told = refused("run", folder, "hello", "--chat")
+        assert "chat_template.jinja: error: the chat template is wrong" in told
     (Path(folder) / "chat_template.jinja").write_bytes(b"\xff")
     assert "this cannot be read" in refused("run", folder, "hello", "--chat")
     (Path(folder) / "chat_template.jinja").unlink()

@@ -42,10 +42,11 @@ class ChatTemplate:
         self.special_tokens = _read_special_tokens(folder)
         try:
             self._template = _environment().from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            # In JSON, the line is one of the value, not of the file.
-            line = error.lineno if self.path.name == CHAT_TEMPLATE else None
-            message = f"the chat template is wrong: {error.message}"
+        except Exception as error:  # for deep nesting, Jinja raises what Python does
+            line = None
+            if isinstance(error, jinja2.TemplateSyntaxError) and self.path.name == CHAT_TEMPLATE:
+                line = error.lineno  # in JSON, it would be the line of the value, not of the file
+            message = f"the chat template is wrong: {_reason(error)}"
             raise WeightsError(Problem(message, Place(str(self.path), line))) from None
 
     def render(self, chat: Chat) -> str:
@@ -63,9 +64,15 @@ class ChatTemplate:
                 {**self.special_tokens, **given, "add_generation_prompt": True}
             )
         except Exception as error:  # a template can fail in any way that Python can
-            what = str(error) or type(error).__name__
             where = f"the chat template in {quoted(self.path)}"
-            raise InputError(f"{where} does not accept these messages: {what}") from None
+            message = f"{where} does not accept these messages: {_reason(error)}"
+            raise InputError(message) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return error.message or "it is not a template"
+    return str(error) or type(error).__name__
 
 
 class _Message(BaseModel):
