@@ -67,9 +67,8 @@ def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
     from zoo.plugin_kit.report import Report, summary
     from zoo.showing.listing import list_components
 
-    wanted = names or every_plugin(registry)
-    matching = (list_components(name, registry=registry) or [name] for name in wanted)
-    wanted = list(dict.fromkeys(chain.from_iterable(matching)))
+    matching = (list_components(name, registry=registry) or [name] for name in names)
+    wanted = list(dict.fromkeys(chain.from_iterable(matching))) or every_plugin(registry)
     gc.enable()
     # A plugin that prints must not spoil the output.
     with count_bar("checking", len(wanted)) as bar, contextlib.redirect_stdout(sys.stderr):

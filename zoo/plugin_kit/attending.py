@@ -44,12 +44,6 @@ class AttendingDriver(Driver):
         return getattr(self.spec.model, "memory_width", None) is not None
 
     @property
-    def described(self) -> Any:
-        """The description of the component under test."""
-        host: Any = self.spec.model
-        return host.part
-
-    @property
     def continued(self) -> bool:
         """Whether the description states that the module can continue from a cache."""
         raise NotImplementedError

@@ -70,6 +70,12 @@ class Driver:
         self.spec = spec
         self.model = model
 
+    @property
+    def described(self) -> Any:
+        """The description of the component under test."""
+        host: Any = self.spec.model
+        return host.part
+
     def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
         """Return the inputs of the module, which are the same for each dtype up to rounding."""
         return (vectors(dtype, seed),)

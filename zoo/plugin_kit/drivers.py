@@ -66,18 +66,16 @@ class FeedForwardDriver(Driver):
         super().check(inputs)
 
     def tokens(self) -> None:
-        host: Any = self.spec.model
-        if host.part.incremental:
+        if self.described.incremental:
             help = "a network that mixes tokens says so: its `incremental` is False"
             expect_by_token(self.model.part, (BATCH * LENGTH,), help)
-        elif not host.part.looks_ahead:
+        elif not self.described.looks_ahead:
             x, other = (self.inputs(torch.float64, seed)[0] for seed in (0, 1))
             expect_no_later(partial(self.model.part, **self._mask()), x, other)
 
     def _mask(self) -> dict[str, None]:
         """Return the arguments of `forward` besides x."""
-        host: Any = self.spec.model
-        return {"mask": None} if host.part.takes_mask else {}
+        return {"mask": None} if self.described.takes_mask else {}
 
 
 class PositionDriver(Driver):
@@ -105,7 +103,7 @@ class PositionDriver(Driver):
         self._check_longest(*inputs)
 
     @property
-    def _described(self) -> Position:
+    def described(self) -> Position:
         """The description of the scheme."""
         host: Any = self.spec.model
         found: Position = host.scheme if isinstance(host, ReadingHost) else host.part
@@ -113,7 +111,7 @@ class PositionDriver(Driver):
 
     def _check_description(self) -> None:
         """Raises PromiseError unless the description matches the methods of the module."""
-        part, described = self.model.part, self._described
+        part, described = self.model.part, self.described
         defined = {m for m in _METHODS if getattr(type(part), m) is not getattr(PositionScheme, m)}
         read = isinstance(self.spec.model, ReadingHost)
         if not defined and not described.absent and not read:
@@ -139,7 +137,7 @@ class PositionDriver(Driver):
 
     def _check_longest(self, x: torch.Tensor, heads: torch.Tensor) -> None:
         """Raises PromiseError unless the scheme supports all positions up to the stated longest."""
-        longest = self._described.longest
+        longest = self.described.longest
         end = FAR if longest is None else longest
         if end < LENGTH:
             return
@@ -195,8 +193,8 @@ _METHODS = ("embed", "rotation", "bias")
 
 class EmbeddingDriver(Driver):
     def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
-        if self._described.image_shape is not None:
-            channels, height, width = self._described.image_shape
+        if self.described.image_shape is not None:
+            channels, height, width = self.described.image_shape
             return (
                 vectors(dtype, seed, channels * height, width).view(BATCH, channels, height, -1),
             )
@@ -208,21 +206,16 @@ class EmbeddingDriver(Driver):
         return (self.embed(inputs[0], torch.arange(self.length)),)
 
     @property
-    def _described(self) -> Embedding:
-        host: Any = self.spec.model
-        found: Embedding = host.part
-        return found
-
-    @property
     def length(self) -> int:
         """The number of vectors that the embedding returns for the input."""
-        if self._described.image_shape is not None:
-            if self._described.n_vectors is None:
+        described: Embedding = self.described
+        if described.image_shape is not None:
+            if described.n_vectors is None:
                 raise PromiseError(
                     "the description states an `image_shape`, and no `n_vectors`, by which a "
                     "stack knows how many vectors it gets"
                 )
-            return self._described.n_vectors
+            return described.n_vectors
         embedded_length = getattr(self.model.part, "embedded_length", lambda length: length)
         return int(embedded_length(LENGTH))
 
@@ -238,7 +231,7 @@ class EmbeddingDriver(Driver):
             raise PromiseError("the position scheme that `build` receives is not applied")
 
     def tokens(self) -> None:
-        described = self._described
+        described = self.described
         if described.image_shape is not None:
             return  # an image has no tokens to leave out
         x, other = (self.inputs(torch.float64, seed)[0] for seed in (0, 1))
@@ -272,8 +265,7 @@ class EmbeddingDriver(Driver):
 
 class HeadDriver(Driver):
     def check(self, inputs: Tensors) -> None:
-        host: Any = self.spec.model
-        head: Head = host.part
+        head: Head = self.described
         expect_call(self.model.part.forward, *inputs, **({"mask": None} if head.pools else {}))
         output = self(*inputs)[0]
         if head.pools:
@@ -291,8 +283,7 @@ class HeadDriver(Driver):
         self._check_ties(head)
 
     def tokens(self) -> None:
-        host: Any = self.spec.model
-        if not host.part.pools:
+        if not self.described.pools:
             help = "a head of whole sequences says so: its `pools` is True"
             expect_by_token(self.model.part, (BATCH * LENGTH,), help)
 

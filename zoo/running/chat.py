@@ -38,8 +38,10 @@ class ChatTemplate:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path, source = _find_source(folder)
-        self.special_tokens = _read_special_tokens(folder)
+        config = _read_config(folder / TOKENIZER_CONFIG)
+        older = _read_config(folder / SPECIAL_TOKENS)
+        self.path, source = _find_source(folder, config)
+        self.special_tokens = {**older.special_tokens(), **config.special_tokens()}
         try:
             self._template = _environment().from_string(source)
         except Exception as error:  # for deep nesting, Jinja raises what Python does
@@ -120,29 +122,19 @@ def _read_message(number: int, message: object) -> dict[str, Any]:
         raise InputError(problem) from None
 
 
-def _find_source(folder: Path) -> tuple[Path, str]:
+def _find_source(folder: Path, config: _TokenizerConfig) -> tuple[Path, str]:
     """Return the file that contains the chat template, and the template."""
     path = folder / CHAT_TEMPLATE
     if path.is_file():
         return path, _read(path)
-    path = folder / TOKENIZER_CONFIG
-    found = _read_config(path).chat_template
+    found = config.chat_template
     if isinstance(found, list):
         found = next((named.template for named in found if named.name == "default"), None)
     if found is None:
         message = f"the model has no chat template: its folder {quoted(folder)} has no "
         message += f"{CHAT_TEMPLATE}, and no `chat_template` in {TOKENIZER_CONFIG}"
         raise InputError(Problem(message, help="a text without a chat is continued as it is"))
-    return path, found
-
-
-def _read_special_tokens(folder: Path) -> dict[str, str]:
-    files = (SPECIAL_TOKENS, TOKENIZER_CONFIG)  # the second has priority
-    return {
-        name: text
-        for file in files
-        for name, text in _read_config(folder / file).special_tokens().items()
-    }
+    return folder / TOKENIZER_CONFIG, found
 
 
 def _read_config(path: Path) -> _TokenizerConfig:

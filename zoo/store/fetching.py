@@ -21,9 +21,7 @@ from zoo.store.pretrained import File
 ATTEMPTS = 4
 """The number of attempts in a row that may break off after few bytes."""
 _MUCH = 1 << 20
-_ABANDONED = (
-    60.0  # seconds without a write after which no process writes to a partial file any more
-)
+_ABANDONED = 60.0  # seconds without a write after which a partial file is taken over
 
 
 class _BrokenOffError(SourceError):
