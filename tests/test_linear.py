@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo.linear import Linear, activated, together
 
 ONEDNN = "mkldnn::_linear_pointwise"
-SHAPES = [(5,), (1, 5), (7, 5), (2, 3, 5), (2, 3, 4, 5), (0, 5), (2, 0, 5)]
+SHAPES = [(5,), (1, 5), (7, 5), (2, 1, 5), (1, 3, 5), (2, 3, 5), (2, 3, 4, 5), (0, 5), (2, 0, 5)]
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="this torch comes without oneDNN"
