@@ -17,6 +17,7 @@ import zoo
 from benchmarks.peers import hugging_face as peers
 from zoo.generation.beam import Hypotheses
 from zoo.generation.decoding import RecomputeWarning
+from zoo.generation.evaluating import evaluating
 from zoo.generation.sampling import probabilities
 from zoo.generation.search import Ends
 from zoo.transformer import Transformer
@@ -447,6 +448,31 @@ def test_the_mode_of_each_module_is_left_as_it_was(four_tokens: Transformer) -> 
     zoo.generate(model, [1], max_new_tokens=2)
     list(zoo.stream(model, [1], max_new_tokens=2))
     assert [module.training for module in model.modules()] == before
+
+
+class Interrupting(nn.Module):
+    """Raises KeyboardInterrupt once when its mode becomes `at`, as Ctrl-C may at any moment."""
+
+    def __init__(self, at: bool) -> None:
+        super().__init__()
+        self.at: bool | None = at
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "training" and value is getattr(self, "at", None):
+            self.at = None
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", [False, True])
+def test_an_interrupted_change_of_the_mode_is_undone(at: bool) -> None:
+    model = nn.Sequential(nn.Dropout(), Interrupting(at), nn.Dropout())
+    with pytest.raises(KeyboardInterrupt), evaluating(model):
+        pass
+    assert all(module.training for module in model.modules())
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert all(module.training for module in model.modules())
 
 
 def test_dropout_is_off(four_tokens: Transformer) -> None:

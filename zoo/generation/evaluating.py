@@ -13,10 +13,10 @@ from torch import nn
 
 @dataclass(slots=True)
 class _Uses:
-    """The number of `evaluating` blocks a model is in, and the modules to put back into training
-    mode after the last."""
+    """The `evaluating` blocks that a model is in, and the modules to put back into training mode
+    after the last."""
 
-    count: int = 0
+    blocks: set[object] = field(default_factory=set[object])
     trained: list[nn.Module] = field(default_factory=list[nn.Module])
 
 
@@ -31,19 +31,38 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     The mode belongs to the model and not to a thread. So the last of several concurrent blocks
     restores it: if an earlier one did, it would switch on dropout in the others.
     """
-    with _lock:
-        uses = _in_use.setdefault(model, _Uses())
-        uses.count += 1
-        training = [module for module in model.modules() if module.training]
-        uses.trained += training
-        for module in training:
-            module.training = False
+    block = object()
     try:
+        _enter(model, block)
         yield
     finally:
-        with _lock:
-            uses.count -= 1
-            if uses.count == 0:
-                del _in_use[model]
-                for module in uses.trained:
-                    module.training = True
+        # A KeyboardInterrupt may come anywhere. If one cut this short, the model would stay in
+        # evaluation mode, and later training would be without dropout.
+        try:
+            _leave(model, block)
+        except BaseException:
+            _leave(model, block)
+            raise
+
+
+def _enter(model: nn.Module, block: object) -> None:
+    with _lock:
+        uses = _in_use.setdefault(model, _Uses())
+        uses.blocks.add(block)
+        for module in model.modules():
+            if module.training:
+                uses.trained.append(module)
+                module.training = False
+
+
+def _leave(model: nn.Module, block: object) -> None:
+    """End a block, which may not have been entered or have been left in part."""
+    with _lock:
+        uses = _in_use.get(model)
+        if uses is None:
+            return
+        uses.blocks.discard(block)
+        if not uses.blocks:
+            for module in uses.trained:
+                module.training = True
+            del _in_use[model]
