@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.linear import Linear, activated, together
+from zoo_components.modules.dropout import Dropout
 
 ONEDNN = "mkldnn::_linear_pointwise"
 SHAPES = [(5,), (1, 5), (7, 5), (2, 1, 5), (1, 3, 5), (2, 3, 5), (2, 3, 4, 5), (0, 5), (2, 0, 5)]
@@ -101,7 +106,7 @@ def test_what_is_too_small_for_onednn() -> None:
             assert called(lambda f=f, x=x: f(x)) == times
             if times == 0:
                 assert torch.equal(f(x), F.linear(x, f.weight, f.bias))
-    f, x = made(256, 256).eval(), torch.randn(3, 256)
+    f, x = made(256, 256).requires_grad_(False), torch.randn(3, 256)
     f.pack()
     assert called(lambda: f(x)) == 0
     small = made(256, 255)
@@ -191,6 +196,16 @@ def stepped_by_a_fused_optimizer(f: Linear) -> None:
     torch.optim.SGD(f.parameters(), 0.5, fused=True).step()
 
 
+def stepped_in_evaluation_mode(f: Linear) -> None:
+    """As in fine-tuning without dropout."""
+    stepped_by_a_fused_optimizer(f.eval())
+
+
+def bias_stepped_in_evaluation_mode(f: Linear) -> None:
+    f.weight.requires_grad_(False)
+    stepped_in_evaluation_mode(f)
+
+
 def replaced(f: Linear) -> None:
     f.weight = torch.nn.Parameter(torch.ones(6, 5))
 
@@ -222,6 +237,8 @@ CHANGES = [
     loaded,
     stepped,
     stepped_by_a_fused_optimizer,
+    stepped_in_evaluation_mode,
+    bias_stepped_in_evaluation_mode,
     replaced,
     changed_in_its_bias,
     bias_replaced,
@@ -322,6 +339,27 @@ def test_what_stands_in_for_a_map_is_called(instead: str) -> None:
         one, other = together(maps, x)
     close(one, exact(maps[0], x))
     assert torch.equal(other, torch.zeros(4, 6))
+
+
+@pytest.mark.parametrize(
+    "register", [register_module_forward_hook, register_module_forward_pre_hook]
+)
+def test_hooks_of_all_modules_see_every_module(register: Callable[..., Any]) -> None:
+    """As those of torch's FlopCounterMode, which counts by module."""
+    maps, activation, dropout = [made(), made()], torch.nn.GELU(), Dropout(0.5).eval()
+    for f in maps:
+        f.pack()
+    seen: list[torch.nn.Module] = []
+    handle = register(lambda module, *_: seen.append(module))
+    try:
+        with torch.inference_mode():
+            x = torch.randn(4, 5)
+            together(maps, x)
+            activated(maps[0], activation, x)
+            dropout(x)
+    finally:
+        handle.remove()
+    assert seen == [*maps, maps[0], activation, dropout]
 
 
 def test_a_map_made_in_inference_mode() -> None:

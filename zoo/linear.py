@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -89,7 +90,7 @@ class Linear(nn.Linear):
         if not torch.is_grad_enabled():
             found = self.without_gradients(x)
             return F.linear(x, self.weight, self.bias) if found is None else found
-        if self.training and self.packed is not None:
+        if self.packed is not None and any(one.requires_grad for one in self.parameters()):
             self.packed = None  # not every optimizer lets torch count what it changes
         few = x.numel() < MANY_ROWS * self.in_features
         if few or self.weight.numel() < LARGE or not self.takes(x):
@@ -130,8 +131,9 @@ class Linear(nn.Linear):
 
     def pack(self) -> None:
         """Keep a packed copy of the weight. It is used without gradients, while weight and bias
-        are unchanged; only a change through `weight.data` goes unnoticed. A call in training drops
-        it. It is not part of the state, of copies or of files."""
+        are unchanged; only a change that torch does not count, as through `weight.data` or NumPy,
+        goes unnoticed. A call that can have gradients for them drops it. It is not part of the
+        state, of copies or of files."""
         now, weight = self.now(), self.weight
         if not AVAILABLE or now is None or weight.numel() < LARGE:
             return
@@ -212,8 +214,15 @@ def _identity(tensor: torch.Tensor) -> Identity:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Return whether a module has hooks, or a `forward` of its own."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+    """Return whether a module has hooks, its own or those of all modules, or a `forward` of its
+    own."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or "forward" in module.__dict__
+        or _global_forward_hooks
+        or _global_forward_pre_hooks
+    )
 
 
 def _packed(maps: Sequence[Linear], of: tuple[tuple[Identity, ...], ...]) -> Packed:

@@ -13,8 +13,8 @@ def arrange_weights(model: Transformer) -> None:
     time. Packing takes as long as generating ten tokens, and the copies as much memory as the
     matrices. Nothing is packed on a GPU, in dtypes other than float32, or for shards of a matrix.
     The weights, their names, files and digests stay the same. If a matrix is changed in place
-    later, as by `load_state_dict`, its new values are used; a call in training mode drops the
-    copies.
+    later, as by `load_state_dict`, its new values are used; a call that can have gradients for a
+    matrix drops its copy.
     """
     for module in model.modules():
         if isinstance(module, Linear):
