@@ -130,6 +130,12 @@ def test_of_what_is_no_model(make: Any, model: Any) -> None:
         make(model, [1], max_new_tokens=1)
 
 
+def test_of_what_holds_a_model(decoder: Transformer) -> None:
+    message = told(torch.nn.DataParallel(decoder), [1])
+    assert message.startswith("error: the model that generates is a zoo.Transformer, not a DataPar")
+    assert "the model inside: `.module`" in message
+
+
 def test_a_compiled_model_generates(decoder: Transformer) -> None:
     compiled: Any = torch.compile(decoder)
     options: dict[str, Any] = {"max_new_tokens": 2}

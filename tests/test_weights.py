@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from small_specs import EXAMPLES, TINY, small
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import zoo
 
@@ -632,6 +633,16 @@ CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "sparse": (
         lambda m: setattr(m.encoder.norm, "weight", nn.Parameter(torch.ones(8).to_sparse())),
         "torch.float32 (torch.sparse_coo), which is not stored",
+    ),
+    "a tensor of another library": (
+        lambda m: setattr(
+            m.encoder.norm, "weight", nn.Parameter(TwoTensor(torch.ones(8), torch.ones(8)))
+        ),
+        "the tensor `encoder.norm.weight` is a TwoTensor, which is not stored",
+    ),
+    "adapter": (
+        lambda m: m.encoder.norm.register_parameter("lora_A", nn.Parameter(torch.ones(2))),
+        "an adapter is merged into the weights first",
     ),
     "no spec": (lambda m: delattr(m, "spec"), "knows the spec"),
 }

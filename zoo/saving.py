@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import zoo
 from zoo.errors import Problem, WeightsError, checked_path
 from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
-from zoo.transformer import Transformer
+from zoo.transformer import Transformer, held_in
 from zoo.weights.file import Header, Record
 from zoo.weights.held_tensors import DTYPES, differences_from_spec, stored
 from zoo.weights.writer import Content, destination
@@ -53,9 +54,7 @@ def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = 
 def _refuse_other(model: object) -> None:
     if isinstance(model, Transformer) and isinstance(getattr(model, "spec", None), ModelSpec):
         return
-    # `torch.compile` and `DataParallel` wrap the model, and prefix the names of its tensors.
-    names = ("_orig_mod", "module")
-    inside = next((n for n in names if isinstance(getattr(model, n, None), Transformer)), None)
+    inside = held_in(model)  # in which the names of the tensors are others
     raise WeightsError(
         Problem(
             "only a model that the zoo built knows the spec that a file needs",
@@ -100,11 +99,20 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
         raise WeightsError(
             Problem(
                 f"the tensors of {spec.name} are not those of its spec\n  {shown}",
-                help="a change of the architecture belongs into the spec",
+                help="a change of the architecture belongs into the spec; an adapter is merged "
+                "into the weights first, and a parametrization removed",
             )
         )
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in stored(model).items():
+        if is_traceable_wrapper_subclass(tensor):
+            kind = type(tensor).__name__
+            raise WeightsError(
+                Problem(
+                    f"the tensor `{name}` is a {kind}, which is not stored",
+                    help="save the model before it is quantized",
+                )
+            )
         if tensor.dtype not in DTYPES or tensor.layout != torch.strided:
             raise WeightsError(
                 f"the tensor `{name}` is {tensor.dtype} ({tensor.layout}), which is not stored"

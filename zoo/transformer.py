@@ -52,6 +52,13 @@ class Transformer(nn.Module):
         return to_html(self.spec)
 
 
+def held_in(model: object) -> str | None:
+    """Return the attribute of a wrapper, as `torch.compile` and `DataParallel` return them, that
+    holds a `Transformer`; None if there is none."""
+    names = ("_orig_mod", "module")
+    return next((n for n in names if isinstance(getattr(model, n, None), Transformer)), None)
+
+
 def expand_mask(mask: torch.Tensor | None) -> torch.Tensor | None:
     """Return a (batch, key) or (batch, query, key) mask with its missing dimensions."""
     if mask is None or mask.dim() not in (2, 3):

@@ -6,6 +6,7 @@ import warnings
 from typing import Protocol, cast
 
 import torch
+from torch import nn
 
 from zoo.cache import Cache
 from zoo.errors import InputError, Problem, WeightsError
@@ -13,7 +14,7 @@ from zoo.generation.prompts import Rows
 from zoo.purpose import Generation
 from zoo.slots import Head
 from zoo.spec import ModelSpec
-from zoo.transformer import Transformer
+from zoo.transformer import Transformer, held_in
 
 
 class RecomputeWarning(UserWarning):
@@ -64,10 +65,15 @@ def describe(model: Transformer) -> Generation:
     """
     # Checks the spec and not the class, so that the result of `torch.compile` is accepted too.
     if not isinstance(getattr(model, "spec", None), ModelSpec):
+        inside = held_in(model)
+        is_module = isinstance(model, nn.Module)
+        shown = f"a {type(model).__name__}" if is_module else f"{model!r:.80}"
         raise InputError(
             Problem(
-                f"the model that generates is a zoo.Transformer, not {model!r:.80}",
-                help="`zoo.load` makes one of a folder or a name; a zoo.TextModel has one as its "
+                f"the model that generates is a zoo.Transformer, not {shown}",
+                help=f"pass the model inside: `.{inside}`"
+                if inside
+                else "`zoo.load` makes one of a folder or a name; a zoo.TextModel has one as its "
                 "`transformer`",
             )
         )
