@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from small_specs import EXAMPLES, TINY, small
 from torch import nn
+from torch.ao.nn.quantized.dynamic import Linear as DynamicallyQuantized
 from torch.testing._internal.two_tensor import TwoTensor
 
 import zoo
@@ -638,7 +639,11 @@ CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda m: setattr(
             m.encoder.norm, "weight", nn.Parameter(TwoTensor(torch.ones(8), torch.ones(8)))
         ),
-        "the tensor `encoder.norm.weight` is a TwoTensor, which is not stored",
+        "`encoder.norm.weight` is a TwoTensor; only plain tensors are stored",
+    ),
+    "no tensor": (
+        lambda m: setattr(m.encoder, "norm", DynamicallyQuantized(8, 8)),
+        "save the model before it is quantized",
     ),
     "adapter": (
         lambda m: m.encoder.norm.register_parameter("lora_A", nn.Parameter(torch.ones(2))),

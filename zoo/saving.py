@@ -94,6 +94,10 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
     spec = model.spec
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise WeightsError(f"{spec.name} is on the meta device: it has no values to save")
+    for name, value in model.state_dict(keep_vars=True).items():
+        if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
+            message = f"`{name}` is a {type(value).__name__}; only plain tensors are stored"
+            raise WeightsError(Problem(message, help="save the model before it is quantized"))
     if differences := differences_from_spec(model):
         shown = "\n  ".join(differences[:8])
         raise WeightsError(
@@ -105,14 +109,6 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
         )
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in stored(model).items():
-        if is_traceable_wrapper_subclass(tensor):
-            kind = type(tensor).__name__
-            raise WeightsError(
-                Problem(
-                    f"the tensor `{name}` is a {kind}, which is not stored",
-                    help="save the model before it is quantized",
-                )
-            )
         if tensor.dtype not in DTYPES or tensor.layout != torch.strided:
             raise WeightsError(
                 f"the tensor `{name}` is {tensor.dtype} ({tensor.layout}), which is not stored"
