@@ -425,6 +425,20 @@ def test_a_card_that_is_there_is_taken(saved: Path) -> None:
     assert 'license: "apache-2.0"' in Path("other/README.md").read_text()
 
 
+@pytest.mark.parametrize("option", ["--license", "--tag"])
+def test_what_is_neither_a_licence_nor_a_tag(
+    option: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bundle", "make", "saved", "made", option, "mine\nlanguage: en"]) == 2
+    assert "is not a licence or a tag" in capsys.readouterr().err
+    assert not Path("made").exists()
+
+
+def test_a_revision_is_what_follows_the_last_at_sign() -> None:
+    found = Source.parse("git@example.org:owner/tiny@607a30d")
+    assert found == Source("git@example.org:owner/tiny", "607a30d")
+
+
 @pytest.mark.parametrize("source", ["owner/tiny", "owner/tiny@", "@main", "owner/tiny@a\nb"])
 def test_a_source_without_a_revision(
     source: str, saved: Path, capsys: pytest.CaptureFixture[str]
