@@ -129,8 +129,9 @@ def test_a_card_of_ones_own(saved: Path) -> None:
         Path("card.md").write_text(text)
         with pytest.raises(zoo.ZooError, match="no metadata block"):
             write_bundle(saved, Path("other"), registry=registry, card=Path("card.md"))
-    with pytest.raises(zoo.ZooError, match="is not a licence or a tag"):
-        CardFields("mit\nlibrary_name: x")
+    Path("card.md").write_bytes(b"---\nlicense: mit\n---\n\xff")
+    with pytest.raises(zoo.ZooError, match=r"card\.md: error: the card cannot be read"):
+        write_bundle(saved, Path("other"), registry=registry, card=Path("card.md"))
     assert not Path("other").exists()
 
 

@@ -552,6 +552,17 @@ def test_missing_expert(source: Path) -> None:
     assert "counted from 0 are missing beside" in refused(source)
 
 
+def test_an_expert_that_is_transposed(source: Path) -> None:
+    """It has as many bytes as the others, with which it is stacked."""
+    keys = {key: value for key, value in LLAMA.items() if key != "num_hidden_layers"}
+    config = MixtralConfig(**keys, num_hidden_layers=1, num_local_experts=2)
+    MixtralForCausalLM(config).save_pretrained(source)
+    stored = load_file(source / "model.safetensors")
+    name = next(name for name in stored if ".experts.1.w1." in name)
+    change_tensors(source, lambda t: t.update({name: t[name].T.contiguous()}))
+    assert f"`{name}` has another shape than `{name.replace('.1.w1', '.0.w1')}`" in refused(source)
+
+
 def test_extra_tensor(source: Path) -> None:
     change_tensors(source, lambda t: t.update({"model.extra.weight": torch.ones(2)}))
     assert "has no rule for the tensor `model.extra.weight`" in refused(source)
