@@ -581,6 +581,49 @@ def test_misshapen_tensor(source: Path) -> None:
     assert Q in message
     assert "[8, 9]" in message
     assert "[8, 8]" in message
+    assert re.search(r"llama\.toml:\d+:\d+: note: by this rule", message)
+
+
+def gpt2(folder: Path) -> Path:
+    """Return a checkpoint whose matrices are transposed."""
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 9, "vocab_size": 19}
+    GPT2LMHeadModel(GPT2Config(**sizes)).save_pretrained(folder)
+    return folder
+
+
+def test_misshapen_tensor_that_is_transposed(tmp_path: Path) -> None:
+    name = "transformer.h.0.mlp.c_fc.weight"
+    source = gpt2(tmp_path / "source")
+    change_tensors(source, lambda t: t.update({name: torch.ones(8, 33)}))
+    message = refused(source)
+    assert f"`{name}` makes `decoder.layers.0.ffn.up_proj.weight` [33, 8]" in message
+    assert "the spec says [32, 8]" in message
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_copy_of_a_tensor_that_is_transposed(project: Path, same: bool) -> None:
+    shipped, own = Path(__file__).parent.parent / "plugins/zoo_families", project / "families"
+    own.mkdir()
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    (own / "base.toml").write_text((shipped / "causal_lm.toml").read_text())
+    text = (shipped / "gpt2.toml").read_text().replace('"causal_lm"', '"base"')
+    rule = (
+        'up_copy = { hf = "{@}h.{i}.mlp.copy.weight", zoo = "decoder.layers.{i}.ffn.up_proj.weight"'
+        ", transpose = true, copies = true }\n"
+    )
+    text = text.replace('"gpt2", "gpt-sw3"', '"twice"').replace("\n[weights]\n", f"\n[weights]\n{rule}")
+    (own / "twice.toml").write_text(text)
+    source = gpt2(project / "checkpoint" / "source")
+    change_config(source, model_type="twice")
+    mlp = "transformer.h.0.mlp"
+    change_tensors(
+        source,
+        lambda t: t.update({f"{mlp}.copy.weight": t[f"{mlp}.c_fc.weight"] + (0.0 if same else 1.0)}),
+    )
+    if same:
+        import_folder(source, project / "mine")
+    else:
+        assert "must be the same as" in refused(source)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.float8_e4m3fn])
@@ -679,6 +722,19 @@ def test_a_tied_copy_of_another_shape_is_none(source: Path) -> None:
         table = tensors["model.embed_tokens.weight"]
         tensors["lm_head.weight"] = table.clone()
         tensors["model.embed_tokens.weight"] = table.reshape(table.shape[::-1])
+
+    change_tensors(source, tie)
+    assert "`model.embed_tokens.weight` must be the same as" in refused(source)
+
+
+def test_a_tied_copy_of_another_dtype_is_none(source: Path) -> None:
+    """Its bytes are the same."""
+    change_config(source, tie_word_embeddings=True)
+
+    def tie(tensors: dict[str, torch.Tensor]) -> None:
+        table = tensors["model.embed_tokens.weight"].half()
+        tensors["model.embed_tokens.weight"] = table
+        tensors["lm_head.weight"] = table.view(torch.bfloat16).clone()
 
     change_tensors(source, tie)
     assert "`model.embed_tokens.weight` must be the same as" in refused(source)
