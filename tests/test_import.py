@@ -611,15 +611,14 @@ def test_a_copy_of_a_tensor_that_is_transposed(project: Path, same: bool) -> Non
         'up_copy = { hf = "{@}h.{i}.mlp.copy.weight", zoo = "decoder.layers.{i}.ffn.up_proj.weight"'
         ", transpose = true, copies = true }\n"
     )
-    text = text.replace('"gpt2", "gpt-sw3"', '"twice"').replace("\n[weights]\n", f"\n[weights]\n{rule}")
+    text = text.replace('"gpt2", "gpt-sw3"', '"twice"')
+    text = text.replace("\n[weights]\n", f"\n[weights]\n{rule}")
     (own / "twice.toml").write_text(text)
     source = gpt2(project / "checkpoint" / "source")
     change_config(source, model_type="twice")
-    mlp = "transformer.h.0.mlp"
-    change_tensors(
-        source,
-        lambda t: t.update({f"{mlp}.copy.weight": t[f"{mlp}.c_fc.weight"] + (0.0 if same else 1.0)}),
-    )
+    own_name, copy_name = (f"transformer.h.0.mlp.{name}.weight" for name in ("c_fc", "copy"))
+    change = 0.0 if same else 1.0
+    change_tensors(source, lambda t: t.update({copy_name: t[own_name] + change}))
     if same:
         import_folder(source, project / "mine")
     else:
