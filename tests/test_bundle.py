@@ -129,8 +129,9 @@ def test_a_card_of_ones_own(saved: Path) -> None:
         Path("card.md").write_text(text)
         with pytest.raises(zoo.ZooError, match="no metadata block"):
             write_bundle(saved, Path("other"), registry=registry, card=Path("card.md"))
-    with pytest.raises(zoo.ZooError, match="is not a licence or a tag"):
-        CardFields("mit\nlibrary_name: x")
+    Path("card.md").write_bytes(b"---\nlicense: mit\n---\n\xff")
+    with pytest.raises(zoo.ZooError, match=r"card\.md: error: the card cannot be read"):
+        write_bundle(saved, Path("other"), registry=registry, card=Path("card.md"))
     assert not Path("other").exists()
 
 
@@ -423,6 +424,20 @@ def test_a_card_that_is_there_is_taken(saved: Path) -> None:
     assert Path("made/README.md").read_text() == card
     assert run(["bundle", "make", "saved", "other", "--license", "apache-2.0"]) == 0
     assert 'license: "apache-2.0"' in Path("other/README.md").read_text()
+
+
+@pytest.mark.parametrize("option", ["--license", "--tag"])
+def test_what_is_neither_a_licence_nor_a_tag(
+    option: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bundle", "make", "saved", "made", option, "mine\nlanguage: en"]) == 2
+    assert "is not a licence or a tag" in capsys.readouterr().err
+    assert not Path("made").exists()
+
+
+def test_a_revision_is_what_follows_the_last_at_sign() -> None:
+    found = Source.parse("git@example.org:owner/tiny@607a30d")
+    assert found == Source("git@example.org:owner/tiny", "607a30d")
 
 
 @pytest.mark.parametrize("source", ["owner/tiny", "owner/tiny@", "@main", "owner/tiny@a\nb"])

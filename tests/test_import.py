@@ -552,6 +552,17 @@ def test_missing_expert(source: Path) -> None:
     assert "counted from 0 are missing beside" in refused(source)
 
 
+def test_an_expert_that_is_transposed(source: Path) -> None:
+    """It has as many bytes as the others, with which it is stacked."""
+    keys = {key: value for key, value in LLAMA.items() if key != "num_hidden_layers"}
+    config = MixtralConfig(**keys, num_hidden_layers=1, num_local_experts=2)
+    MixtralForCausalLM(config).save_pretrained(source)
+    stored = load_file(source / "model.safetensors")
+    name = next(name for name in stored if ".experts.1.w1." in name)
+    change_tensors(source, lambda t: t.update({name: t[name].T.contiguous()}))
+    assert f"`{name}` has another shape than `{name.replace('.1.w1', '.0.w1')}`" in refused(source)
+
+
 def test_extra_tensor(source: Path) -> None:
     change_tensors(source, lambda t: t.update({"model.extra.weight": torch.ones(2)}))
     assert "has no rule for the tensor `model.extra.weight`" in refused(source)
@@ -570,6 +581,48 @@ def test_misshapen_tensor(source: Path) -> None:
     assert Q in message
     assert "[8, 9]" in message
     assert "[8, 8]" in message
+    assert re.search(r"llama\.toml:\d+:\d+: note: by this rule", message)
+
+
+def gpt2(folder: Path) -> Path:
+    """Return a checkpoint whose matrices are transposed."""
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 9, "vocab_size": 19}
+    GPT2LMHeadModel(GPT2Config(**sizes)).save_pretrained(folder)
+    return folder
+
+
+def test_misshapen_tensor_that_is_transposed(tmp_path: Path) -> None:
+    name = "transformer.h.0.mlp.c_fc.weight"
+    source = gpt2(tmp_path / "source")
+    change_tensors(source, lambda t: t.update({name: torch.ones(8, 33)}))
+    message = refused(source)
+    assert f"`{name}` makes `decoder.layers.0.ffn.up_proj.weight` [33, 8]" in message
+    assert "the spec says [32, 8]" in message
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_copy_of_a_tensor_that_is_transposed(project: Path, same: bool) -> None:
+    shipped, own = Path(__file__).parent.parent / "plugins/zoo_families", project / "families"
+    own.mkdir()
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    (own / "base.toml").write_text((shipped / "causal_lm.toml").read_text())
+    text = (shipped / "gpt2.toml").read_text().replace('"causal_lm"', '"base"')
+    rule = (
+        'up_copy = { hf = "{@}h.{i}.mlp.copy.weight", zoo = "decoder.layers.{i}.ffn.up_proj.weight"'
+        ", transpose = true, copies = true }\n"
+    )
+    text = text.replace('"gpt2", "gpt-sw3"', '"twice"')
+    text = text.replace("\n[weights]\n", f"\n[weights]\n{rule}")
+    (own / "twice.toml").write_text(text)
+    source = gpt2(project / "checkpoint" / "source")
+    change_config(source, model_type="twice")
+    own_name, copy_name = (f"transformer.h.0.mlp.{name}.weight" for name in ("c_fc", "copy"))
+    change = 0.0 if same else 1.0
+    change_tensors(source, lambda t: t.update({copy_name: t[own_name] + change}))
+    if same:
+        import_folder(source, project / "mine")
+    else:
+        assert "must be the same as" in refused(source)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.float8_e4m3fn])
@@ -668,6 +721,19 @@ def test_a_tied_copy_of_another_shape_is_none(source: Path) -> None:
         table = tensors["model.embed_tokens.weight"]
         tensors["lm_head.weight"] = table.clone()
         tensors["model.embed_tokens.weight"] = table.reshape(table.shape[::-1])
+
+    change_tensors(source, tie)
+    assert "`model.embed_tokens.weight` must be the same as" in refused(source)
+
+
+def test_a_tied_copy_of_another_dtype_is_none(source: Path) -> None:
+    """Its bytes are the same."""
+    change_config(source, tie_word_embeddings=True)
+
+    def tie(tensors: dict[str, torch.Tensor]) -> None:
+        table = tensors["model.embed_tokens.weight"].half()
+        tensors["model.embed_tokens.weight"] = table
+        tensors["lm_head.weight"] = table.view(torch.bfloat16).clone()
 
     change_tensors(source, tie)
     assert "`model.embed_tokens.weight` must be the same as" in refused(source)

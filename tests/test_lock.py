@@ -53,6 +53,13 @@ def test_what_is_as_it_was_is_built(locked: Path) -> None:
     assert read_lock(locked).plugins["norm.layer_norm"] == f"zoo {zoo.__version__}"
 
 
+def test_a_plugin_of_a_single_layer_is_locked_too(locked: Path) -> None:
+    rule = '[[decoder.layers]]\nlast = 1\nffn = { kind = "glu", d_ff = 8 }\n'
+    Path("spec.toml").write_text(SPEC.replace('"encoder"', '"decoder"') + rule)
+    assert run(["lock", "spec.toml"]) == 0
+    assert {"ffn.my_ffn", "ffn.glu"} <= read_lock(locked).plugins.keys()
+
+
 def test_another_spec_is_refused(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("spec.toml").write_text(SPEC.replace("d_ff = 8", "d_ff = 16"))
     told = failure(capsys, "build", "spec.toml", "--locked", "-o", "out")

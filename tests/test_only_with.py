@@ -9,6 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 import zoo
+from zoo.document import from_weights
+from zoo.reading import spec_of
 from zoo_components.ffn import Mlp
 
 Data = dict[str, Any]
@@ -82,6 +84,15 @@ def merged(old: Any, new: Any) -> Any:
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
     return old | {key: merged(old.get(key), value) for key, value in new.items()}
+
+
+def test_saved_weights_may_state_a_value_that_changes_nothing() -> None:
+    """They may be of an earlier version, and their spec cannot be changed."""
+    spec = zoo.read_spec(DECODER).to_dict()
+    spec["decoder"]["block"]["self_attn"]["window_sides"] = "both"
+    with pytest.raises(zoo.SpecError, match="`window_sides`"):
+        zoo.read_spec(spec)
+    assert spec_of(from_weights(spec, "weights"), zoo.load_registry()).name == "m"
 
 
 def test_where_it_is_written(tmp_path: Path) -> None:

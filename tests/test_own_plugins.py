@@ -19,6 +19,8 @@ from torch.nn.functional import linear
 
 import zoo
 from zoo.cli import run
+from zoo.provenance.lock import read_lock
+from zoo.provenance.plugins import plugin_versions, replaced_plugins
 from zoo.registering.plugin_loading import PluginEntryPoint, PluginManager
 from zoo.registry import read_layers
 from zoo.weights.reader import read_header
@@ -235,6 +237,36 @@ def test_a_component_that_was_changed_after_saving_is_told(
     told = capsys.readouterr().err
     assert "no place for the tensor `decoder.layers.0.ffn.left_proj.weight`\n" in told
     assert told.endswith("= help: the weights were made with other code of `ffn.bilinear`\n")
+
+
+def test_weights_that_do_not_say_what_they_were_made_with(project: Path) -> None:
+    shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
+    spec = zoo.read_spec("spec.toml")
+    told = {**plugin_versions(spec)}
+    del told["ffn.bilinear"]
+    (found,) = replaced_plugins(spec, told)
+    assert (found.plugin, found.made_with) == ("ffn.bilinear", None)
+
+
+def test_a_plugin_of_an_installed_package_is_told_by_its_version(tmp_path: Path) -> None:
+    shutil.copytree(PROJECTS / "own_ffn", tmp_path / "project")
+    (tmp_path / "site" / "their_parts").mkdir(parents=True)
+    file = tmp_path / "project" / "plugins" / "bilinear.py"
+    file.rename(tmp_path / "site" / "their_parts" / "__init__.py")
+    registry = tmp_path / "project" / "registry.toml"
+    registry.write_text(registry.read_text().replace("plugins/bilinear.py", "their_parts"))
+    about = tmp_path / "site" / "their_zoo_parts-1.2.dist-info"
+    write(about / "METADATA", "Metadata-Version: 2.1\nName: their-zoo-parts\nVersion: 1.2\n")
+    write(about / "top_level.txt", "their_parts\n")
+    code = """
+    import sys
+    sys.path.append("../site")
+    from zoo.cli import run
+    assert run(["lock", "spec.toml"]) == 0
+    """
+    python(code, cwd=tmp_path / "project")
+    plugins = read_lock(tmp_path / "project").plugins
+    assert plugins["ffn.bilinear"] == "their-zoo-parts 1.2"
 
 
 def test_what_is_told_of_a_file_is_of_the_code_that_ran(project: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from broken_plugins import BROKEN
+
+from zoo.errors import ZooError
+from zoo.plugin_kit.project import new_plugin
 
 PROJECT = ["my_model.toml", "plugins/my_ffn.py", "registry.toml", "tests/test_my_ffn.py"]
 LINE = 'mine = "plugins/mine.py:Mine"'
@@ -103,6 +107,11 @@ def test_init_where_nothing_can_be_written(tmp_path: Path) -> None:
     assert "cannot write `file/registry.toml`" in refused("init", "file", cwd=tmp_path)
 
 
+def test_init_leaves_nothing_where_its_last_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "tests").write_text("a file in the place of the folder")
+    assert "cannot write `tests/test_my_ffn.py`" in refused("init", cwd=tmp_path)
+
+
 # --- plugin new ---------------------------------------------------------------------------------
 
 KEPT = {
@@ -148,7 +157,7 @@ def test_new_leaves_a_table_alone_that_has_no_lines(text: str, tmp_path: Path) -
         (("fnn", "mine"), "did you mean `ffn`"),
         (("ffn", "Mine"), "names are made of lower-case letters"),
         (("ffn", "../mine"), "`../mine` is not a valid name"),
-        (("ffn", "mlp"), "ffn `mlp` is registered already"),
+        (("ffn", "mlp"), ":1: error: ffn `mlp` is registered already"),
         (("ffn", "there"), "`plugins/there.py` is there already"),
     ],
 )
@@ -156,6 +165,20 @@ def test_new_refuses(arguments: tuple[str, str], message: str, tmp_path: Path) -
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "there.py").write_text("mine")
     assert message in refused("plugin", "new", *arguments, cwd=project(tmp_path))
+
+
+def test_new_leaves_nothing_where_the_registry_cannot_be_written(tmp_path: Path) -> None:
+    """The disk has room for the new files and none for the registry."""
+    registry = project(tmp_path, f"format = 1\n# {'x' * 100_000}\n[ffn]\n") / "registry.toml"
+    before = contents(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        with pytest.raises(ZooError, match="File too large"):
+            new_plugin("ffn", "mine", registry)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert contents(tmp_path) == before
 
 
 def test_new_tells_of_a_broken_registry(tmp_path: Path) -> None:
@@ -184,7 +207,7 @@ def test_new_uses_the_registry_above_or_the_one_named(tmp_path: Path) -> None:
     assert contents(inner) == {}
 
 
-@pytest.mark.parametrize("name", ["layout", "module", "feed_forward", "none", "size"])
+@pytest.mark.parametrize("name", ["layout", "module", "feed_forward", "none", "false", "size"])
 def test_a_name_that_the_template_uses_gets_another_class(name: str, tmp_path: Path) -> None:
     project(tmp_path)
     assert zoo("plugin", "new", "ffn", name, cwd=tmp_path).returncode == 0

@@ -176,6 +176,7 @@ def test_the_licence_is_that_of_the_card_unless_it_is_given(
         ("---\nlicense: [mit, isc]\n---\n", "says no `license`"),
         ("---\nlicense: unknown\n---\n", "says no `license`"),
         ("---\nlicense: [\n---\n", "says no `license`"),
+        ("---\nlanguage: en\n---\nlicense: mit\n", "says no `license`"),
     ):
         if card is not None:
             (project / "model" / "README.md").write_text(card)

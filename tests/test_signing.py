@@ -140,6 +140,16 @@ def test_what_is_no_signature(
     assert "is not that of the key" in told
 
 
+def test_a_signature_that_is_too_long_to_be_read(
+    signed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spaces at its end would leave it valid."""
+    with (signed / "model.sig").open("a") as file:
+        file.write(" " * (1 << 22))
+    told = failure(capsys, "bundle", "verify", "bundle", "--key", "mine.pem")
+    assert "model.sig: error: " in told
+
+
 def test_keys_that_are_none(signed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.pem").write_text("-----BEGIN PUBLIC KEY-----\n")
     for command in (["verify", "bundle"], ["sign", "bundle"]):

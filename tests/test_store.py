@@ -851,6 +851,21 @@ def test_a_folder_is_no_model_of_the_store(project: Path, refused: Refused) -> N
     assert "help: `zoo pull` brings a model there" in refused("verify", "nothing")
 
 
+def test_every_name_that_is_not_in_the_store_is_told(store: Store, refused: Refused) -> None:
+    told = refused("verify", "one", "two")
+    assert "`one` is not in the store" in told
+    assert "`two` is not in the store" in told
+
+
+def test_all_in_a_folder_are_also_the_newest(project: Path, store: Store) -> None:
+    left = project / ".zoo-0.tmp"
+    left.touch()
+    assert run(["gc", str(project)]) == 0
+    assert left.exists()
+    assert run(["gc", "--all", str(project)]) == 0
+    assert not left.exists()
+
+
 def test_the_file_of_a_model_is_neither_a_spec_nor_weights(
     published: Path, refused: Refused
 ) -> None:
