@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from zoo.atomic import new_folder
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.catalogue import Catalogue
-from zoo.families.checkpoint import FILE_NAME
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import parse_json
 from zoo.families.family import with_rules
@@ -25,6 +24,7 @@ from zoo.loading import load
 from zoo.registry import Registry, load_registry
 from zoo.saving import bytes_of
 from zoo.transformer import Transformer
+from zoo.weights.file import FILE_NAME
 from zoo.weights.held_tensors import DTYPES, stored
 from zoo.weights.output_names import check_output_name
 
