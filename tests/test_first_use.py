@@ -139,6 +139,18 @@ def test_a_lock_with_a_path_out_of_the_model_is_refused(
     assert "zoo rm small.v1 --forget" in told
 
 
+def test_a_lock_that_says_a_key_twice_is_refused(
+    world: World, project: Path, store: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    register(project, "small.v1", entry(local(world, bundle()), None))
+    assert pulled(local, "--trust-first-use") == 0
+    lock = store.root / "trusted" / "small.v1" / "zoo.lock"
+    lock.write_text(lock.read_text().replace("[source]\n", '[source]\nkind = "https"\n'))
+    capfd.readouterr()
+    assert pulled(local) == 2
+    assert "error: `source.kind` is written twice" in capfd.readouterr().err
+
+
 def test_a_bundle_that_is_not_that_of_its_lock(
     world: World, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -146,6 +146,15 @@ def test_on_the_command_line(toy: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert f"{toy}:{line}:1: error: two words of `p` mean the same" in capsys.readouterr().err
 
 
+def test_a_word_that_is_written_twice(toy: Path, project: Path, refused: Refused) -> None:
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    (project / "families").mkdir()
+    words = '[activations]\nmine = "relu"\nmine = "gelu"\n'
+    (project / "families" / "vocabulary.toml").write_text(words)
+    told = refused("lint", str(toy))
+    assert "vocabulary.toml:3:1: error: `activations.mine` is written twice" in told
+
+
 def test_defaults_that_are_no_json(toy: Path, project: Path, refused: Refused) -> None:
     (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
     (project / "families").mkdir()
