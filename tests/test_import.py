@@ -914,6 +914,22 @@ def test_index_and_shards_disagree(sharded: Path) -> None:
     assert f"holds the tensor `{Q}`, of which the index says nothing" in refused(sharded)
 
 
+def test_an_index_of_other_shards_is_refused_fast(sharded: Path) -> None:
+    shard = min(sharded.glob("model-*.safetensors")).name
+
+    def seconds(n_tensors: int) -> float:
+        change_index(
+            sharded, lambda files: files.update({f"x.{n}": shard for n in range(n_tensors)})
+        )
+        start = time.process_time()
+        with pytest.raises(zoo.WeightsError, match="which does not hold it"):
+            find_tensors(sharded)
+        return time.process_time() - start
+
+    few, many = seconds(800), seconds(8_000)
+    assert many < 30 * few  # the work of a quadratic algorithm grows a hundredfold
+
+
 def test_index_that_is_none(sharded: Path) -> None:
     (sharded / "model.safetensors.index.json").write_text('{"weight_map": []}')
     assert "`weight_map` must map" in refused(sharded)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from trials import Refused
 
 import zoo
 from zoo.cli import run
@@ -143,3 +144,21 @@ def test_on_the_command_line(toy: Path, capsys: pytest.CaptureFixture[str]) -> N
     line = change(toy, "{p:up|down}", "{p:up|down=up}")
     assert run(["lint", str(toy)]) == 2
     assert f"{toy}:{line}:1: error: two words of `p` mean the same" in capsys.readouterr().err
+
+
+def test_a_word_that_is_written_twice(toy: Path, project: Path, refused: Refused) -> None:
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    (project / "families").mkdir()
+    words = '[activations]\nmine = "relu"\nmine = "gelu"\n'
+    (project / "families" / "vocabulary.toml").write_text(words)
+    told = refused("lint", str(toy))
+    assert "vocabulary.toml:3:1: error: `activations.mine` is written twice" in told
+
+
+def test_defaults_that_are_no_json(toy: Path, project: Path, refused: Refused) -> None:
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    (project / "families").mkdir()
+    (project / "families" / "defaults.json").write_text('{\n"toy": }')
+    assert "families/defaults.json:2:8: error: not JSON: Expecting value" in refused(
+        "lint", str(toy)
+    )

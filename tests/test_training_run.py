@@ -3,12 +3,14 @@ changes."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -93,6 +95,18 @@ def test_a_resumed_run_has_the_same_weights(toy: Toy, digest: str) -> None:
     toy(recipe=RECIPE.replace("steps = 12", "steps = 7"))
     assert toy(resume=True)["content_digest"] == digest
     assert toy(resume=True)["content_digest"] == digest  # no steps remain
+
+
+def test_a_disk_that_cannot_sync_folders(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert toy()["steps"] == 12
 
 
 def test_a_resumed_run_has_the_same_log(toy: Toy, tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ class Generation(NamedTuple):
     looks_ahead: tuple[str, ...] = ()
     changes: Callable[[int, int], bool] = lambda before, after: False
 
+    @property
+    def from_ids(self) -> bool:
+        """Whether it generates from ids alone: not from vectors, and without a memory."""
+        return not self.needs_memory and (self.source_vocab is not None or not self.has_source)
+
 
 class Reading(NamedTuple):
     """The input of a model that is called with ids alone.

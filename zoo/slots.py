@@ -368,7 +368,7 @@ class Builder(Plugin):
         how = self.generation
         if self.reading is not None:
             return (self.reading,)
-        if how is None or how.needs_memory or (how.has_source and how.source_vocab is None):
+        if how is None or not how.from_ids:
             return ()
         target = Reading(how.target_vocab, how.longest)
         if how.source_vocab is None:

@@ -155,11 +155,11 @@ def short_number(count: int) -> str:
     return f"{size / 1000:,.1f}T"
 
 
-def wrapped(text: str, width: int = 30) -> list[str]:
+def wrapped(text: str) -> list[str]:
     """Wrap a text into lines, broken after commas."""
     lines: list[str] = []
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
-        if lines and len(lines[-1]) + 2 + len(piece) <= width:
+        if lines and len(lines[-1]) + 2 + len(piece) <= 30:
             lines[-1] += f", {piece}"
         else:
             lines.append(cut(piece))

@@ -15,11 +15,9 @@ from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
 from zoo.families.config import read_json
-from zoo.weights.file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
+from zoo.weights.file import FILE_NAME, INDEX_NAME, ITEM_BYTES, MAX_JSON_BYTES, not_whole
 from zoo.weights.open_file import OpenFile
 
-FILE_NAME = "model.safetensors"
-INDEX_NAME = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
 
@@ -71,8 +69,8 @@ def _indexed(folder: Path) -> dict[str, Stored]:
     weight_map = cast("dict[str, str]", files)
     problems: list[Problem] = []
     found: dict[str, dict[str, Stored]] = {}
-    for name in sorted(set(weight_map.values())):
-        key = next(key for key, file in weight_map.items() if file == name)
+    first_keys = {name: key for key, name in reversed(weight_map.items())}
+    for name, key in sorted(first_keys.items()):
         inside = PurePosixPath(name).name == name and name.endswith(".safetensors")
         if not inside:
             message = f"{quoted(name)} is not the name of a .safetensors file in this folder"

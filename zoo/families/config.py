@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,10 +46,17 @@ class JsonFile:
         if keys not in self._spans:
             return Place(str(self.path))
         start, end = self._spans[keys]
-        line = self.text.count("\n", 0, start)
-        column = start - self.text.rfind("\n", 0, start)
-        quote = self.text.split("\n")[line]
-        return Place(str(self.path), line + 1, column, quote, end - start)
+        line = bisect_right(self._starts, start)
+        column = start - self._starts[line - 1] + 1
+        return Place(str(self.path), line, column, self._lines[line - 1], end - start)
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.text.split("\n")
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return list(accumulate((len(line) + 1 for line in self._lines), initial=0))
 
     @cached_property
     def _spans(self) -> Mapping[tuple[str, ...], tuple[int, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +12,6 @@ from pydantic import ValidationError
 from zoo.atomic import new_folder
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.catalogue import Catalogue
-from zoo.families.checkpoint import FILE_NAME
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import parse_json
 from zoo.families.family import with_rules
@@ -25,6 +23,7 @@ from zoo.loading import load
 from zoo.registry import Registry, load_registry
 from zoo.saving import bytes_of
 from zoo.transformer import Transformer
+from zoo.weights.file import FILE_NAME, laid_out
 from zoo.weights.held_tensors import DTYPES, stored
 from zoo.weights.output_names import check_output_name
 
@@ -133,17 +132,7 @@ def _write(all_tensors: Mapping[str, torch.Tensor], place: str, file: BinaryIO) 
         if name.rpartition("/")[0] == place
     }
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name in names:
-        start, end = end, end + tensors[name].nbytes
-        entries[name] = {
-            "dtype": DTYPES[tensors[name].dtype],
-            "shape": list(tensors[name].shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
+    entries = {name: (DTYPES[tensors[name].dtype], tuple(tensors[name].shape)) for name in names}
+    file.write(laid_out(entries, {"format": "pt"}))
     for name in names:
         file.write(bytes_of(tensors[name].cpu().contiguous()))

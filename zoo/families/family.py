@@ -19,7 +19,6 @@ A string that starts with `=` is an expression (`zoo.families.expression`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, did_you_mean, quoted
+from zoo.families.config import read_json
 from zoo.toml.format import Format
 from zoo.toml.tables import Leaf, Table, as_table, merge_values, same_kind
 from zoo.toml.value_errors import nearest_literal, value_message
@@ -281,6 +281,7 @@ def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:
 
 
 def read_defaults(folder: Path) -> Mapping[str, Any]:
-    """Return the generated defaults of a folder of families, by model type, if there are any."""
+    """Return the generated defaults of a folder of families, by model type, if there are any.
+    Raises `WeightsError` as `read_json`."""
     path = folder / DEFAULTS_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_json(path).data if path.is_file() else {}

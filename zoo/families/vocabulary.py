@@ -197,6 +197,8 @@ def magnitude(factor: float, scale: Any = 1.0) -> float:
 def read_vocabulary(folder: Path) -> Vocabulary:
     """Read the vocabulary of a folder of families. Raises `SpecError` if it is malformed."""
     document = read_document(folder / FILE_NAME)
+    if document.problems:
+        raise SpecError(document.problems)
     try:
         return Vocabulary.model_validate(document.data)
     except ValidationError as error:

@@ -337,7 +337,7 @@ class BuilderDriver(Driver):
 
     def continues(self) -> None:
         how = self.spec.model.generation
-        if how is None or how.needs_memory or (how.has_source and how.source_vocab is None):
+        if how is None or not how.from_ids:
             return
         prompts = ids(0).tolist()
         try:

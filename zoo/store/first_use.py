@@ -42,6 +42,7 @@ def with_trusted(model: Pretrained, store: Store, registry: Registry) -> Pretrai
     source, files = None, dict[str, File]()
     try:
         document = read_document(path)
+        problems += document.problems
         source = read_source_table(document, registry, problems)
         files = read_files_table(document, problems)
     except SpecError as error:

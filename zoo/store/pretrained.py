@@ -86,7 +86,13 @@ class Fingerprint(_Table):
         return self
 
 
-class Card(_Table):
+class _Files(_Table):
+    files: dict[Annotated[str, AfterValidator(published_path)], File] = Field(
+        default={}, max_length=2000
+    )
+
+
+class Card(_Files):
     """The keys of a model's file, except `[source]`."""
 
     format: Format
@@ -98,9 +104,6 @@ class Card(_Table):
     paper: str | None = None
     origin: str | None = None
     trust: Literal["pinned", "first_use"] = "pinned"
-    files: dict[Annotated[str, AfterValidator(published_path)], File] = Field(
-        default={}, max_length=2000
-    )
     content_digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
     fingerprint: Fingerprint | None = None
 
@@ -194,12 +197,9 @@ def read_source_table(
 
 def read_files_table(document: Document, problems: list[Problem]) -> dict[str, File]:
     """Return the `[files]` of a document. Problems are added to `problems`."""
-    table = document.data.get("files")
-    found = {
-        path: _checked(File, value, document, ("files", path), problems)
-        for path, value in (table if isinstance(table, dict) else {}).items()
-    }
-    return {path: file for path, file in found.items() if file is not None}
+    stated = {key: value for key, value in document.data.items() if key == "files"}
+    found = _checked(_Files, stated, document, (), problems)
+    return {} if found is None else found.files
 
 
 def _checked(

@@ -9,7 +9,6 @@ on the seed and the step.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import warnings
@@ -33,6 +32,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from zoo.atomic import sync, sync_tree
 from zoo.errors import Problem, TrainingError, quoted
 from zoo.training.learner import Learner
 
@@ -79,10 +79,9 @@ def write_checkpoint(
         )
         if accelerator.is_main_process:
             (temporary / _STATE).write_text(json.dumps({"step": step, **state}))
-            for file in (*temporary.iterdir(), temporary):
-                _sync(file)
+            sync_tree(temporary)
             temporary.rename(path)
-            _sync(folder)
+            sync(folder)
             for old in checkpoints(folder)[:-keep]:
                 shutil.rmtree(old)
     accelerator.wait_for_everyone()
@@ -177,11 +176,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).split("\n")[0]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -61,7 +61,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
 
 def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:
     found = spec.model.generation
-    if found is None or found.needs_memory or (found.has_source and found.source_vocab is None):
+    if found is None or not found.from_ids:
         raise TrainingError(
             Problem(
                 f"{spec.name} cannot be trained by a recipe",

@@ -35,7 +35,8 @@ MENDING = "fetch or build it again; `zoo pull` mends a named model"
 MAX_JSON_BYTES = 1 << 25
 """The longest header that is read: enough for 100,000 tensors. (The format allows 100 MB.)"""
 
-_Entry = tuple[str, tuple[int, ...]]
+Entry = tuple[str, tuple[int, ...]]
+"""The dtype (safetensors name) and the shape of a tensor."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -143,19 +144,20 @@ class Header:
         return self._laid_out(names, json.dumps({"format": FORMAT, "shard_of": self.json_sha256}))
 
     def _laid_out(self, names: Sequence[str], metadata: str) -> bytes:
-        entries: dict[str, Any] = {"__metadata__": {KEY: metadata}}
-        end = 0
-        for name in names:
-            record = self.records[name]
-            start, end = end, end + record.n_bytes
-            entries[name] = {
-                "dtype": record.dtype,
-                "shape": list(record.shape),
-                "data_offsets": [start, end],
-            }
-        text = json.dumps(entries, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(8, "little") + text
+        entries = {name: (self.records[name].dtype, self.records[name].shape) for name in names}
+        return laid_out(entries, {KEY: metadata})
+
+
+def laid_out(entries: Mapping[str, Entry], metadata: Mapping[str, str]) -> bytes:
+    """The bytes before the tensors in a safetensors file with these tensors, in their order."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, (dtype, shape) in entries.items():
+        start, end = end, end + prod(shape) * ITEM_BYTES[dtype]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _joined(parts: Mapping[str, str]) -> str:
@@ -299,7 +301,7 @@ def _record(value: Any) -> Record:
 
 
 def _differences(
-    found: Mapping[str, _Entry], records: Mapping[str, Record], place: Place
+    found: Mapping[str, Entry], records: Mapping[str, Record], place: Place
 ) -> Iterable[Problem]:
     for name in sorted(found.keys() | records.keys()):
         if name not in records:
@@ -311,6 +313,6 @@ def _differences(
             yield Problem(f"the tensor {quoted(name)} {message}", place)
 
 
-def _told(entry: _Entry) -> str:
+def _told(entry: Entry) -> str:
     dtype, shape = entry
     return quoted(f"{dtype} {list(shape)}")
