@@ -339,6 +339,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the output is another when `return_weights` is set",
     ),
+    "random_attention": Broken(
+        "attention",
+        {OUTPUT: "output = output + torch.rand_like(output)\n            " + OUTPUT},
+        ("determinism", "saving", "modes", "precision", "compiles", "masks", "cache"),
+        "a second call with the same input gives another output",
+    ),
     "weights_unasked": Broken(
         "attention", {OUTPUT: "return output, weights"}, ("interface",), "is not set"
     ),
@@ -610,7 +616,7 @@ BROKEN: Mapping[str, Broken] = {
     ),
     # modes
     "louder_in_training": Broken(
-        "ffn", before("x = 2 * x if self.training else x"), ("modes",), "in training mode"
+        "ffn", before("x = 2 * x if self.training else x"), ("modes",), "without dropout (largest"
     ),
     "learns_what_is_not_stored": Broken(
         "ffn",
@@ -666,7 +672,10 @@ BROKEN: Mapping[str, Broken] = {
         "ffn", {"(x).relu": "(x).half().to(x.dtype).relu"}, ("precision",), "rounds to a narrower"
     ),
     "own_dtype": Broken(
-        "head", {"self.out(x)": "self.out(x).float()"}, ("precision",), "puts out torch.float32"
+        "head",
+        {"self.out(x)": "self.out(x).float()"},
+        ("precision",),
+        "puts out torch.float32\nhelp: ",
     ),
     "one_dtype": Broken(
         "ffn",

@@ -137,6 +137,26 @@ def test_what_cannot_be_counted_is_told(project: Path, refused: Refused) -> None
     assert "blocks is not called with ids alone" in refused("show", "blocks.toml", "--flops", "4")
 
 
+def test_a_component_that_needs_values_is_named_with_its_line(
+    project: Path, refused: Refused
+) -> None:
+    assert run(["init"]) == 0
+    assert run(["plugin", "new", "ffn", "reads_values"]) == 0
+    plugin = project / "plugins" / "reads_values.py"
+    line = "output: torch.Tensor = self.down_proj(self.up_proj(x).relu())"
+    text = plugin.read_text()
+    assert line in text
+    plugin.write_text(text.replace(line, f"x = x * float(x.max())\n            {line}"))
+    (project / "values.toml").write_text(
+        'format = 1\nname = "values"\nbuilder = "decoder"\nvocab = 9\nn_layers = 1\nd_model = 8\n'
+        'n_heads = 2\nd_ff = 8\nffn = "reads_values"\n'
+    )
+    told = refused("show", "values.toml", "--flops", "4")
+    assert "a call on the meta device, which has no values, failed: " in told
+    assert "reads_values.py:" in told
+    assert "x = x * float(x.max())" in told
+
+
 @pytest.mark.parametrize(
     "embedding",
     [

@@ -197,7 +197,13 @@ def modes(spec: ModelSpec, registry: Registry) -> None:
                 "help: register it as a stored buffer, and state it in the layout by `buffer=True`"
             )
     if all(torch.equal(tensor, before[name]) for name, tensor in driver.model.named_buffers()):
-        expect_close("in training mode, without dropout,", evaluated, trained)
+        expect_close(
+            "in training mode than in evaluation, without dropout",
+            evaluated,
+            trained,
+            hint="\nhelp: what is random in training is off by default, or belongs to a field with "
+            "`dropout` in its name, which is 0 here",
+        )
 
 
 def gradients(spec: ModelSpec, registry: Registry) -> None:
@@ -246,7 +252,11 @@ def precision(spec: ModelSpec, registry: Registry) -> None:
             ) from None
         for output in found[-1]:
             if output.is_floating_point() and output.dtype != dtype:
-                raise PromiseError(f"a model in {dtype} puts out {output.dtype}")
+                raise PromiseError(
+                    f"a model in {dtype} puts out {output.dtype}\n"
+                    "help: make tensors in the dtype of x, such as `x.new_ones(...)`; what is "
+                    "computed in float32 goes back by `.to(x.dtype)`"
+                )
             if not bool(output.isfinite().all()):
                 raise PromiseError(f"the output of a model in {dtype} is not finite")
     expect_close("in float32", found[2], tuple(t.double() for t in found[1]), FLOAT32_ERROR)
@@ -344,11 +354,15 @@ def expect_equal(
         raise PromiseError(f"`{changed[0]}` has other values {when}")
 
 
-def expect_close(when: str, expected: Tensors, found: Tensors, tolerance: float = SAME) -> None:
+def expect_close(
+    when: str, expected: Tensors, found: Tensors, tolerance: float = SAME, *, hint: str = ""
+) -> None:
     """Raises PromiseError unless the outputs are equal within the tolerance."""
     for a, b in zip(expected, found, strict=True):
         if not close(b, a, tolerance):
-            raise PromiseError(f"the output is another {when} (largest difference {gap(a, b)})")
+            raise PromiseError(
+                f"the output is another {when} (largest difference {gap(a, b)}){hint}"
+            )
 
 
 def gap(a: torch.Tensor, b: torch.Tensor) -> str:

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from zoo.backends import attention_backend
 from zoo.building import build_on_meta
 from zoo.errors import InputError, Problem, counted
+from zoo.registering.plugin_errors import plugin_code
 from zoo.spec import ModelSpec
 
 
@@ -38,12 +39,14 @@ def flops_data(spec: ModelSpec, length: int) -> dict[str, Any]:
 
     Raises:
         InputError: the model is called with vectors, or has fewer positions than `length`.
-        PluginError: the spec cannot be built with the available plugins.
+        PluginError: the spec cannot be built with the available plugins, or its model cannot be
+            called without values.
     """
     model = build_on_meta(spec, torch.float32).eval()
     inputs = _inputs(spec, length)
     counter = FlopCounterMode(display=False)
-    with torch.inference_mode(), attention_backend("math"), counter:
+    told = "a call on the meta device, which has no values,"
+    with torch.inference_mode(), attention_backend("math"), counter, plugin_code(told):
         model(*inputs)
     total = counter.get_total_flops()
     return {
