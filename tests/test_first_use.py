@@ -125,30 +125,35 @@ def test_what_changes_after_the_first_use_is_refused(
     assert pulled(publish) == 0  # it has not changed, and needs no option any more
 
 
-def test_a_lock_with_a_path_out_of_the_model_is_refused(
-    world: World, project: Path, store: Store, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"model.safetensors"',
+            '"../model.safetensors"',
+            "`../model.safetensors` is not a valid path for a model's file",
+        ),
+        ("[source]\n", '[source]\nkind = "https"\n', "`source.kind` is written twice"),
+    ],
+)
+def test_a_changed_lock_is_refused(
+    old: str,
+    new: str,
+    message: str,
+    world: World,
+    project: Path,
+    store: Store,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     register(project, "small.v1", entry(local(world, bundle()), None))
     assert pulled(local, "--trust-first-use") == 0
     lock = store.root / "trusted" / "small.v1" / "zoo.lock"
-    lock.write_text(lock.read_text().replace('"model.safetensors"', '"../model.safetensors"'))
+    lock.write_text(lock.read_text().replace(old, new))
     capfd.readouterr()
     assert pulled(local) == 2
     told = capfd.readouterr().err
-    assert "error: `../model.safetensors` is not a valid path for a model's file" in told
+    assert f"error: {message}" in told
     assert "zoo rm small.v1 --forget" in told
-
-
-def test_a_lock_that_says_a_key_twice_is_refused(
-    world: World, project: Path, store: Store, capfd: pytest.CaptureFixture[str]
-) -> None:
-    register(project, "small.v1", entry(local(world, bundle()), None))
-    assert pulled(local, "--trust-first-use") == 0
-    lock = store.root / "trusted" / "small.v1" / "zoo.lock"
-    lock.write_text(lock.read_text().replace("[source]\n", '[source]\nkind = "https"\n'))
-    capfd.readouterr()
-    assert pulled(local) == 2
-    assert "error: `source.kind` is written twice" in capfd.readouterr().err
 
 
 def test_a_bundle_that_is_not_that_of_its_lock(

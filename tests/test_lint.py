@@ -27,6 +27,14 @@ def toy(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def own_families(project: Path) -> Path:
+    """Return the folder of families that the project's registry names."""
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    (project / "families").mkdir()
+    return project / "families"
+
+
 def change(toy: Path, old: str, new: str) -> int:
     """Change a family file; return the line of the change."""
     text = toy.read_text()
@@ -146,19 +154,15 @@ def test_on_the_command_line(toy: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert f"{toy}:{line}:1: error: two words of `p` mean the same" in capsys.readouterr().err
 
 
-def test_a_word_that_is_written_twice(toy: Path, project: Path, refused: Refused) -> None:
-    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
-    (project / "families").mkdir()
+def test_a_word_that_is_written_twice(toy: Path, own_families: Path, refused: Refused) -> None:
     words = '[activations]\nmine = "relu"\nmine = "gelu"\n'
-    (project / "families" / "vocabulary.toml").write_text(words)
+    (own_families / "vocabulary.toml").write_text(words)
     told = refused("lint", str(toy))
     assert "vocabulary.toml:3:1: error: `activations.mine` is written twice" in told
 
 
-def test_defaults_that_are_no_json(toy: Path, project: Path, refused: Refused) -> None:
-    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
-    (project / "families").mkdir()
-    (project / "families" / "defaults.json").write_text('{\n"toy": }')
+def test_defaults_that_are_no_json(toy: Path, own_families: Path, refused: Refused) -> None:
+    (own_families / "defaults.json").write_text('{\n"toy": }')
     assert "families/defaults.json:2:8: error: not JSON: Expecting value" in refused(
         "lint", str(toy)
     )

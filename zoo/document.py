@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import tomllib
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +63,10 @@ class Document:
     def _lines(self) -> list[str]:
         return (self.text or "").split("\n")
 
+    @cached_property
+    def _starts(self) -> list[int]:
+        return list(accumulate((len(line) + 1 for line in self._lines), initial=0))
+
     def holds(self, path: KeyPath) -> bool:
         """Return whether there is a value at this path."""
         value: Any = self.data
@@ -88,10 +94,10 @@ class Document:
         quote = self._lines[line - 1].rstrip("\r") if line <= len(self._lines) else ""
         return Place(self.name, line, column, quote, width)
 
-    def at_offset(self, offset: int) -> Place:
-        """Return the place of a character, by its offset in the text."""
-        text = self.text or ""
-        return self.at(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
+    def at_offset(self, offset: int, width: int = 1) -> Place:
+        """Return the place of `width` characters, by the offset of the first in the text."""
+        line = bisect_right(self._starts, offset)
+        return self.at(line, offset - self._starts[line - 1] + 1, width)
 
 
 def read_document(

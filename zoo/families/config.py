@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
+from zoo.document import Document
 from zoo.errors import Place, Problem, WeightsError
 from zoo.inside import inside
 
@@ -46,17 +45,11 @@ class JsonFile:
         if keys not in self._spans:
             return Place(str(self.path))
         start, end = self._spans[keys]
-        line = bisect_right(self._starts, start)
-        column = start - self._starts[line - 1] + 1
-        return Place(str(self.path), line, column, self._lines[line - 1], end - start)
+        return self._document.at_offset(start, end - start)
 
     @cached_property
-    def _lines(self) -> list[str]:
-        return self.text.split("\n")
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        return list(accumulate((len(line) + 1 for line in self._lines), initial=0))
+    def _document(self) -> Document:
+        return Document(str(self.path), self.data, self.text)
 
     @cached_property
     def _spans(self) -> Mapping[tuple[str, ...], tuple[int, int]]:
