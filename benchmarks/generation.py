@@ -46,7 +46,7 @@ def greedy(sizes: Sizes, batch: int, n: int, rounds: int, *, arranged: bool = Tr
     static = partial(search, cache_implementation="static", disable_compile=True)
     assert generated(ours, prompt, max_new_tokens=n) == search()[:, PROMPT:].tolist()
     if arranged:
-        zoo.arrange_weights(ours)
+        zoo.arrange_weights(ours, rows=batch)
     cases: dict[str, Callable[[], float]] = {
         "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n)),
         "transformers, dynamic cache": timed(search),
@@ -68,7 +68,7 @@ def beam(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
     """Eight sources are translated to `n` tokens."""
     start = sizes["vocab"] - 1
     theirs, ours = hugging_face.marian(**sizes, eos=0, start=start)
-    zoo.arrange_weights(ours)
+    zoo.arrange_weights(ours, rows=8 * BEAMS)
     source = ids(8, SOURCE, sizes)
     search = partial(generated, ours, source, max_new_tokens=n, start=start)
     their_search = partial(searched, theirs, source, max_new_tokens=n, decoder_start_token_id=start)

@@ -53,12 +53,12 @@ class Graphs:
 
 
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("arranged", [False, True])
-def test_generating(name: str, arranged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [None, 1, len(PROMPTS)])
+def test_generating(name: str, rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zoo.linear.LARGE", 1)
     model = built(SPECS[name])
-    if arranged:
-        zoo.arrange_weights(model)
+    if rows is not None:
+        zoo.arrange_weights(model, rows=rows)
     start = 1 if name == "pair" else None
     expected = zoo.generate(model, PROMPTS, max_new_tokens=N_NEW, start=start)
     graphs = Graphs()

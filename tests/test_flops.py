@@ -13,6 +13,7 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
+from zoo.packing import WIDTH as BAG
 from zoo.showing.flops import flops_data, human_flops
 
 T = 24
@@ -92,11 +93,31 @@ def test_torchs_own_counter_sees_the_same_in_a_model_that_runs(packed: bool, moe
     ffn = {"kind": "moe", "n_experts": 4, "top_k": 2, "expert": "glu"} if moe else "glu"
     model = zoo.build(DECODER | {"d_model": 256, "vocab": 300, "d_ff": 512, "ffn": ffn}).eval()
     if packed:
-        zoo.arrange_weights(model)
+        zoo.arrange_weights(model, rows=T)
+    assert as_torch_counts(model, T) == flops_data(model.spec, T)["forward"]
+
+
+def test_torchs_own_counter_sees_bags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These compute the products of a single row; here no bag is padded."""
+    monkeypatch.setattr("zoo.linear.LARGE", 1)
+    model = zoo.build(DECODER | {"d_model": 4 * BAG, "vocab": 6 * BAG, "d_ff": 8 * BAG}).eval()
+    zoo.arrange_weights(model, rows=1)
+    assert as_torch_counts(model, 1) == flops_data(model.spec, 1)["forward"]
+
+
+def test_torchs_own_counter_knows_other_bags() -> None:
+    """A plain sum has no multiplications."""
+    bags, counter = torch.nn.EmbeddingBag(7, 5, mode="sum"), FlopCounterMode(display=False)
+    with torch.inference_mode(), counter:
+        bags(torch.tensor([[1, 2, 3]]))
+    assert counter.get_total_flops() == 0
+
+
+def as_torch_counts(model: zoo.Transformer, length: int) -> int:
     counter = FlopCounterMode(display=False)
     with torch.inference_mode(), zoo.attention_backend("math"), counter:
-        model(torch.zeros(1, T, dtype=torch.long))
-    assert counter.get_total_flops() == flops_data(model.spec, T)["forward"]
+        model(torch.zeros(1, length, dtype=torch.long))
+    return counter.get_total_flops()
 
 
 def test_the_command(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -506,14 +506,15 @@ def test_dropout_stays_off_when_another_thread_is_done() -> None:
     assert all(module.training for module in model.modules())
 
 
+@pytest.mark.parametrize("rows", [1, 4])
 def test_arranged_weights_are_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zoo.linear.LARGE", 1)
     spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 50, "n_layers": 2}
     spec |= {"d_model": 8, "n_heads": 2, "d_ff": 16, "head": {"kind": "linear", "tied": True}}
     plain, arranged = zoo.build(spec), zoo.build(spec)
-    zoo.arrange_weights(arranged)
+    zoo.arrange_weights(arranged, rows=rows)
     assert arranged.decoder.layers[0].ffn.up_proj.packed is not None
     assert arranged.head.out.weight is arranged.decoder.embed.tokens.weight
     for one, other in zip(plain.parameters(), arranged.parameters(), strict=True):
@@ -521,6 +522,13 @@ def test_arranged_weights_are_the_same_weights(
     assert zoo.save(arranged, tmp_path / "a") == zoo.save(plain, tmp_path / "b")
     found = [zoo.generate(model, [[1, 2]], max_new_tokens=9) for model in (plain, arranged)]
     assert found[0][0].ids == found[1][0].ids
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.0, True, "8", None])
+def test_weights_are_arranged_for_a_number_of_rows(rows: Any) -> None:
+    _, model = DECODERS["gpt2"]()
+    with pytest.raises(zoo.InputError, match="`rows` is at least 1, not"):
+        zoo.arrange_weights(model, rows=rows)
 
 
 def test_a_penalty_is_not_rounded_to_the_dtype_of_the_model() -> None:

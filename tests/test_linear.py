@@ -19,9 +19,14 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.linear import Linear, activated, together
+from zoo.packing import HAS_BAGS, WIDTH
 from zoo_components.modules.dropout import Dropout
 
 ONEDNN = "mkldnn::_linear_pointwise"
+BAG = "aten::embedding_bag"
+ROWS = 4
+"""For oneDNN's layout, where a test does not ask for another."""
+
 SHAPES = [(5,), (1, 5), (7, 5), (2, 1, 5), (1, 3, 5), (2, 3, 5), (2, 3, 4, 5), (0, 5), (2, 0, 5)]
 
 pytestmark = pytest.mark.skipif(
@@ -52,10 +57,10 @@ class Called(TorchDispatchMode):
 
 
 def called(run: Callable[[], object]) -> int:
-    """Return the number of products that oneDNN computes in a run."""
+    """Return the number of products that oneDNN, or a bag, computes in a run."""
     with Called() as found:
         run()
-    return found.names.count(ONEDNN)
+    return found.names.count(ONEDNN) + found.names.count(BAG)
 
 
 def made(n_in: int = 5, n_out: int = 6, *, bias: bool = True) -> Linear:
@@ -75,11 +80,11 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("packed", [True, False])
-def test_it_is_the_map(shape: tuple[int, ...], bias: bool, packed: bool) -> None:
+@pytest.mark.parametrize("rows", [None, 1, ROWS])
+def test_it_is_the_map(shape: tuple[int, ...], bias: bool, rows: int | None) -> None:
     f, x = made(bias=bias), torch.randn(shape)
-    if packed:
-        f.pack()
+    if rows is not None:
+        f.pack(rows)
     with torch.inference_mode():
         assert called(lambda: f(x)) == (x.numel() > 0)
         close(f(x), exact(f, x))
@@ -88,6 +93,42 @@ def test_it_is_the_map(shape: tuple[int, ...], bias: bool, packed: bool) -> None
                 f(x.expand(2, *shape).transpose(0, 1)),
                 exact(f, x.expand(2, *shape)).transpose(0, 1),
             )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("n_out", [1, WIDTH - 1, WIDTH, WIDTH + 1, 3 * WIDTH + 7])
+def test_one_row_of_a_map_with_several_bags(n_out: int, bias: bool) -> None:
+    maps, x = [made(33, n_out, bias=bias), made(33, 50, bias=not bias)], torch.randn(1, 1, 33)
+    activation = torch.nn.GELU(approximate="tanh")
+    for f in maps:
+        f.pack(1)
+    with torch.inference_mode(), Called() as run:
+        close(maps[0](x), exact(maps[0], x))
+        close(activated(maps[0], activation, x), activation(exact(maps[0], x)))
+        for f, found in zip(maps, together(maps, x), strict=True):
+            close(found, exact(f, x))
+    assert (run.names.count(BAG), run.names.count(ONEDNN)) == (3 * HAS_BAGS, 3 * (not HAS_BAGS))
+
+
+def test_bags_are_for_one_row() -> None:
+    """Others are computed by oneDNN from the weight itself."""
+    maps, x = [made(), made()], torch.randn(2, 5)
+    for f in maps:
+        f.pack(1)
+    with torch.inference_mode(), Called() as run:
+        for f, found in zip(maps, together(maps, x), strict=True):
+            close(found, exact(f, x))
+    assert (run.names.count(BAG), run.names.count(ONEDNN)) == (0, 2)
+
+
+def test_a_torch_without_bags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on ARM."""
+    monkeypatch.setattr("zoo.packing.HAS_BAGS", False)
+    f, x = made(), torch.randn(1, 5)
+    f.pack(1)
+    with torch.inference_mode(), Called() as run:
+        close(f(x), exact(f, x))
+    assert (run.names.count(BAG), run.names.count(ONEDNN)) == (0, 1)
 
 
 def test_what_is_too_small_for_onednn() -> None:
@@ -107,10 +148,10 @@ def test_what_is_too_small_for_onednn() -> None:
             if times == 0:
                 assert torch.equal(f(x), F.linear(x, f.weight, f.bias))
     f, x = made(256, 256).requires_grad_(False), torch.randn(3, 256)
-    f.pack()
+    f.pack(ROWS)
     assert called(lambda: f(x)) == 0
     small = made(256, 255)
-    small.pack()
+    small.pack(ROWS)
     assert (f.packed is None, small.packed is None) == (False, True)
 
 
@@ -118,7 +159,7 @@ def test_a_torch_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zoo.linear.AVAILABLE", False)
     monkeypatch.setattr(torch.ops, "mkldnn", None)
     f, x = made(), torch.randn(3, 5)
-    f.pack()
+    f.pack(ROWS)
     with torch.inference_mode():
         close(f(x), exact(f, x))
     f(x).sum().backward()
@@ -163,11 +204,11 @@ def test_gradients_of_gradients_and_of_single_examples() -> None:
 
 
 @pytest.mark.parametrize("learns", [True, False])
-@pytest.mark.parametrize("packed", [True, False])
-def test_derivatives_in_forward_mode(packed: bool, learns: bool) -> None:
+@pytest.mark.parametrize("rows", [None, 1, ROWS])
+def test_derivatives_in_forward_mode(rows: int | None, learns: bool) -> None:
     f, x, along = made(), torch.randn(3, 5), torch.randn(3, 5)
-    if packed:
-        f.pack()
+    if rows is not None:
+        f.pack(rows)
     with torch.set_grad_enabled(learns):
         found, derivative = torch.func.jvp(f, (x,), (along,))
     close(found, exact(f, x))
@@ -250,12 +291,15 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("at", [0, 1])
-def test_packed_weights_are_never_stale(change: Callable[[Linear], None], at: int) -> None:
-    maps, x = [made(), made(bias=False)], torch.randn(4, 5)
+@pytest.mark.parametrize("rows", [1, ROWS])
+def test_packed_weights_are_never_stale(
+    rows: int, change: Callable[[Linear], None], at: int
+) -> None:
+    maps, x = [made(), made(bias=False)], torch.randn(rows, 5)
     if at == 1:
         maps.reverse()
     for f in maps:
-        f.pack()
+        f.pack(rows)
     with torch.inference_mode():
         assert called(lambda: together(maps, x)) == 1
         for f, found in zip(maps, together(maps, x), strict=True):
@@ -271,7 +315,7 @@ def test_another_weight_in_the_same_memory_is_not_taken_for_the_first() -> None:
     """As when a weight is freed, and the allocator gives its memory to the next one."""
     memory, f, x = np.ones((6, 5), np.float32), made(), torch.randn(4, 5)
     f.weight = torch.nn.Parameter(torch.from_numpy(memory))
-    f.pack()
+    f.pack(ROWS)
     memory *= 2
     f.weight = torch.nn.Parameter(torch.from_numpy(memory))
     with torch.inference_mode():
@@ -282,14 +326,14 @@ def test_maps_that_are_not_packed_are_not_joined() -> None:
     maps, x = [made(), made()], torch.randn(4, 5)
     with torch.inference_mode():
         assert called(lambda: together(maps, x)) == 2
-        maps[0].pack()
+        maps[0].pack(ROWS)
         close(torch.cat(together(maps, x)), torch.cat([exact(f, x) for f in maps]))
 
 
 def test_a_packed_weight_is_in_no_copy() -> None:
     f, x = made(), torch.randn(4, 5)
     names = list(f.state_dict())
-    f.pack()
+    f.pack(ROWS)
     assert list(f.state_dict()) == names
     for other in (copy.deepcopy(f), pickle.loads(pickle.dumps(f))):
         changed_in_place(other)
@@ -303,7 +347,7 @@ def test_tensors_of_one_call_are_not_kept(name: str) -> None:
     maps = torch.nn.ModuleList([made(), made()])
     x = torch.randn(4, 5)
     for f in maps:
-        f.pack()
+        f.pack(ROWS)
     both = torch.nn.Module()
     both.maps = maps
     both.forward = lambda x: together(list(maps), x)  # type: ignore[method-assign]
@@ -325,7 +369,7 @@ def test_what_stands_in_for_a_map_is_called(instead: str) -> None:
     maps: list[torch.nn.Module] = [made(), made()]
     x = torch.randn(4, 5)
     for f in maps:
-        f.pack()
+        f.pack(ROWS)
     with torch.inference_mode():
         together(maps, x)
         if instead == "hook":
@@ -348,7 +392,7 @@ def test_hooks_of_all_modules_see_every_module(register: Callable[..., Any]) -> 
     """As those of torch's FlopCounterMode, which counts by module."""
     maps, activation, dropout = [made(), made()], torch.nn.GELU(), Dropout(0.5).eval()
     for f in maps:
-        f.pack()
+        f.pack(ROWS)
     seen: list[torch.nn.Module] = []
     handle = register(lambda module, *_: seen.append(module))
     try:
@@ -365,7 +409,7 @@ def test_hooks_of_all_modules_see_every_module(register: Callable[..., Any]) -> 
 def test_a_map_made_in_inference_mode() -> None:
     with torch.inference_mode():
         f, x = made(), torch.randn(4, 5)
-        f.pack()
+        f.pack(ROWS)
         close(f(x), exact(f, x))
         f.weight.mul_(2)  # which the version counter does not count
         close(f(x), exact(f, x))
@@ -381,19 +425,19 @@ ACTIVATIONS = {
 }
 
 
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("rows", [None, 1, ROWS])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_an_activation_is_computed_with_the_product(
-    name: str, shape: tuple[int, ...], packed: bool
+    name: str, shape: tuple[int, ...], rows: int | None
 ) -> None:
     f, x = made(), torch.randn(shape) * 3
-    if packed:
-        f.pack()
+    if rows is not None:
+        f.pack(rows)
     with torch.inference_mode(), Called() as run:
         found = activated(f, ACTIVATIONS[name], x)
     close(found, ACTIVATIONS[name](exact(f, x)))
-    if x.numel() > 0:
+    if x.numel() > 0 and BAG not in run.names:
         assert run.names.count(ONEDNN) == 1
         assert not {"aten::relu", "aten::silu", "aten::sigmoid", "aten::tanh", "aten::gelu"} & {
             *run.names
@@ -407,17 +451,17 @@ class Leaky(torch.nn.GELU):
         return super().forward(input) + 1.0
 
 
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("rows", [None, 1, ROWS])
 @pytest.mark.parametrize(
     "case", ["own", "unknown", "double", "gradients", "hooked map", "hooked activation", "adapter"]
 )
-def test_another_activation_or_map_is_called(case: str, packed: bool) -> None:
+def test_another_activation_or_map_is_called(case: str, rows: int | None) -> None:
     f: torch.nn.Module = made()
     activation: torch.nn.Module = torch.nn.GELU()
-    x = torch.randn(4, 5)
+    x = torch.randn(rows or 4, 5)
     wanted = activation(exact(made(), x))
-    if packed:
-        f.pack()  # type: ignore[operator]
+    if rows is not None:
+        f.pack(rows)  # type: ignore[operator]
     if case == "own":
         activation, wanted = Leaky(), wanted + 1.0
     elif case == "unknown":
@@ -427,15 +471,15 @@ def test_another_activation_or_map_is_called(case: str, packed: bool) -> None:
         f, x = f.double(), x.double()
     elif case == "hooked map":
         f.register_forward_hook(lambda module, inputs, output: output * 0)
-        wanted = torch.zeros(4, 6)
+        wanted = torch.zeros(len(x), 6)
     elif case == "hooked activation":
         activation.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 0,))
-        wanted = torch.zeros(4, 6)
+        wanted = torch.zeros(len(x), 6)
     elif case == "adapter":
         f = torch.nn.Sequential(f, torch.nn.Linear(6, 6))
         torch.nn.init.zeros_(f[1].weight)
         torch.nn.init.zeros_(f[1].bias)
-        wanted = torch.zeros(4, 6)
+        wanted = torch.zeros(len(x), 6)
     with torch.set_grad_enabled(case == "gradients"):
         found = activated(f, activation, x)
     close(found.detach(), wanted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -12,10 +11,8 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
-from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-"""Whether this torch has oneDNN; builds for Apple's processors do not."""
+from zoo.packing import AVAILABLE, POINTWISE, Layout, layout_for, product
 
 LARGE = 2**16
 """The number of weights from which oneDNN is faster than MKL."""
@@ -23,53 +20,24 @@ LARGE = 2**16
 MANY_ROWS = 128
 """With gradients, fewer rows are computed as `nn.Linear` does, to the last bit."""
 
-FEWEST_ROWS = 6
-"""The product of a packed weight with this number of rows takes less time than with one, two or
-three: 0.83, 0.75 and 0.93 of it for 768 x 2,304 and its like on two Zen 4 cores."""
-
-
 Identity = tuple[int, int, int]
 """Identifies the content of a tensor: its storage, its address, which a later tensor may have too,
 and the number of its in-place changes."""
 
 
-class Pointwise(NamedTuple):
-    """An activation that oneDNN applies to a product while it is in the processor's cache.
-
-    Args:
-        name: torch's name of the function.
-        algorithm: the variant of the function, if there are several.
-    """
-
-    name: str = "none"
-    algorithm: str | None = None
-
-
 class Packed(NamedTuple):
-    """A copy of weights in the order in which oneDNN reads them fastest.
+    """A copy of weights in a memory layout that is read fast.
 
     Args:
-        weight: the weight of one map, or of several concatenated; only oneDNN can read it.
-        bias: the bias, or None.
+        layout: the weight and bias of one map, or of several concatenated.
         of: the value of `Linear.now` of each map when the copy was made.
         storages: the storages of the maps. While these references exist, no other storage can have
             the same identity.
     """
 
-    weight: torch.Tensor
-    bias: torch.Tensor | None
+    layout: Layout
     of: tuple[tuple[Identity, ...], ...]
     storages: tuple[StorageWeakRef, ...]
-
-
-NOTHING = Pointwise()
-POINTWISE = {
-    nn.ReLU: Pointwise("relu"),
-    nn.SiLU: Pointwise("swish"),
-    nn.Sigmoid: Pointwise("sigmoid"),
-    nn.Tanh: Pointwise("tanh"),
-}
-"""Activations that oneDNN supports, besides `nn.GELU`, which has an algorithm."""
 
 
 class Linear(nn.Linear):
@@ -98,14 +66,22 @@ class Linear(nn.Linear):
         learning: torch.Tensor = _Product.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return learning
 
-    def without_gradients(self, x: torch.Tensor, then: Pointwise = NOTHING) -> torch.Tensor | None:
-        """Return then(x weight^T + bias) by oneDNN; None if it cannot compute it."""
+    def without_gradients(
+        self, x: torch.Tensor, then: nn.Module | None = None
+    ) -> torch.Tensor | None:
+        """Return then(x weight^T + bias), as packed or by oneDNN; None if neither can compute it.
+        `then` is an activation of a class in `POINTWISE`."""
         packed = self.packed
-        if packed is not None and self.fits(x) and packed.of == (self.now(),):
-            return _of_packed(x, packed, then)
+        if (
+            packed is not None
+            and self.fits(x)
+            and packed.layout.takes(x)
+            and packed.of == (self.now(),)
+        ):
+            return packed.layout.product(x, then)
         if self.weight.numel() < LARGE or not self.takes(x):
             return None
-        return _product(x, self.weight, self.bias, then)
+        return product(x, self.weight, self.bias, then)
 
     def fits(self, x: torch.Tensor) -> bool:
         """Return whether oneDNN can take x: not other dtypes, not derivatives in forward mode, and
@@ -129,8 +105,10 @@ class Linear(nn.Linear):
         weight = self.weight  # once: a module finds its tensors slowly
         return type(weight) is nn.Parameter and weight.dtype == torch.float32 and self.fits(x)
 
-    def pack(self) -> None:
-        """Keep a packed copy of the weight. It is used without gradients, while weight and bias
+    def pack(self, rows: int) -> None:
+        """Keep a copy of the weight in the layout for products with a number of rows.
+
+        It is used without gradients, while weight and bias
         are unchanged; only a change that torch does not count, as through `weight.data` or NumPy,
         goes unnoticed. A call that can have gradients for them drops it. It is not part of the
         state, of copies or of files."""
@@ -138,7 +116,7 @@ class Linear(nn.Linear):
         if not AVAILABLE or now is None or weight.numel() < LARGE:
             return
         if weight.is_cpu and weight.dtype == torch.float32:
-            self.packed = _packed([self], (now,))
+            self.packed = _packed([self], (now,), layout_for(rows))
 
     def now(self) -> tuple[Identity, ...] | None:
         """Return the identities of the weight and the bias, if any; None if one is replaced, as by
@@ -171,22 +149,24 @@ def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, 
     packed = _of_all(maps, x)
     if packed is None:
         return tuple(one(x) for one in maps)
-    product = _of_packed(x, packed, NOTHING)
-    return product.split_with_sizes([one.out_features for one in maps], -1)  # type: ignore[misc]
+    sizes: list[int] = [one.out_features for one in maps]  # type: ignore[misc]
+    return packed.layout.product(x).split_with_sizes(sizes, -1)
 
 
 def _of_all(maps: Sequence[nn.Module], x: torch.Tensor) -> Packed | None:
     """Return the packed weights of all maps as one, if x can be multiplied with them."""
     linear = [one for one in maps if type(one) is Linear and not hooked(one)]
     packed = linear[0].packed if len(linear) == len(maps) else None
-    if packed is None or torch.is_grad_enabled() or not linear[0].fits(x):
+    if packed is None or torch.is_grad_enabled():
+        return None
+    if not linear[0].fits(x) or not packed.layout.takes(x):
         return None
     now = [one.now() for one in linear]
     known = tuple(one for one in now if one is not None)
     if len(known) < len(now):
         return None
     if len(linear) > 1 and packed.of == known[:1] and all(one.takes(x) for one in linear):
-        packed = _packed(linear, known)
+        packed = _packed(linear, known, type(packed.layout))
         for one in linear:
             one.packed = packed
     return packed if packed.of == known and all(one.packed is packed for one in linear) else None
@@ -197,12 +177,9 @@ def activated(linear: nn.Module, activation: nn.Module, x: torch.Tensor) -> torc
     once if it supports the activation: GELU by tanh adds 0.4 instead of 1.5 ms to a product of
     512 x 768 with 768 x 3,072 in 11.6 ms. Modules that replace either, or have hooks, are called.
     """
-    then = POINTWISE.get(type(activation))
-    if type(activation) is nn.GELU:
-        then = Pointwise("gelu", activation.approximate)
-    waited = hooked(linear) or hooked(activation)
-    if then is not None and type(linear) is Linear and not waited and not torch.is_grad_enabled():
-        found = linear.without_gradients(x, then)
+    waited = hooked(linear) or hooked(activation) or torch.is_grad_enabled()
+    if type(linear) is Linear and type(activation) in POINTWISE and not waited:
+        found = linear.without_gradients(x, activation)
         if found is not None:
             return found
     called: torch.Tensor = activation(linear(x))
@@ -225,7 +202,9 @@ def hooked(module: nn.Module) -> bool:
     )
 
 
-def _packed(maps: Sequence[Linear], of: tuple[tuple[Identity, ...], ...]) -> Packed:
+def _packed(
+    maps: Sequence[Linear], of: tuple[tuple[Identity, ...], ...], layout: type[Layout]
+) -> Packed:
     with torch.no_grad():
         weight = torch.cat([one.weight for one in maps])
         biases = [one.bias for one in maps]
@@ -237,39 +216,12 @@ def _packed(maps: Sequence[Linear], of: tuple[tuple[Identity, ...], ...]) -> Pac
                     for one in maps
                 ]
             )
-        # If the number of rows is not stated, the order is fast for few and for many.
-        laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        laid_out = layout.of(weight, bias)
     storages = tuple(
         StorageWeakRef(one.untyped_storage())  # type: ignore[no-untyped-call]
         for one in (t for map in maps for t in (map.weight, map.bias) if t is not None)
     )
-    return Packed(laid_out, bias, of, storages)
-
-
-def _of_packed(x: torch.Tensor, packed: Packed, then: Pointwise) -> torch.Tensor:
-    """Return then(x weight^T + bias) for a packed weight. A few rows are repeated for speed."""
-    times = FEWEST_ROWS * x.shape[-1] // x.numel()
-    if x.dim() > 1 and times > 1:
-        repeated = torch.cat([x] * times)
-        return _product(repeated, packed.weight, packed.bias, then).narrow(0, 0, x.shape[0])
-    return _product(x, packed.weight, packed.bias, then)
-
-
-def _product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, then: Pointwise = NOTHING
-) -> torch.Tensor:
-    """Return then(x weight^T + bias) by oneDNN, with the function that `torch.compile` uses."""
-    found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(
-        x, weight, bias, then.name, [], then.algorithm
-    )
-    return found
-
-
-if AVAILABLE and torch.ops.mkldnn._linear_pointwise not in flop_registry:
-    # So that torch's FlopCounterMode counts it like any other product.
-    @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
-    def _flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
-        return 2 * prod(x) * weight[0]
+    return Packed(laid_out, of, storages)
 
 
 class _Product(torch.autograd.Function):
@@ -279,7 +231,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return _product(x, weight, bias)
+        return product(x, weight, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: torch.Tensor) -> None:
