@@ -98,9 +98,14 @@ def test_torchs_own_counter_sees_the_same_in_a_model_that_runs(packed: bool, moe
 
 
 def test_torchs_own_counter_sees_bags(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These compute the products of a single row; here no bag is padded."""
+    """These compute the products of a single row; here no bag is padded or adds a bias."""
     monkeypatch.setattr("zoo.linear.LARGE", 1)
-    model = zoo.build(DECODER | {"d_model": 4 * BAG, "vocab": 6 * BAG, "d_ff": 8 * BAG}).eval()
+    sizes = {"d_model": 4 * BAG, "vocab": 6 * BAG, "d_ff": 8 * BAG}
+    plain = {
+        "attention": {"kind": "multi_head", "bias": False},
+        "ffn": {"kind": "glu", "bias": False},
+    }
+    model = zoo.build(DECODER | sizes | plain).eval()
     zoo.arrange_weights(model, rows=1)
     assert as_torch_counts(model, 1) == flops_data(model.spec, 1)["forward"]
 

@@ -110,6 +110,29 @@ def test_one_row_of_a_map_with_several_bags(n_out: int, bias: bool) -> None:
     assert (run.names.count(BAG), run.names.count(ONEDNN)) == (3 * HAS_BAGS, 3 * (not HAS_BAGS))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_row_in_half_precision(bias: bool, dtype: torch.dtype) -> None:
+    """Sums are in float32, and rounded once."""
+    maps = [made(300, 50, bias=bias).to(dtype), made(300, 60, bias=not bias).to(dtype)]
+    x = torch.randn(1, 300).to(dtype)
+    for f in maps:
+        f.pack(1)
+    with torch.inference_mode(), Called() as run:
+        alone, joined = maps[0](x), together(maps, x)
+    assert run.names.count(BAG) == 2 * HAS_BAGS
+    for f, found in zip((maps[0], *maps), (alone, *joined), strict=True):
+        assert found.dtype == dtype
+        step = torch.finfo(dtype).eps * exact(f, x).abs()
+        assert torch.all((found.double() - exact(f, x)).abs() <= step / 2 + 1e-5)
+
+
+def test_more_rows_in_half_precision_are_not_packed() -> None:
+    f = made().bfloat16()
+    f.pack(ROWS)
+    assert f.packed is None
+
+
 def test_bags_are_for_one_row() -> None:
     """Others are computed by oneDNN from the weight itself."""
     maps, x = [made(), made()], torch.randn(2, 5)

@@ -84,11 +84,10 @@ class Linear(nn.Linear):
         return product(x, self.weight, self.bias, then)
 
     def fits(self, x: torch.Tensor) -> bool:
-        """Return whether oneDNN can take x: not other dtypes, not derivatives in forward mode, and
-        not stand-ins for tensors, as in a graph or a shard."""
+        """Return whether x can be computed by oneDNN or as packed: not derivatives in forward mode,
+        and not stand-ins for tensors, as in a graph or a shard."""
         return (
             type(x) is torch.Tensor
-            and x.dtype == torch.float32
             and x.is_cpu
             and x.shape[-1] == self.in_features
             and x.numel() > 0
@@ -103,20 +102,22 @@ class Linear(nn.Linear):
     def takes(self, x: torch.Tensor) -> bool:
         """Return whether oneDNN can compute the product with the weight as it is stored."""
         weight = self.weight  # once: a module finds its tensors slowly
-        return type(weight) is nn.Parameter and weight.dtype == torch.float32 and self.fits(x)
+        same = type(weight) is nn.Parameter and weight.dtype == torch.float32 == x.dtype
+        return same and self.fits(x)
 
     def pack(self, rows: int) -> None:
         """Keep a copy of the weight in the layout for products with a number of rows.
 
-        It is used without gradients, while weight and bias
-        are unchanged; only a change that torch does not count, as through `weight.data` or NumPy,
-        goes unnoticed. A call that can have gradients for them drops it. It is not part of the
-        state, of copies or of files."""
+        It is used without gradients, while weight and bias are unchanged; only a change that torch
+        does not count, as through `weight.data` or NumPy, goes unnoticed. A call that can have
+        gradients for them drops it. It is not part of the state, of copies or of files.
+        """
         now, weight = self.now(), self.weight
         if not AVAILABLE or now is None or weight.numel() < LARGE:
             return
-        if weight.is_cpu and weight.dtype == torch.float32:
-            self.packed = _packed([self], (now,), layout_for(rows))
+        layout = layout_for(rows, weight.dtype)
+        if weight.is_cpu and layout is not None:
+            self.packed = _packed([self], (now,), layout)
 
     def now(self) -> tuple[Identity, ...] | None:
         """Return the identities of the weight and the bias, if any; None if one is replaced, as by
@@ -165,7 +166,8 @@ def _of_all(maps: Sequence[nn.Module], x: torch.Tensor) -> Packed | None:
     known = tuple(one for one in now if one is not None)
     if len(known) < len(now):
         return None
-    if len(linear) > 1 and packed.of == known[:1] and all(one.takes(x) for one in linear):
+    apart = len(linear) > 1 and packed.of == known[:1]
+    if apart and all(one.weight.is_cpu and one.weight.dtype == x.dtype for one in linear):
         packed = _packed(linear, known, type(packed.layout))
         for one in linear:
             one.packed = packed

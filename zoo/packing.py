@@ -37,7 +37,7 @@ cache."""
 
 
 class ManyRows(NamedTuple):
-    """A weight in the order in which oneDNN reads it fastest.
+    """A float32 weight in the order in which oneDNN reads it fastest.
 
     Args:
         weight: the weight; only oneDNN can read it.
@@ -55,7 +55,7 @@ class ManyRows(NamedTuple):
 
     def takes(self, x: torch.Tensor) -> bool:
         """Return whether x can be multiplied with this layout."""
-        return True
+        return x.dtype == torch.float32
 
     def product(self, x: torch.Tensor, then: nn.Module | None = None) -> torch.Tensor:
         """Return then(x weight^T + bias). A few rows are repeated for speed."""
@@ -67,64 +67,71 @@ class ManyRows(NamedTuple):
 
 
 class OneRow(NamedTuple):
-    """A weight for products with a single row.
+    """A weight for products with a single row, in float32, bfloat16 or float16.
 
-    Such a product is the sum of the weight's columns, each times an element of x. That is an
-    embedding bag whose table holds the columns, and torch's kernel for bags reads memory faster
-    than its products do. The columns are cut into pieces of `WIDTH` outputs; the sum of a piece is
-    a bag, kept in registers, and threads share the bags.
+    Such a product is the sum of the weight's columns, each times an element of x, and of the bias
+    times 1. That is an embedding bag whose table holds the columns, and torch's kernel for bags
+    reads memory faster than its products do; it adds in float32. The columns are cut into pieces of
+    `WIDTH` outputs; the sum of a piece is a bag, kept in registers, and threads share the bags.
 
     Args:
-        columns: the pieces (bags * in_features, WIDTH), bag after bag; beyond the last output they
-            are 0.
-        bias: the bias (out_features,), or None.
+        columns: the pieces (bags * columns, WIDTH), bag after bag; beyond the last output they are
+            0.
+        one: the factor of the bias (1, 1); None without a bias.
         out_features: the number of outputs.
     """
 
     columns: torch.Tensor
-    bias: torch.Tensor | None
+    one: torch.Tensor | None
     out_features: int
 
     @classmethod
     def of(cls, weight: torch.Tensor, bias: torch.Tensor | None) -> OneRow:
         """Copy a weight (out_features, in_features)."""
-        out_features, in_features = weight.shape
+        one = None
+        if bias is not None:
+            weight = torch.cat((weight, bias.unsqueeze(1)), 1)
+            one = bias.new_ones(1, 1)
+        out_features, n_columns = weight.shape
         n_bags = -(-out_features // WIDTH)
-        columns = weight.new_zeros(n_bags * in_features, WIDTH)
-        for bag, first in enumerate(range(0, out_features, WIDTH)):
-            piece = weight[first : first + WIDTH].T
-            columns[bag * in_features :][:in_features, : piece.shape[1]] = piece
-        return cls(columns, bias, out_features)
+        columns = weight.new_zeros(n_bags, n_columns, WIDTH)
+        for bag in range(n_bags):
+            piece = weight[bag * WIDTH :][:WIDTH].T
+            columns[bag, :, : piece.shape[1]] = piece
+        return cls(columns.view(-1, WIDTH), one, out_features)
 
     def takes(self, x: torch.Tensor) -> bool:
         """Return whether x can be multiplied with this layout."""
-        return x.numel() == x.shape[-1]
+        return x.dtype == self.columns.dtype and x.numel() == x.shape[-1]
 
     def product(self, x: torch.Tensor, then: nn.Module | None = None) -> torch.Tensor:
         """Return then(x weight^T + bias) for one row."""
+        factors = x.reshape(1, -1)
+        if self.one is not None:
+            factors = torch.cat((factors, self.one), 1)
         n_bags = -(-self.out_features // WIDTH)
-        rows, starts = _bags(x.shape[-1], n_bags)
-        factors = x.reshape(1, -1).expand(n_bags, -1).reshape(-1)
+        rows, starts = _bags(factors.shape[1], n_bags)
+        factors = factors.expand(n_bags, -1).reshape(-1)
         sums = torch.embedding_bag(self.columns, rows, starts, per_sample_weights=factors)[0]
         found = sums.view(-1)[: self.out_features].view(*x.shape[:-1], -1)
-        if self.bias is not None:
-            found += self.bias
         return found if then is None else then(found)
 
 
 Layout = ManyRows | OneRow
 
 
-def layout_for(rows: int) -> type[Layout]:
-    """Return the layout for products with a number of rows."""
-    return OneRow if rows == 1 and HAS_BAGS else ManyRows
+def layout_for(rows: int, dtype: torch.dtype) -> type[Layout] | None:
+    """Return the layout for products with a number of rows; None if there is none for a dtype."""
+    if rows == 1 and HAS_BAGS and dtype in (torch.float32, torch.bfloat16, torch.float16):
+        return OneRow
+    return ManyRows if dtype == torch.float32 else None
 
 
 @cache
-def _bags(in_features: int, n_bags: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows of `columns` that each bag sums, and where each bag begins."""
-    rows = torch.arange(n_bags * in_features, dtype=torch.int32, device="cpu")
-    return rows, rows[::in_features].contiguous()
+def _bags(n_columns: int, n_bags: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows of a table that each bag sums, and where each bag begins."""
+    rows = torch.arange(n_bags * n_columns, dtype=torch.int32, device="cpu")
+    return rows, rows[::n_columns].contiguous()
 
 
 def product(

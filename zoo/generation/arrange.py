@@ -11,10 +11,10 @@ def arrange_weights(model: Transformer, *, rows: int) -> None:
     """Keep a copy of each large matrix in the memory layout that the CPU reads fastest.
 
     Use it for inference with few rows at a time. Packing takes as long as generating ten tokens,
-    and the copies as much memory as the matrices. Nothing is packed on a GPU, in dtypes other than
-    float32, or for shards of a matrix. The weights, their names, files and digests stay the same.
-    If a matrix is changed in place later, as by `load_state_dict`, its new values are used; a call
-    that can have gradients for a matrix drops its copy.
+    and the copies as much memory as the matrices. Nothing is packed on a GPU, for shards of a
+    matrix, or in bfloat16 and float16 for more rows than one. The weights, their names, files and
+    digests stay the same. If a matrix is changed in place later, as by `load_state_dict`, its new
+    values are used; a call that can have gradients for a matrix drops its copy.
 
     Args:
         model: the model.
