@@ -44,7 +44,8 @@ SUITES: Mapping[str, Suite] = {
 
 
 def main() -> None:
-    """Print the ratios of the named suites, or of all; with `--write`, put them into a page."""
+    """Print the ratios of the named suites, or of all; with `--write`, put them into a page, in
+    the place of their former ones."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
     parser.add_argument("--write", type=Path, metavar="PAGE")
@@ -57,13 +58,13 @@ def main() -> None:
 def run(suites: Mapping[str, Suite], path: Path | None) -> None:
     """Measure suites, print their tables, and write a page of them where there is a path."""
     written = None if path is None else page.Page(path)
-    print(page.circumstances())
     for name, suite in suites.items():
         progress(f"suite {name}")
+        where = page.circumstances()
         results = suite.measure()
-        print(f"\n{page.table(results)}", flush=True)
+        print(f"\n{where}\n\n{page.table(results)}", flush=True)
         if written is not None:
-            written.add(name, suite.__doc__ or "", results)
+            written.add(name, suite.__doc__ or "", where, results)
 
 
 if __name__ == "__main__":

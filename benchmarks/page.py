@@ -1,10 +1,12 @@
-"""The page of a run: the software and the machine, and for each suite a plot and a table."""
+"""The page of results: for each suite the software and the machine, a plot and a table."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -32,6 +34,7 @@ COLUMNS = """\
 
 class Page:
     """A page that is written after each suite, so that the results are kept if a later suite fails.
+    The sections of suites that are not measured stay as they are.
 
     Args:
         path: the path of the page, in Markdown. Plots go to `plots/` beside it.
@@ -39,31 +42,36 @@ class Page:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._parts = [HEAD, circumstances()]
+        text = path.read_text() if path.exists() else ""
+        _, *sections = re.split(r"^## (\w+)\n", text, flags=re.MULTILINE)
+        self._sections = dict(zip(sections[::2], sections[1::2], strict=True))
 
-    def add(self, name: str, about: str, results: Results) -> None:
+    def add(self, name: str, about: str, where: str, results: Results) -> None:
         """Write a section.
 
         Args:
             name: the name of the suite, also in the plot's file name.
             about: a description of the suite, in Markdown.
+            where: the `circumstances` when it began.
             results: the results of the suite.
         """
         image = Path("plots") / f"performance-{name}.svg"
         (self._path.parent / image).parent.mkdir(parents=True, exist_ok=True)
         draw(results, self._path.parent / image)
         title = name.capitalize()
-        self._parts.append(f"## {title}\n\n{about}\n\n![{title}]({image})\n\n{table(results)}")
-        self._path.write_text("\n".join(part.strip() + "\n" for part in self._parts))
+        parts = (about.strip(), where, f"![{title}]({image})", table(results))
+        self._sections[title] = "\n\n".join(parts)
+        sections = [f"## {one}\n\n{text.strip()}\n" for one, text in self._sections.items()]
+        self._path.write_text("\n".join((HEAD, *sections)))
 
 
 def circumstances() -> str:
-    """Return the software and the machine of the measurement, as Markdown."""
+    """Return the date, the software and the machine of the measurement, as Markdown."""
     known = {"torch": version("torch"), **versions()}
     found = ", ".join(f"{name} {number}" for name, number in known.items() if number)
     missing = ", ".join(name for name, number in known.items() if number is None)
     lines = [
-        f"Python {platform.python_version()}, {found}.",
+        f"{datetime.now(UTC):%Y-%m-%d}: Python {platform.python_version()}, {found}.",
         *([f"Not installed, and not measured: {missing}."] if missing else []),
         f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; float32; "
         f"load when it began {os.getloadavg()[0]:.1f}.",

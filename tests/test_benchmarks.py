@@ -68,6 +68,23 @@ def test_a_suite_is_measured_and_written(
     assert ElementTree.parse(image).getroot().tag.endswith("svg")
 
 
+def test_sections_of_suites_that_are_not_measured_stay(tmp_path: Path) -> None:
+    def suite(seconds: float) -> SimpleNamespace:
+        results = [Ratio("a", "b", Samples([seconds]), Samples([2.0]))]
+        return SimpleNamespace(__doc__="What it is about.\n", measure=lambda: results)
+
+    path = tmp_path / "performance.md"
+    run({"one": suite(3.0), "two": suite(5.0)}, path)
+    before = path.read_text()
+    run({"one": suite(7.0)}, path)
+    assert path.read_text().replace("| 7 s | 2 s | **3.50** | 3.50 … 3.50 |", ROW) == before
+    assert before.count(f"| a | b {ROW}") == 1
+    assert before.count("\n## ") == 2
+
+
+ROW = "| 3 s | 2 s | **1.50** | 1.50 … 1.50 |"
+
+
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
     # In the second round, the machine was busy with other work.
     ratio = Ratio("a", "b", Samples([1.0, 30.0, 3.0]), Samples([2.0, 40.0, 2.0]), bar=0.7)
