@@ -55,7 +55,7 @@ class Patches(nn.Module):
             raise TypeError(f"these images are {found}, and the model is {own}: `images.to({own})`")
         x = self.patches(images).flatten(2).transpose(1, 2)
         if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1)
+            x = torch.cat([self.class_token.expand(x.shape[0], 1, -1), x], 1)
         if self.positions is not None:
             x = self.positions.embed(x, positions)
         return self.dropout(x)
