@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
+import transformers
 from references.images import states
 
 import zoo
 from zoo.transformer import Transformer
 
+Module = TypeVar("Module", bound=torch.nn.Module)
 VOCAB, START, EOS, NEW, N_HEADS, N_LAYERS, PATCH = 13, 1, 2, 8, 2, 2, 4
 SPEC: dict[str, Any] = {
     "format": 1,
@@ -33,14 +36,18 @@ SPEC: dict[str, Any] = {
 
 
 def captioner(**other: Any) -> Transformer:
-    """A model whose captions depend on the image and the place: what reads them is large."""
-    model = zoo.build({**SPEC, **other}, dtype=torch.float64).eval()
+    return varied(zoo.build({**SPEC, **other}, dtype=torch.float64).eval())
+
+
+def varied(model: Module) -> Module:
+    """The model with random values, so that its captions depend on the image and the place: what
+    reads them is large."""
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            scale = 1.5 if "cross_attn" in name or "positions" in name else 0.3
+            large = re.search("cross_?att|positions|wpe", name)
             noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-            parameter += scale * noise
+            parameter += (1.5 if large else 0.3) * noise
     return model
 
 
@@ -156,3 +163,41 @@ def test_a_caption_that_is_there_is_scored(model: Transformer) -> None:
         scores = model(images(1), target[:, :-1]).log_softmax(-1)
     total = scores.gather(-1, target[:, 1:, None]).sum()
     assert float(total) == pytest.approx(found.score, abs=1e-10)
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Transformer]:
+    """A ViT under a GPT-2 of transformers, and the zoo's, both in float64."""
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    seen = transformers.ViTConfig(**sizes, intermediate_size=32, image_size=8, patch_size=4)
+    written = transformers.GPT2Config(
+        n_embd=24, n_layer=2, n_head=2, vocab_size=VOCAB, n_positions=20
+    )
+    written.bos_token_id = written.eos_token_id = EOS
+    pair = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(seen, written)
+    theirs = varied(transformers.VisionEncoderDecoderModel(pair).double().eval())
+    folder = tmp_path_factory.mktemp("imported")
+    theirs.save_pretrained(folder / "theirs")
+    zoo.import_folder(folder / "theirs", folder / "ours", name="ours")
+    return theirs, zoo.load(folder / "ours").eval()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_captions_are_those_of_transformers(imported: tuple[Any, Transformer], beams: int) -> None:
+    theirs, ours = imported
+    config = transformers.GenerationConfig(
+        max_new_tokens=NEW,
+        num_beams=beams,
+        do_sample=False,
+        decoder_start_token_id=START,
+        eos_token_id=EOS,
+        pad_token_id=0,
+    )
+    wanted = []
+    for image in images(6):
+        (ids,) = theirs.generate(pixel_values=image[None], generation_config=config).tolist()
+        wanted.append(tuple(ids[1:]))
+    assert len(set(wanted)) > 2
+    method = zoo.Greedy() if beams == 1 else zoo.Beam(size=beams, length_penalty=1.0)
+    found = [one.ids for one in captions(ours, images(6), method=method)]
+    assert found == wanted

@@ -281,6 +281,18 @@ REFUSED = {
         inside("encoder-decoder", "encoder", is_decoder=True),
         "an encoder that sees no later tokens is not read",
     ),
+    "an encoder of images that is no ViT": (
+        inside("vision-encoder-decoder", "encoder", model_type="deit"),
+        "an encoder that is no ViT is not read",
+    ),
+    "a decoder under images that is no GPT-2": (
+        inside("vision-encoder-decoder", "decoder", model_type="bert"),
+        "a decoder that is no GPT-2 is not read",
+    ),
+    "a map between an encoder of images and its decoder": (
+        inside("vision-encoder-decoder", "encoder", hidden_size=64),
+        "a map between an encoder and a decoder of different widths is not read",
+    ),
     "slopes that transformers does not compute": (
         inside("mpt", "attn_config", alibi_bias_max=7),
         "`alibi_bias_max` must be 8",
