@@ -26,15 +26,15 @@ def mesh_of(shape: Shape) -> DeviceMesh:
 
 
 def inputs_of(model: zoo.Transformer) -> tuple[torch.Tensor, ...]:
-    """Images, or ids with padding at 0; the same in every process."""
+    """Images, or ids with padding at 0, and a target of a pair; the same in every process."""
     random = torch.Generator().manual_seed(0)
     image_shape = getattr(getattr(model, "encoder", None), "image_shape", None)
-    if image_shape is not None:
-        dtype = next(model.parameters()).dtype
-        return (torch.randn(2, *image_shape, generator=random, dtype=dtype),)
     source = torch.randint(1, 20, (2, 7), generator=random)
     target = torch.randint(1, 20, (2, 5), generator=random)
     source[1, 5:] = target[1, 3:] = 0
+    if image_shape is not None:
+        dtype = next(model.parameters()).dtype
+        source = torch.randn(2, *image_shape, generator=random, dtype=dtype)
     both = hasattr(model, "encode") and hasattr(model, "decode")
     return (source, target) if both else (source,)
 
@@ -93,7 +93,8 @@ def generated(path: Path, shape: Shape | None) -> list[list[int]]:
     """Return the ids that a model generates for prompts of different lengths."""
     model = zoo.load(path, mesh=None if shape is None else mesh_of(shape))
     start = {"start": 1} if hasattr(model, "encode") else {}
-    prompts = [[5, 6, 7, 8], [9, 3]]
+    inputs = inputs_of(model)[0]
+    prompts = inputs if inputs.is_floating_point() else [[5, 6, 7, 8], [9, 3]]
     return [list(one.ids) for one in zoo.generate(model, prompts, max_new_tokens=6, **start)]
 
 

@@ -28,6 +28,13 @@ def pair() -> Transformer:
     return zoo.build({**SIZES, **LEARNED, "builder": "encoder_decoder", **vocab})
 
 
+@pytest.fixture(scope="module")
+def captioner() -> Transformer:
+    encoder = {"embedding": {"kind": "patches", "image_size": 6, "patch_size": 2}}
+    pair = {**SIZES, **LEARNED, "builder": "encoder_decoder", "target_vocab": 7}
+    return zoo.build({**pair, "encoder": encoder})
+
+
 def told(model: Transformer, ids: Any, **options: Any) -> str:
     """Return the message of the error; the model must not have been run."""
     ran: list[int] = []
@@ -43,6 +50,13 @@ def told(model: Transformer, ids: Any, **options: Any) -> str:
 
 def ones(*shape: int) -> torch.Tensor:
     return torch.ones(*shape, dtype=torch.bool)
+
+
+def with_number(value: float) -> torch.Tensor:
+    """Two images, the second of which holds this number."""
+    images = torch.ones(2, 3, 6, 6, dtype=torch.float64)
+    images[1, 2, 5, 0] = value
+    return images
 
 
 @pytest.mark.parametrize(
@@ -112,6 +126,47 @@ def test_of_a_pair(pair: Transformer, ids: Any, options: dict[str, Any], message
     assert message in told(pair, ids, **options)
 
 
+IMAGES = torch.ones(2, 3, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        (IMAGES, {}, "state the ids that each target begins with"),
+        (IMAGES, {"start": 7}, "start: id 7 in sequence 0 is outside the vocabulary"),
+        (IMAGES, {"start": 1, "max_new_tokens": 10}, "1 tokens and 10 new ones are longer"),
+        (IMAGES, {"start": 1, "memory": torch.ones(2, 3, 8)}, "attends to no memory"),
+        (IMAGES, {"start": 1, "mask": ones(2, 9)}, "ids: images have no padding"),
+        ([1, 2], {"start": 1}, "ids: this model takes a tensor of images, (batch, 3, 6, 6), not a"),
+        ([*IMAGES], {"start": 1}, "not a list; `torch.stack` makes one of several"),
+        (None, {"start": 1}, "(batch, 3, 6, 6), not a NoneType"),
+        (IMAGES.numpy(), {"start": 1}, "(batch, 3, 6, 6), not a ndarray"),
+        (IMAGES.byte(), {"start": 1}, "not torch.uint8: scale the pixels as they were in training"),
+        (
+            torch.tensor([[1, 2]]),
+            {"start": 1},
+            "floating-point numbers (batch, 3, 6, 6), not torch",
+        ),
+        (torch.ones(2, 9, 8), {"start": 1}, "(batch, 3, 6, 6), not (2, 9, 8)"),
+        (IMAGES[:, :1], {"start": 1}, "(batch, 3, 6, 6), not (2, 1, 6, 6)"),
+        (IMAGES.movedim(1, 3), {"start": 1}, "channels come first: `images.movedim(-1, -3)`"),
+        (IMAGES[0].movedim(0, 2), {"start": 1}, "come first: `images.movedim(-1, -3)`"),
+        (torch.ones(2, 3, 8, 6), {"start": 1}, "resize the images to 6 x 6 pixels"),
+        (torch.ones(3, 8, 8), {"start": 1}, "not (3, 8, 8); resize the images to 6 x 6 pixels"),
+        (IMAGES[None], {"start": 1}, "not (1, 2, 3, 6, 6)"),
+        (IMAGES[:0], {"start": 1}, "ids: an empty batch, (0, 3, 6, 6)"),
+        (with_number(torch.nan), {"start": 1}, "image 1 holds numbers that are not finite"),
+        (with_number(torch.inf), {"start": 1}, "image 1 holds numbers that are not finite"),
+        (with_number(1e300), {"start": 1}, "that are not finite in torch.float32"),
+        (with_number(torch.nan)[1], {"start": 1}, "image 0 holds numbers that are not finite"),
+    ],
+)
+def test_of_images(
+    captioner: Transformer, images: Any, options: dict[str, Any], message: str
+) -> None:
+    assert message in told(captioner, images, **options)
+
+
 def test_of_the_method(decoder: Transformer) -> None:
     assert "zoo.Greedy(...), zoo.Sampling(...)" in told(decoder, [1], method="beam")
     with pytest.raises(InputError, match=r"zoo\.Sampling\(\.\.\.\), not Beam"):
@@ -159,6 +214,7 @@ def test_of_a_memory() -> None:
     for memory, mask, message in (
         (None, None, "attends to a memory"),
         (torch.ones(2, 3), None, "vectors (batch, length, width)"),
+        (torch.ones(2, 3, 6, 6), None, "vectors (batch, length, width)"),
         (torch.ones(1, 3, 8), None, "1 row for 2 prompts"),
         (torch.full((2, 3, 8), torch.nan), None, "not every number is finite"),
         (good, ones(2, 4), "the mask is (2, 4); it must be (2, 3)"),

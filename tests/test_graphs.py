@@ -20,6 +20,11 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "encoder": {"builder": "encoder", "vocab": 50, "head": "mlm"},
     "pair": {"builder": "encoder_decoder", "source_vocab": 50, "target_vocab": 50},
+    "captioner": {
+        "builder": "encoder_decoder",
+        "target_vocab": 50,
+        "encoder": {"embedding": {"kind": "patches", "image_size": 6, "patch_size": 2}},
+    },
 }
 
 
@@ -27,19 +32,26 @@ KINDS: dict[str, dict[str, Any]] = {
 def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Transformer:
     """Return a model whose linear maps are all computed by oneDNN, as in models of real sizes."""
     monkeypatch.setattr("zoo.linear.LARGE", 1)
-    return zoo.build({**SIZES, **KINDS[request.param]}).eval()
+    return zoo.build({**SIZES, **KINDS[request.param], "name": request.param}).eval()
 
 
 def inputs(model: Transformer, batch: int, length: int) -> tuple[torch.Tensor, ...]:
     ids = torch.arange(batch * length).view(batch, length) % 49 + 1
+    if model.spec.name == "captioner":
+        random = torch.Generator().manual_seed(batch)
+        return torch.randn(batch, 3, 6, 6, generator=random), ids
     return (ids,) * (2 if model.spec.model.kind == "encoder_decoder" else 1)
 
 
 @torch.no_grad()
 def test_exported(model: Transformer) -> None:
     example = inputs(model, 2, 7)
-    any_size = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    program = torch.export.export(model, example, dynamic_shapes=(any_size,) * len(example))
+    # All sizes but those of an image.
+    any_sizes = tuple(
+        dict.fromkeys(range(2) if one.dim() == 2 else [0], torch.export.Dim.DYNAMIC)
+        for one in example
+    )
+    program = torch.export.export(model, example, dynamic_shapes=any_sizes)
     for ids in (example, inputs(model, 3, 11)):
         torch.testing.assert_close(program.module()(*ids), model(*ids))
 

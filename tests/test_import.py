@@ -631,6 +631,19 @@ def test_tensor_of_a_wrong_type(source: Path, dtype: torch.dtype) -> None:
     assert f"the tensor `{Q}` is " in refused(source)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.float32])
+def test_what_is_dropped_may_have_any_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+    """As the causal masks that transformers saved with GPT-2 have had."""
+    source = gpt2(tmp_path / "source")
+    import_folder(source, tmp_path / "without")
+    mask = torch.ones(1, 1, 9, 9).tril().to(dtype)
+    change_tensors(source, lambda t: t.update({"transformer.h.0.attn.bias": mask}))
+    import_folder(source, tmp_path / "with")
+    wanted, found = (load_file(tmp_path / f / "model.safetensors") for f in ("without", "with"))
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
 def test_tied_copies_that_differ(source: Path) -> None:
     change_config(source, tie_word_embeddings=True)
     message = refused(source)

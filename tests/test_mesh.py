@@ -50,6 +50,23 @@ TRANSLATOR: dict[str, Any] = {
     "position": "t5_buckets",
     "head": {"kind": "linear", "tied": True},
 }
+CAPTIONER: dict[str, Any] = {
+    "format": 1,
+    "name": "captioner",
+    "builder": "encoder_decoder",
+    "target_vocab": 23,
+    "n_layers": 2,
+    "d_model": 16,
+    "n_heads": 4,
+    "d_ff": 24,
+    "encoder": {
+        "embedding": {"kind": "patches", "image_size": 6, "patch_size": 2},
+        "position": {"kind": "learned", "max_length": 10},
+    },
+}
+KINDS = pytest.mark.parametrize(
+    "spec", [DECODER, TRANSLATOR, CAPTIONER], ids=lambda spec: str(spec["name"])
+)
 FSDP, TP = {"fsdp": 2}, {"tp": 2}
 MESHES = pytest.mark.parametrize("mesh", [FSDP, TP], ids=["fsdp", "tp"])
 
@@ -79,7 +96,7 @@ def cannot_be_cut(spec: dict[str, Any]) -> bool:
 
 
 @MESHES
-@pytest.mark.parametrize("spec", [DECODER, TRANSLATOR], ids=["decoder", "translator"])
+@KINDS
 def test_the_same_logits_and_gradients(
     two: Ranks, tmp_path: Path, spec: dict[str, Any], mesh: dict[str, int]
 ) -> None:
@@ -213,7 +230,7 @@ def test_what_is_whole_in_one_component_and_cut_in_another(two: Ranks, tmp_path:
 
 
 @MESHES
-@pytest.mark.parametrize("spec", [DECODER, TRANSLATOR], ids=["decoder", "translator"])
+@KINDS
 def test_the_same_text(
     two: Ranks, tmp_path: Path, spec: dict[str, Any], mesh: dict[str, int]
 ) -> None:

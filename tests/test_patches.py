@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from references.images import embedded, scores
@@ -114,15 +115,35 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "no channels": (torch.ones(2, 6, 6), ValueError, "(batch, 3, 6, 6), not (2, 6, 6)"),
     "other channels": (torch.ones(2, 1, 6, 6), ValueError, "not (2, 1, 6, 6)"),
-    "another size": (torch.ones(2, 3, 8, 8), ValueError, "(batch, 3, 6, 6), not (2, 3, 8, 8)"),
+    "another size": (
+        torch.ones(2, 3, 8, 8),
+        ValueError,
+        "not (2, 3, 8, 8); resize the images to 6 x 6",
+    ),
     "channels last": (
         torch.ones(2, 6, 6, 3),
         ValueError,
-        "come first: `images.permute(0, 3, 1, 2)",
+        "channels come first: `images.movedim(-1, -3)`",
     ),
     "bytes": (torch.ones(2, 3, 6, 6).byte(), TypeError, "not torch.uint8: scale the pixels"),
     "ids": (torch.ones(2, 6).long(), TypeError, "floating-point numbers (batch, 3, 6, 6), not"),
-    "a list": ([[1, 2]], TypeError, "a tensor of images, not a list"),
+    "one image, channels last": (
+        torch.ones(6, 6, 3),
+        ValueError,
+        "channels come first: `images.movedim(-1, -3)`",
+    ),
+    "a list": (
+        [[1, 2]],
+        TypeError,
+        "tensor of images, (batch, 3, 6, 6), not a list; `torch.stack`",
+    ),
+    "an array": (np.ones((2, 3, 6, 6)), TypeError, "(batch, 3, 6, 6), not a ndarray"),
+    "float64": (
+        torch.ones(2, 3, 6, 6).double(),
+        TypeError,
+        "images are torch.float64, and the model is torch.float32: `images.to(torch.float32)`",
+    ),
+    "half": (torch.ones(2, 3, 6, 6).half(), TypeError, "are torch.float16, and the model is torch"),
 }
 
 
@@ -130,6 +151,23 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
 def test_inputs_that_are_no_such_images(inputs: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=re.escape(message)):
         zoo.build(VIT)(inputs)
+
+
+def test_autocast_takes_images_of_another_dtype() -> None:
+    """All but float64, which it does not convert."""
+    model, images = zoo.build(VIT).eval(), torch.randn(2, 3, 6, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = model(images.bfloat16().float())
+        torch.testing.assert_close(model(images.bfloat16()), wanted, rtol=0, atol=0)
+        with pytest.raises(TypeError, match=r"these images are torch\.float64"):
+            model(images.double())
+        with pytest.raises(TypeError, match=r"the model is torch\.float64"):
+            model.double()(images)
+
+
+def test_no_images() -> None:
+    """An empty batch has an empty output, as for ids."""
+    assert zoo.build(VIT)(torch.ones(0, 3, 6, 6)).shape == (0, 5)
 
 
 @pytest.mark.parametrize(

@@ -477,28 +477,51 @@ def test_a_text_that_is_longer_than_the_model_reads() -> None:
         model.run(["3 2 4", "3 2 4 5"], mask_id=2)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
+PATCHES = {"kind": "patches", "image_size": 4, "patch_size": 2}
+OTHER_INPUTS: dict[str, tuple[dict[str, Any], str]] = {
+    "memory": (
         {"builder": "decoder", "vocab": VOCAB, "memory_width": 8},
+        "and `zoo.generate` takes it with its own inputs",
+    ),
+    "vectors": (
         {
             "builder": "encoder_decoder",
             "encoder": {"embedding": "vectors"},
             "target_vocab": VOCAB,
         },
+        "and `zoo.generate` takes it with its own inputs",
+    ),
+    "captions": (
+        {
+            "builder": "encoder_decoder",
+            "encoder": {"embedding": PATCHES},
+            "target_vocab": VOCAB,
+        },
+        "and `zoo.generate` captions images with it, (batch, 3, 4, 4)",
+    ),
+    "images": (
         {
             "builder": "encoder",
-            "embedding": {"kind": "patches", "image_size": 4, "patch_size": 2},
+            "embedding": PATCHES,
             "head": {"kind": "classifier", "n_classes": 3},
         },
-    ],
-    ids=["memory", "vectors", "images"],
-)
-def test_a_model_that_is_not_called_with_ids_alone(spec: dict[str, Any]) -> None:
-    """It has a task, but not for text, which cannot state its other inputs."""
+        "to be called with its own inputs",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", ["3 4", ""], ids=["ids", "blank"])
+@pytest.mark.parametrize(("spec", "help"), OTHER_INPUTS.values(), ids=OTHER_INPUTS)
+def test_a_model_that_is_not_called_with_ids_alone(
+    spec: dict[str, Any], help: str, text: str
+) -> None:
+    """It may have a task, but not for text, which cannot state its other inputs."""
     model = zoo.TextModel(zoo.build({**SIZES, **spec, "name": "m"}), Numbers(), SpecialIds())
-    with pytest.raises(InputError, match="text becomes ids, and m is not called with ids alone"):
-        model.run(["3 4"], start=0)
+    with pytest.raises(InputError) as error:
+        model.run([text], start=0)
+    (problem,) = error.value.problems
+    assert problem.message == "text becomes ids, and m is not called with ids alone"
+    assert problem.help == f"in Python, `zoo.load` returns the model, {help}"
 
 
 def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> None:

@@ -2,10 +2,10 @@
 
 python tools/family_defaults.py
 
-For each model type that has a language model or a classifier of images in transformers, so that a
-new family needs no new file: the defaults of the fields of its config class, `attribute_map`, the
-fields that have a second name, and `nullable`, the fields that may be null although their default
-is not. Values that change nothing of what a model computes are left out.
+For each model type that has a language model or a classifier of images in transformers, and some
+others, so that a new family needs no new file: the defaults of the fields of its config class,
+`attribute_map`, the fields that have a second name, and `nullable`, the fields that may be null
+although their default is not. Values that change nothing of what a model computes are left out.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ MODELS = (
     modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
     modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
 )
+
+OTHERS = {"vision-encoder-decoder"}
+"""An encoder of images under a language model, which no list but that of all image models names."""
 
 INERT = {
     "_name_or_path",
@@ -55,7 +58,7 @@ def text() -> str:
     """The whole file, a line for each model type."""
     lines = [
         f"{json.dumps(model_type)}: {json.dumps(described(CONFIG_MAPPING[model_type]))}"
-        for model_type in sorted(set().union(*MODELS))
+        for model_type in sorted(OTHERS.union(*MODELS))
     ]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -14,7 +14,8 @@ class Generation(NamedTuple):
 
     Args:
         target_vocab: generated ids are below this.
-        source_vocab: source ids are below this; None for a source of vectors.
+        source_vocab: source ids are below this; None for a source of vectors or images.
+        image_shape: the (channels, height, width) of source images; None for other sources.
         has_source: whether there is an encoder.
         needs_memory: whether the caller passes the memory for cross-attention.
         pad_id: the padding id of the target, which the model masks itself.
@@ -28,6 +29,7 @@ class Generation(NamedTuple):
 
     target_vocab: int
     source_vocab: int | None = None
+    image_shape: tuple[int, int, int] | None = None
     has_source: bool = False
     needs_memory: bool = False
     pad_id: int | None = None
@@ -40,7 +42,8 @@ class Generation(NamedTuple):
 
     @property
     def from_ids(self) -> bool:
-        """Whether it generates from ids alone: not from vectors, and without a memory."""
+        """Whether it generates from ids alone: not from vectors or images, and without a
+        memory."""
         return not self.needs_memory and (self.source_vocab is not None or not self.has_source)
 
 

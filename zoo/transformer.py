@@ -96,3 +96,36 @@ def check_mask(mask: torch.Tensor, *, batch: int, query: int, key: int) -> torch
             f"{key} keys: it is (batch, key), (batch, query, key) or (batch, heads, query, key)"
         )
     return full
+
+
+def check_images(images: object, shape: tuple[int, int, int]) -> torch.Tensor:
+    """Return images, (batch, channels, height, width), after checking that they are of this shape,
+    (channels, height, width).
+
+    Raises:
+        TypeError: they are not a tensor of floating-point numbers.
+        ValueError: their shape is wrong.
+    """
+    channels, height, width = shape
+    sizes = f"(batch, {channels}, {height}, {width})"
+    if not isinstance(images, torch.Tensor):
+        hint = "; `torch.stack` makes one of several" if isinstance(images, list | tuple) else ""
+        raise TypeError(
+            f"this model takes a tensor of images, {sizes}, not a {type(images).__name__}{hint}"
+        )
+    if not images.is_floating_point():
+        raise TypeError(
+            f"images are floating-point numbers {sizes}, not {images.dtype}: scale the pixels as "
+            "they were in training"
+        )
+    found = tuple(images.shape)
+    if len(found) == 4 and found[1:] == shape:
+        return images
+    hint = ""
+    if found == shape:
+        hint = "; a single image is `image[None]`"
+    elif found[-3:] == (height, width, channels):
+        hint = "; the channels come first: `images.movedim(-1, -3)`"
+    elif len(found) in (3, 4) and found[-3] == channels:
+        hint = f"; resize the images to {height} x {width} pixels, as in training"
+    raise ValueError(f"images are (batch, channels, height, width) = {sizes}, not {found}{hint}")

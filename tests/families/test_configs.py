@@ -135,6 +135,17 @@ READ = {
     "sinusoids that count what is no padding": with_config(
         "trocr", use_learned_position_embeddings=False
     ),
+    "the same under an encoder of images": with_config(
+        "vision-encoder-decoder.trocr",
+        decoder={
+            **all_cases()["vision-encoder-decoder.trocr"].config["decoder"],
+            "activation_function": "relu",
+            "scale_embedding": True,
+            "use_learned_position_embeddings": False,
+            "layernorm_embedding": False,
+            "tie_word_embeddings": False,
+        },
+    ),
     "a window of no layer": gemma3(layer_types=["full_attention"] * 3),
     "a window of no layer, of an encoder": tiny("modernbert", layer_types=["full_attention"] * 4),
     "a window of no layer, of a pair": inside(
@@ -280,6 +291,22 @@ REFUSED = {
     "an encoder in one direction": (
         inside("encoder-decoder", "encoder", is_decoder=True),
         "an encoder that sees no later tokens is not read",
+    ),
+    "an encoder of images that is no ViT": (
+        inside("vision-encoder-decoder", "encoder", model_type="deit"),
+        "an encoder that is no ViT is not read",
+    ),
+    "a decoder under images that is neither GPT-2 nor TrOCR": (
+        inside("vision-encoder-decoder", "decoder", model_type="bert"),
+        "a decoder that is neither GPT-2 nor TrOCR is not read",
+    ),
+    "a map between an encoder of images and its decoder": (
+        inside("vision-encoder-decoder", "encoder", hidden_size=64),
+        "a map between an encoder and a decoder of different widths is not read",
+    ),
+    "the same for TrOCR": (
+        inside("vision-encoder-decoder.trocr", "decoder", cross_attention_hidden_size=None),
+        "a map between an encoder and a decoder of different widths is not read",
     ),
     "slopes that transformers does not compute": (
         inside("mpt", "attn_config", alibi_bias_max=7),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,21 @@ def test_sinusoids_may_be_stored_in_half_precision(tmp_path: Path) -> None:
     table = zoo.load(tmp_path / "imported").get_submodule("encoder.embed.positions").table
     stored = load_file(tmp_path / "original" / "model.safetensors")
     assert torch.equal(table, stored["model.encoder.embed_positions.weight"])
+
+
+@pytest.mark.parametrize("under_images", [False, True])
+def test_what_an_older_trocr_kept_beside_sinusoids_is_dropped(
+    tmp_path: Path, under_images: bool
+) -> None:
+    """A buffer of transformers 4 that says only where, and in which dtype, the table is made."""
+    case = all_cases()["vision-encoder-decoder.trocr" if under_images else "trocr"]
+    where = "decoder." if under_images else ""
+    sinusoids = {"use_learned_position_embeddings": False}
+    config = dict(case.config)
+    config |= {"decoder": config["decoder"] | sinusoids} if under_images else sinusoids
+    save(make_model(replace(case, config=config)), case, tmp_path / "original")
+    file = tmp_path / "original" / "model.safetensors"
+    name = f"{where}model.decoder.embed_positions._float_tensor"
+    save_file({**load_file(file), name: torch.zeros(1)}, file, {"format": "pt"})
+    import_folder(tmp_path / "original", tmp_path / "imported", registry=registry())
+    zoo.load(tmp_path / "imported")

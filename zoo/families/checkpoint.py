@@ -24,16 +24,13 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 @dataclass(frozen=True, slots=True)
 class Stored:
     """One tensor of a checkpoint: its file, its dtype as safetensors names it, its shape, and the
-    offset of its first byte in the file."""
+    offset and the number of its bytes in the file."""
 
     path: Path
     dtype: str
     shape: tuple[int, ...]
     start: int
-
-    @property
-    def n_bytes(self) -> int:
-        return prod(self.shape) * ITEM_BYTES[self.dtype]
+    n_bytes: int
 
 
 def find_tensors(folder: Path) -> dict[str, Stored]:
@@ -97,21 +94,11 @@ def _indexed(folder: Path) -> dict[str, Stored]:
 def _of_file(path: Path) -> dict[str, Stored]:
     place = Place(str(path))
     try:
-        tensors = _entries(path)
+        return _entries(path)
     except OSError as error:
         raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise not_whole(str(error), place) from None
-    if wrong := [key for key, tensor in tensors.items() if tensor.dtype not in ITEM_BYTES]:
-        raise WeightsError(
-            Problem(
-                f"the tensor `{key}` is {tensors[key].dtype}, which is not stored",
-                place,
-                help=f"stored are {', '.join(ITEM_BYTES)}",
-            )
-            for key in wrong
-        )
-    return tensors
 
 
 def _entries(path: Path) -> dict[str, Stored]:
@@ -134,8 +121,10 @@ def _entries(path: Path) -> dict[str, Stored]:
         start, next_end = entry["data_offsets"]
         if any(type(number) is not int or number < 0 for number in (*shape, start, next_end)):
             raise TypeError(f"a size or an offset of `{name}` is no number")
-        found[name] = Stored(path, entry["dtype"], shape, 8 + length + start)
-        n_bytes = found[name].n_bytes if entry["dtype"] in ITEM_BYTES else next_end - start
+        dtype, n_bytes = entry["dtype"], next_end - start
+        if dtype in ITEM_BYTES:
+            n_bytes = prod(shape) * ITEM_BYTES[dtype]
+        found[name] = Stored(path, dtype, shape, 8 + length + start, n_bytes)
         if start != end or next_end != end + n_bytes:
             raise ValueError(f"`{name}` is not where its bytes can be")
         end = next_end

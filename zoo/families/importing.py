@@ -36,7 +36,7 @@ from zoo.provenance.plugins import plugin_versions
 from zoo.registry import Registry, load_registry
 from zoo.saving import bytes_of
 from zoo.spec import ModelSpec
-from zoo.weights.file import FILE_NAME, Header, Record
+from zoo.weights.file import FILE_NAME, ITEM_BYTES, Header, Record
 from zoo.weights.held_tensors import TORCH_DTYPES
 from zoo.weights.output_names import check_output_name
 
@@ -47,7 +47,7 @@ _ADAPTER = "adapter_config.json"  # transformers applies an adapter even beside 
 
 @dataclass(frozen=True)
 class Import:
-    """A planned import, before any tensor is read."""
+    """A planned import, before any tensor is read; `tensors` are those that will be."""
 
     spec: ModelSpec
     family: Family
@@ -123,7 +123,9 @@ def plan_import(
         renamed={key: old for key, old in renamed.items() if key != old},
         files={companion.name: companion.sha256 for companion in companions},
     )
-    made = Import(spec, family, plan, tensors, origin, companions, where)
+    idle = set(plan.dropped) - plan.computed.keys()
+    read = {key: tensor for key, tensor in tensors.items() if key not in idle}
+    made = Import(spec, family, plan, read, origin, companions, where)
     _check_dtypes(made)
     return made
 
@@ -248,7 +250,17 @@ def _usual_dtype(found: Import) -> str:
 
 
 def _check_dtypes(found: Import) -> None:
-    problems: list[Problem] = []
+    problems = [
+        Problem(
+            f"the tensor `{key}` is {tensor.dtype}, which is not stored",
+            Place(str(tensor.path)),
+            help=f"stored are {', '.join(ITEM_BYTES)}",
+        )
+        for key, tensor in found.tensors.items()
+        if tensor.dtype not in ITEM_BYTES
+    ]
+    if problems:
+        raise WeightsError(problems)
     for step in found.plan.steps:
         for key in step.sources:
             dtype = found.tensors[key].dtype

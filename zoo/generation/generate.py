@@ -38,7 +38,9 @@ def generate(
         model: a decoder or an encoder-decoder; it is run in evaluation mode.
         ids: the prompts, or the sources: lists of ids of any lengths, or a tensor (batch, length).
             In a tensor, positions where `mask` is False and those with the spec's `pad_id` are
-            padding, on either side. An encoder of vectors takes a tensor (batch, length, width).
+            padding, on either side. An encoder of vectors takes a tensor (batch, length, width),
+            and one of images a tensor (batch, channels, height, width), or a single image without
+            the batch.
         max_new_tokens: the most tokens that are generated for a sequence.
         method: how tokens are chosen.
         eos: an id, or ids, that end a sequence.

@@ -16,6 +16,7 @@ from zoo.generation.prompts import (
     check_length,
     check_token_mask,
     read_ids,
+    read_images,
     read_vectors,
 )
 from zoo.generation.search import Ends
@@ -68,7 +69,7 @@ class Inputs:
         ends.check(how.target_vocab)
         source = None
         if how.has_source:
-            source = _source(how, ids, mask).to(device)
+            source = _source(model, how, ids, mask).to(device)
             begin = _begin(start, model.spec.name)
             prompt = read_ids(
                 [begin] * source.values.shape[0],
@@ -84,7 +85,7 @@ class Inputs:
             prompt = read_ids(
                 ids, mask, what="ids", vocab=how.target_vocab, pad_id=how.pad_id, pad="left"
             )
-        longest = max(prompt.lengths)
+        longest = prompt.values.shape[1]
         check_length(longest, how.longest, "ids", most_new=ends.max_new_tokens)
         attended = _memory(how, memory, memory_mask, prompt.values.shape[0], device)
         return cls(prompt.to(device), source, attended, ends)
@@ -97,13 +98,16 @@ class Inputs:
         return Decoding(model, capacity=capacity, memory=memory, keep=keep)
 
 
-def _source(how: Generation, ids: Ids, mask: torch.Tensor | None) -> Rows:
+def _source(model: Transformer, how: Generation, ids: Ids, mask: torch.Tensor | None) -> Rows:
+    if how.image_shape is not None:
+        dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+        return read_images(ids, mask, what="ids", shape=how.image_shape, dtype=dtype)
     if how.source_vocab is None:
         return read_vectors(ids, mask, what="ids")
     source = read_ids(
         ids, mask, what="ids", vocab=how.source_vocab, pad_id=how.source_pad_id, pad="right"
     )
-    check_length(max(source.lengths), how.longest_source, "ids")
+    check_length(source.values.shape[1], how.longest_source, "ids")
     return source
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from zoo.errors import InputError, Problem
+from zoo.transformer import check_images
 
 Ids = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 """Token ids: of one sequence, of several of different lengths, or a tensor (batch, length)."""
@@ -22,19 +23,18 @@ class Rows:
     """Sequences as one tensor.
 
     Args:
-        values: ids (batch, length), or vectors (batch, length, width).
+        values: ids (batch, length), vectors (batch, length, width), or images (batch, channels,
+            height, width).
         mask: (batch, length), False at padding; None where there is none.
-        lengths: the length of each sequence, without padding.
     """
 
     values: torch.Tensor
     mask: torch.Tensor | None
-    lengths: tuple[int, ...]
 
     def to(self, device: torch.device) -> Rows:
         """The same on another device."""
         mask = None if self.mask is None else self.mask.to(device)
-        return Rows(self.values.to(device), mask, self.lengths)
+        return Rows(self.values.to(device), mask)
 
 
 def read_ids(
@@ -75,14 +75,14 @@ def read_ids(
                     help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
                 )
             )
-    lengths = tuple(row.numel() for row in rows)
+    lengths = [row.numel() for row in rows]
     longest = max(lengths)
     values = torch.zeros(len(rows), longest, dtype=torch.long)
     present = torch.zeros(len(rows), longest, dtype=torch.bool)
     for number, row in enumerate(rows):
         at = slice(longest - len(row), None) if pad == "left" else slice(len(row))
         values[number, at], present[number, at] = row, True
-    return Rows(values, None if min(lengths) == longest else present, lengths)
+    return Rows(values, None if min(lengths) == longest else present)
 
 
 def _rows(ids: Ids, mask: torch.Tensor | None, what: str, pad_id: int | None) -> list[torch.Tensor]:
@@ -162,7 +162,55 @@ def read_vectors(x: object, mask: torch.Tensor | None, *, what: str) -> Rows:
         raise InputError(f"{what}: not every number is finite")
     if mask is not None:
         check_token_mask(mask, x.shape[:2], what)
-    return Rows(x, mask, (x.shape[1],) * x.shape[0])
+    return Rows(x, mask)
+
+
+def read_images(
+    x: object,
+    mask: torch.Tensor | None,
+    *,
+    what: str,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+) -> Rows:
+    """Check images, and return them as (batch, channels, height, width).
+
+    Args:
+        x: images of any floating-point dtype, or one of them without a batch dimension.
+        mask: refused, since no image has padding.
+        what: the name of the argument, for messages.
+        shape: the (channels, height, width) of the model's images.
+        dtype: the model's, to which the images are converted.
+
+    Raises:
+        InputError: `x` is no tensor of such images, is empty, or holds a number that is not finite
+            in this dtype; or there is a mask.
+    """
+    if isinstance(x, torch.Tensor) and x.shape == shape:
+        x = x[None]
+    try:
+        images = check_images(x, shape)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what}: {error}") from None
+    if mask is not None:
+        raise InputError(
+            Problem(
+                f"{what}: images have no padding, so that a mask would hide nothing of them",
+                help="leave `mask` out",
+            )
+        )
+    if not len(images):
+        raise InputError(f"{what}: an empty batch, {tuple(images.shape)}")
+    images = images.to(dtype)
+    for number, image in enumerate(images):
+        if not bool(image.isfinite().all()):
+            raise InputError(
+                Problem(
+                    f"{what}: image {number} holds numbers that are not finite in {dtype}",
+                    help="scale the pixels as they were in training",
+                )
+            )
+    return Rows(images, None)
 
 
 def check_length(length: int, longest: int | None, what: str, *, most_new: int = 0) -> None:

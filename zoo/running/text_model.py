@@ -21,6 +21,7 @@ from zoo.registry import Registry, load_registry
 from zoo.running.labels import class_names
 from zoo.running.tasks import GENERATING, read_off
 from zoo.running.text import SpecialIds, Text, read_special_ids, read_text
+from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 
@@ -78,8 +79,8 @@ class TextModel:
             InputError: the model has no task that takes text.
         """
         spec = self.transformer.spec
-        if spec.model.task is None and not spec.model.called_with:
-            raise self._not_called_with_ids()
+        if not spec.model.called_with:
+            raise _not_called_with_ids(spec)
         if spec.model.task is None:
             raise InputError(f"`zoo run` has no task for {spec.name}: its head says none")
         return spec.model.task
@@ -204,21 +205,10 @@ class TextModel:
         """Raise InputError if an id is outside the vocabulary, or the model has too few
         positions."""
         spec = self.transformer.spec
-        if not spec.model.called_with:
-            raise self._not_called_with_ids()
         vocab, longest = spec.model.called_with[0]
         read_ids([ids], None, what="text", vocab=vocab, pad_id=None, pad="right")
         most_new = max_new_tokens if self.task == "generate" else 0
         check_length(len(ids), longest, "text", most_new=most_new)
-
-    def _not_called_with_ids(self) -> InputError:
-        name = self.transformer.spec.name
-        return InputError(
-            Problem(
-                f"text becomes ids, and {name} is not called with ids alone",
-                help="`zoo.load` returns the model, to be called with its own inputs",
-            )
-        )
 
     def _mask_id(self, stated: int | None) -> int | None:
         """The id of a masked token: `stated` if given, otherwise that of the tokenizer."""
@@ -273,6 +263,21 @@ class TextModel:
             yield read_off(
                 self.task, found[place], ids, text=self.text, mask_id=masked, labels=labels
             )
+
+
+def _not_called_with_ids(spec: ModelSpec) -> InputError:
+    hint = "in Python, `zoo.load` returns the model, "
+    how = spec.model.generation
+    if how is None:
+        hint += "to be called with its own inputs"
+    elif how.image_shape is None:
+        hint += "and `zoo.generate` takes it with its own inputs"
+    else:
+        sizes = ", ".join(map(str, how.image_shape))
+        hint += f"and `zoo.generate` captions images with it, (batch, {sizes})"
+    return InputError(
+        Problem(f"text becomes ids, and {spec.name} is not called with ids alone", help=hint)
+    )
 
 
 def _cut(places: Sequence[int]) -> Iterator[Sequence[int]]:

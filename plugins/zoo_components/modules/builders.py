@@ -134,7 +134,7 @@ class EncoderDecoder(WithEncoder, WithDecoder):
         """Score the target, given the source.
 
         Args:
-            source: ids (batch, source length), or vectors without a vocabulary.
+            source: ids (batch, source length), or vectors or images without a vocabulary.
             target: ids (batch, target length).
             source_mask: which source positions may be attended to, in the encoder and from the
                 decoder; boolean, True = attend, in a shape of `zoo.transformer.check_mask`. One
@@ -217,7 +217,7 @@ class Encoder(WithEncoder):
         global_tokens: torch.Tensor | None = None,
         return_attention: bool = False,
     ) -> Output:
-        """Encode the source, ids (batch, length) or vectors, and apply the head.
+        """Encode the source, ids (batch, length), vectors or images, and apply the head.
 
         `source_mask`, `token_types`, `global_tokens` and `return_attention` are as in
         `EncoderDecoder.forward`.

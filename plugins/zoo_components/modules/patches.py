@@ -8,6 +8,7 @@ from torch import nn
 from zoo.position import PositionScheme
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.embedding import refuse_types
+from zoo_components.modules.norm import is_autocast
 
 
 class Patches(nn.Module):
@@ -43,12 +44,18 @@ class Patches(nn.Module):
         positions: (n_vectors,); `mask` changes nothing.
 
         Raises:
+            TypeError: the images are of another dtype than the weights, and autocast converts
+                neither.
             ValueError: token types are given.
         """
         refuse_types(token_types)
+        found, own = images.dtype, self.patches.weight.dtype
+        # Autocast leaves float64 alone.
+        if found != own and (torch.float64 in (found, own) or not is_autocast(images)):
+            raise TypeError(f"these images are {found}, and the model is {own}: `images.to({own})`")
         x = self.patches(images).flatten(2).transpose(1, 2)
         if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1)
+            x = torch.cat([self.class_token.expand(x.shape[0], 1, -1), x], 1)
         if self.positions is not None:
             x = self.positions.embed(x, positions)
         return self.dropout(x)

@@ -12,7 +12,7 @@ from zoo.cache import Cache
 from zoo.context import LayerContext
 from zoo.linear import Linear
 from zoo.position import PositionScheme
-from zoo.transformer import check_mask
+from zoo.transformer import check_images, check_mask
 from zoo_components.modules.masks import join
 from zoo_components.modules.packing import places_of_tokens
 from zoo_components.modules.scores import add_biases
@@ -344,31 +344,6 @@ def check_inputs(inputs: torch.Tensor) -> None:
     elif inputs.dim() != 2:
         hint = "; a single sequence is `ids[None]`" if inputs.dim() == 1 else ""
         raise ValueError(f"ids are (batch, length), not {tuple(inputs.shape)}{hint}")
-
-
-def check_images(inputs: torch.Tensor, shape: tuple[int, int, int]) -> None:
-    """Refuse inputs that are not images of this shape, (channels, height, width).
-
-    Raises:
-        TypeError: they are not a tensor of floating-point numbers.
-        ValueError: their shape is wrong.
-    """
-    if not isinstance(inputs, torch.Tensor):
-        raise TypeError(f"this model takes a tensor of images, not a {type(inputs).__name__}")
-    channels, height, width = shape
-    found, sizes = tuple(inputs.shape), f"(batch, {channels}, {height}, {width})"
-    if not inputs.is_floating_point():
-        raise TypeError(
-            f"images are floating-point numbers {sizes}, not {inputs.dtype}: scale the pixels as "
-            "they were in training"
-        )
-    if found[-3:] != shape or len(found) != 4:
-        hint = "; a single image is `image[None]`" if found == shape else ""
-        if len(found) == 4 and found[1:] == (height, width, channels):
-            hint = "; the channels come first: `images.permute(0, 3, 1, 2)`"
-        raise ValueError(
-            f"images are (batch, channels, height, width) = {sizes}, not {found}{hint}"
-        )
 
 
 def _hides_more(real: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
