@@ -14,6 +14,7 @@ import pytest
 
 import zoo
 from zoo.bundle import write_bundle
+from zoo.component import Component
 from zoo.provenance.card import CardFields
 from zoo.registering.registry_file import SLOT_NAMES
 from zoo.slots import SLOTS
@@ -137,3 +138,18 @@ def test_the_package_imports_on_use(code: str) -> None:
 def test_the_slots_have_one_list_of_names() -> None:
     """The registry has their names without importing their classes."""
     assert tuple(SLOTS) == SLOT_NAMES
+
+
+def test_pydantic_compiles_no_annotation_of_a_shipped_description() -> None:
+    """It would compile a string again for each class that inherits it."""
+    registry = zoo.load_registry()
+    plugins = {registry.plugin(slot, kind) for slot in SLOTS for kind in registry.plugins[slot]}
+    classes = {base for plugin in plugins for base in plugin.__mro__ if issubclass(base, Component)}
+    assert Component in classes
+    strings = {
+        f"{cls.__name__}.{name}"
+        for cls in classes
+        for name, annotation in vars(cls).get("__annotations__", {}).items()
+        if isinstance(annotation, str)
+    }
+    assert strings == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e\d{1,2})?) ?(?:([kmgt]?)(i?)b)?", re.IGNORECASE)
+_NUMBER = r"(\d+(?:\.\d+)?(?:e\d{1,2})?) ?(?:([kmgt]?)(i?)b)?"
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -27,7 +27,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         ValueError: the text is not a number of bytes, or not a whole number of at least 1.
     """
-    found = _NUMBER.fullmatch(text.strip())
+    found = re.fullmatch(_NUMBER, text.strip(), re.IGNORECASE)
     if found is not None:
         number, unit, binary = found.groups()
         count = float(number) * (1024 if binary else 1000) ** _POWERS[(unit or "").lower()]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
@@ -165,8 +165,10 @@ class Component(BaseModel):
         defer_build=True,
     )
 
-    _builds: ClassVar[str] = "torch.nn.Module"
-    """The full name of the class of the modules that `build` returns."""
+    @property
+    def _builds(self) -> str:
+        """The full name of the class of the modules that `build` returns."""
+        return "torch.nn.Module"
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -4,7 +4,7 @@ reported there and not by its later consequences."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from zoo.errors import did_you_mean
 
@@ -52,7 +52,7 @@ def check_types(
     own, names = vars(cls).get("__annotations__", {}), list(marks)
     for name in filter(own.__contains__, names):
         mark, before = marks[name], names[: names.index(name)]
-        types = list(_types(cls.model_fields[name].annotation))
+        types = [] if mark is not None else list(_types(cls.model_fields[name].annotation))
         what = f"the field `{name}` of {cls.__name__}"
         if mark is not None:
             for dimension, source in mark.sources.items():
@@ -70,6 +70,8 @@ def check_types(
 
 def _types(annotation: Any) -> Iterator[Any]:
     """Yield the classes that an annotation is made of."""
-    yield get_origin(annotation) or annotation
-    for part in get_args(annotation):
-        yield from _types(part)
+    origin = get_origin(annotation)
+    yield origin or annotation
+    if origin not in (None, Literal):
+        for part in get_args(annotation):
+            yield from _types(part)

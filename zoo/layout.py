@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
     from zoo.component import Component
@@ -58,8 +58,7 @@ class Tensor:
         return prod(self.shape)
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """How the tensors of a module can be divided among processes, each of which computes with its
     part (tensor parallelism: Shoeybi et al. 2019, arXiv:1909.08053).
 

@@ -175,7 +175,10 @@ class Position(Plugin):
     """Whether the scheme rotates queries and keys: its module defines `rotation`."""
     site: ClassVar[str] = "position"
     """The name, in the stack, of the module of a scheme in attention that has tables."""
-    _builds: ClassVar[str] = "zoo.position.PositionScheme"
+
+    @property
+    def _builds(self) -> str:
+        return "zoo.position.PositionScheme"
 
     @property
     def longest(self) -> int | None:
@@ -345,7 +348,10 @@ class Builder(Plugin):
 
     init: Annotated[Init, Slot("init")]
     """The initial weights."""
-    _builds: ClassVar[str] = "zoo.Transformer"
+
+    @property
+    def _builds(self) -> str:
+        return "zoo.Transformer"
 
     def ties(self) -> dict[str, str]:
         """The tied tensors: maps each alias to its target."""

@@ -226,7 +226,7 @@ def _is_plugin(target: str) -> bool:
 
 def _is_inside(path: Path) -> bool:
     """Return whether a relative path stays below the folder that it starts from."""
-    return not path.is_absolute() and ".." not in path.parts and path != Path()
+    return bool(path.parts) and ".." not in path.parts and not path.is_absolute()
 
 
 _FORMS = {

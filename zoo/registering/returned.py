@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from pkgutil import resolve_name
+from importlib import import_module
 from typing import Any
 
 from zoo.errors import PluginError, Problem, quoted
@@ -36,7 +36,10 @@ def checked(method: Callable[..., Any], wanted: Callable[[Any], str]) -> Callabl
     return called
 
 
-_class = functools.cache(resolve_name)  # layouts are asked for often, and finding a name is slow
+@functools.cache
+def _class(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
 
 
 def _wrongly_returned(

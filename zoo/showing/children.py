@@ -61,7 +61,8 @@ def distinctive_values(component: Component) -> dict[str, Any]:
 
 def beside_kind(label: str, kind: str) -> str:
     """Return the label of a layout without its first word if that is the kind."""
-    return re.sub(rf"^{re.escape(kind)}\b[ ,]*", "", label)
+    rest = label.removeprefix(kind)
+    return label if rest[:1].isalnum() or rest[:1] == "_" else rest.lstrip(" ,")
 
 
 def untold(values: Mapping[str, Any], text: str) -> dict[str, Any]:
