@@ -208,6 +208,29 @@ def test_of_models_that_do_not_generate() -> None:
         assert told_of in told(zoo.build({**SIZES, **spec}), [1])
 
 
+FRONTEND = {"kind": "conv_frontend", "n_features": 5}
+
+
+@pytest.mark.parametrize(("embedding", "width"), [("vectors", 8), (FRONTEND, 5)])
+def test_of_vectors(embedding: Any, width: int) -> None:
+    encoder = {"encoder": {"embedding": embedding}}
+    spec = {**SIZES, **encoder, "builder": "encoder_decoder", "target_vocab": 9}
+    model, good = zoo.build(spec), torch.randn(2, 6, width)
+    nan = torch.where(good == good[0, 0, 0], torch.nan, good)
+    for vectors, message in (
+        ([1, 2], f"ids: vectors (batch, length, {width}) of floating-point numbers"),
+        (torch.ones(2, 6).long(), f"ids: vectors (batch, length, {width}) of floating-point"),
+        (good[0], f"ids: vectors (batch, length, {width}) of floating-point numbers"),
+        (good[:0], f"ids: an empty batch, (0, 6, {width})"),
+        (good[..., 1:], f"ids: vectors are (batch, length, {width}), not (2, 6, {width - 1})"),
+        (nan, "ids: not every number is finite in torch.float32"),
+        (good.double() * 1e300, "ids: not every number is finite in torch.float32"),
+    ):
+        assert message in told(model, vectors, start=1)
+    options: dict[str, Any] = {"start": 1, "max_new_tokens": 4}
+    assert zoo.generate(model, good.double(), **options) == zoo.generate(model, good, **options)
+
+
 def test_of_a_memory() -> None:
     model = zoo.build({**SIZES, "builder": "decoder", "vocab": 9, "memory_width": 8})
     good = torch.ones(2, 3, 8)
@@ -221,7 +244,11 @@ def test_of_a_memory() -> None:
         (good, torch.ones(2, 3), "boolean tensor"),
     ):
         assert message in told(model, [[1], [2]], memory=memory, memory_mask=mask)
-    assert len(zoo.generate(model, [[1], [2]], memory=good, max_new_tokens=2)) == 2
+    found, same = (
+        zoo.generate(model, [[1], [2]], memory=memory, max_new_tokens=2)
+        for memory in (good, good.double())
+    )
+    assert found == same
 
 
 @pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Beam(size=2)])

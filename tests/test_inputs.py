@@ -48,6 +48,21 @@ def test_inputs_that_are_none(inputs: Any, kind: type[Exception], message: str) 
         model(inputs)
 
 
+@pytest.mark.parametrize(
+    ("embedding", "width"), [("vectors", 8), ({"kind": "conv_frontend", "n_features": 5}, 5)]
+)
+def test_vectors_that_are_none(embedding: Any, width: int) -> None:
+    spec = {key: value for key, value in SPEC.items() if key != "vocab"}
+    model = zoo.build({**spec, "builder": "encoder", "embedding": embedding, "head": "none"})
+    assert model(torch.ones(2, 3, width)).shape[-1] == 8
+    for shape in ((2, 3, width + 1), (3, 1), (1, 2, 3, width), (width,)):
+        told = rf"vectors are \(batch, length, {width}\), not \({shape[0]}, "
+        with pytest.raises(ValueError, match=told.removesuffix(" ")):
+            model(torch.ones(shape))
+    with pytest.raises(TypeError, match=r"takes vectors, floating-point numbers, not torch\.int64"):
+        model(torch.ones(2, 3).long())
+
+
 @pytest.mark.parametrize(("n_sources", "n_targets"), [(1, 3), (3, 1), (2, 3), (4, 2)])
 def test_each_target_has_a_source_of_its_own(n_sources: int, n_targets: int) -> None:
     """Otherwise one source would silently be broadcast to all targets."""

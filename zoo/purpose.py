@@ -15,6 +15,7 @@ class Generation(NamedTuple):
     Args:
         target_vocab: generated ids are below this.
         source_vocab: source ids are below this; None for a source of vectors or images.
+        source_width: the width of source vectors; None for other sources, and for any width.
         image_shape: the (channels, height, width) of source images; None for other sources.
         has_source: whether there is an encoder.
         needs_memory: whether the caller passes the memory for cross-attention.
@@ -29,6 +30,7 @@ class Generation(NamedTuple):
 
     target_vocab: int
     source_vocab: int | None = None
+    source_width: int | None = None
     image_shape: tuple[int, int, int] | None = None
     has_source: bool = False
     needs_memory: bool = False

@@ -202,9 +202,9 @@ class Embedding(Plugin):
     inputs of the model are ids (batch, length), vectors (batch, length, width), or images (batch,
     channels, height, width) of one shape, the `image_shape`; `positions` are (length,) or (batch,
     length); `token_types` and the boolean `mask`, False = padding, are (batch, length) or None. An
-    embedding of vectors that changes the length has a method `embedded_length(length)`; one of
-    images states its `n_vectors`. `build` receives the module of the position scheme to add, or
-    None.
+    embedding of vectors states their `input_width`, and if it changes the length, its module has a
+    method `embedded_length(length)`; one of images states its `n_vectors`. `build` receives the
+    module of the position scheme to add, or None.
     """
 
     vocab: Given[int | None] = None
@@ -218,6 +218,11 @@ class Embedding(Plugin):
     def position_width(self) -> int:
         """The width of the vectors that positions are added to."""
         return self.d_model
+
+    @property
+    def input_width(self) -> int | None:
+        """The width of the vectors that it is called with; None for ids, images or any width."""
+        return None
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:

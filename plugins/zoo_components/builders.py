@@ -60,6 +60,7 @@ class EncoderDecoder(Builder):
         return Generation(
             target_vocab=target_vocab,
             source_vocab=self.encoder.vocab_of_ids,
+            source_width=self.encoder.embedding.input_width,
             image_shape=self.encoder.embedding.image_shape,
             has_source=True,
             source_pad_id=self.encoder.pad_id,

@@ -144,6 +144,10 @@ class Vectors(Embedding):
     dropout: Shared[Probability] = 0.0
     """Dropout after the sum."""
 
+    @property
+    def input_width(self) -> int:
+        return self.d_model
+
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         from zoo_components.modules.embedding import Vectors as Module
 

@@ -59,6 +59,10 @@ class ConvFrontend(Embedding):
         return self.d_model**0.5 if self.scale == "sqrt_d_model" else float(self.scale)
 
     @property
+    def input_width(self) -> int:
+        return self.n_features
+
+    @property
     def incremental(self) -> bool:
         return False
 

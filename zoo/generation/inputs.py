@@ -67,9 +67,10 @@ class Inputs:
                 )
             )
         ends.check(how.target_vocab)
+        dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
         source = None
         if how.has_source:
-            source = _source(model, how, ids, mask).to(device)
+            source = _source(how, ids, mask, dtype).to(device)
             begin = _begin(start, model.spec.name)
             prompt = read_ids(
                 [begin] * source.values.shape[0],
@@ -87,7 +88,7 @@ class Inputs:
             )
         longest = prompt.values.shape[1]
         check_length(longest, how.longest, "ids", most_new=ends.max_new_tokens)
-        attended = _memory(how, memory, memory_mask, prompt.values.shape[0], device)
+        attended = _memory(how, memory, memory_mask, prompt.values.shape[0], device, dtype)
         return cls(prompt.to(device), source, attended, ends)
 
     def decoding(self, model: Transformer, *, keep: bool) -> Decoding:
@@ -98,12 +99,11 @@ class Inputs:
         return Decoding(model, capacity=capacity, memory=memory, keep=keep)
 
 
-def _source(model: Transformer, how: Generation, ids: Ids, mask: torch.Tensor | None) -> Rows:
+def _source(how: Generation, ids: Ids, mask: torch.Tensor | None, dtype: torch.dtype) -> Rows:
     if how.image_shape is not None:
-        dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
         return read_images(ids, mask, what="ids", shape=how.image_shape, dtype=dtype)
     if how.source_vocab is None:
-        return read_vectors(ids, mask, what="ids")
+        return read_vectors(ids, mask, what="ids", width=how.source_width, dtype=dtype)
     source = read_ids(
         ids, mask, what="ids", vocab=how.source_vocab, pad_id=how.source_pad_id, pad="right"
     )
@@ -131,6 +131,7 @@ def _memory(
     mask: torch.Tensor | None,
     batch: int,
     device: torch.device,
+    dtype: torch.dtype,
 ) -> Memory | None:
     if memory is None:
         if how.needs_memory:
@@ -138,7 +139,7 @@ def _memory(
         return None
     if not how.needs_memory:
         raise InputError("the model attends to no memory that is given")
-    rows = read_vectors(memory, None, what="memory")
+    rows = read_vectors(memory, None, what="memory", width=None, dtype=dtype)
     if rows.values.shape[0] != batch:
         raise InputError(
             f"memory: {counted(rows.values.shape[0], 'row')} for {counted(batch, 'prompt')}"

@@ -147,19 +147,32 @@ def check_token_mask(mask: torch.Tensor, shape: Sequence[int], what: str) -> tor
     return mask
 
 
-def read_vectors(x: object, mask: torch.Tensor | None, *, what: str) -> Rows:
-    """Check vectors, (batch, length, width), and return them unchanged.
+def read_vectors(
+    x: object, mask: torch.Tensor | None, *, what: str, width: int | None, dtype: torch.dtype
+) -> Rows:
+    """Check vectors, and return them as (batch, length, width).
+
+    Args:
+        x: vectors of any floating-point dtype.
+        mask: boolean (batch, length), False = padding.
+        what: the name of the argument, for messages.
+        width: the width of the model's vectors; None if it is not known here.
+        dtype: the model's, to which the vectors are converted.
 
     Raises:
-        InputError: `x` is not such a tensor, is empty or not finite, or the mask is not boolean or
-            not (batch, length).
+        InputError: `x` is not such a tensor, is empty, or holds a number that is not finite in this
+            dtype; or the mask is not boolean or not (batch, length).
     """
+    sizes = f"(batch, length, {width or 'width'})"
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dim() != 3:
-        raise InputError(f"{what}: vectors (batch, length, width) of floating-point numbers")
+        raise InputError(f"{what}: vectors {sizes} of floating-point numbers")
     if 0 in x.shape:
         raise InputError(f"{what}: an empty batch, {tuple(x.shape)}")
+    if width not in (None, x.shape[2]):
+        raise InputError(f"{what}: vectors are {sizes}, not {tuple(x.shape)}")
+    x = x.to(dtype)
     if not bool(x.isfinite().all()):
-        raise InputError(f"{what}: not every number is finite")
+        raise InputError(f"{what}: not every number is finite in {dtype}")
     if mask is not None:
         check_token_mask(mask, x.shape[:2], what)
     return Rows(x, mask)

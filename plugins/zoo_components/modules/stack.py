@@ -56,6 +56,7 @@ class Stack(nn.Module):
         padding_seen: bool,
         padding_needed: bool,
         count_positions: str,
+        input_width: int | None,
         image_shape: tuple[int, int, int] | None,
         n_vectors: int | None,
     ) -> None:
@@ -76,6 +77,7 @@ class Stack(nn.Module):
         self.pad_id = pad_id
         self.padding_seen, self.padding_needed = padding_seen, padding_needed
         self.count_positions = count_positions
+        self.input_width = input_width
         self.image_shape, self.n_vectors = image_shape, n_vectors
 
     def forward(
@@ -119,7 +121,7 @@ class Stack(nn.Module):
             ValueError: the shape of the inputs, the memory or a mask does not fit.
         """
         if self.image_shape is None:
-            check_inputs(inputs)
+            check_inputs(inputs, self.input_width)
         else:
             check_images(inputs, self.image_shape)
         if inputs.is_floating_point() and inputs.dim() == 2:
@@ -328,19 +330,23 @@ class Stack(nn.Module):
         return (inputs != self.pad_id)[:, None, None, :]
 
 
-def check_inputs(inputs: torch.Tensor) -> None:
-    """Refuse inputs that are neither ids nor vectors.
+def check_inputs(inputs: torch.Tensor, width: int | None) -> None:
+    """Refuse inputs that are neither ids nor vectors, or are no vectors of this width, if it is not
+    None.
 
     Raises:
-        TypeError: they are not a tensor.
+        TypeError: they are not a tensor, or not of floating-point numbers where they must be.
         ValueError: their shape is wrong.
     """
     if not isinstance(inputs, torch.Tensor):
         what = type(inputs).__name__
         raise TypeError(f"a model takes a tensor, such as torch.tensor([[5, 9, 33]]), not a {what}")
-    if inputs.is_floating_point():
-        if inputs.dim() not in (2, 3):
-            raise ValueError(f"vectors are (batch, length, width), not {tuple(inputs.shape)}")
+    if inputs.is_floating_point() or width is not None:
+        if not inputs.is_floating_point():
+            raise TypeError(f"this model takes vectors, floating-point numbers, not {inputs.dtype}")
+        if inputs.dim() not in (2, 3) or width not in (None, inputs.shape[-1]):
+            sizes = f"(batch, length, {width or 'width'})"
+            raise ValueError(f"vectors are {sizes}, not {tuple(inputs.shape)}")
     elif inputs.dim() != 2:
         hint = "; a single sequence is `ids[None]`" if inputs.dim() == 1 else ""
         raise ValueError(f"ids are (batch, length), not {tuple(inputs.shape)}{hint}")
