@@ -44,7 +44,7 @@ from zoo.families import tensor_writer
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import read_json
-from zoo.families.family import Rule, with_rules
+from zoo.families.family import Rule, read_family, with_rules
 from zoo.families.plan import active_rules, make_plan
 from zoo.families.spec import family_spec
 from zoo.weights.open_file import OpenFile
@@ -324,6 +324,45 @@ def test_a_tokenizer_file_that_is_no_json(source: Path, text: str, message: str)
     assert message in refused(source, at="tokenizer_config.json")
 
 
+def test_companions_that_cannot_be_read_are_told_together(source: Path) -> None:
+    (source / "tokenizer.json").symlink_to("nowhere")
+    (source / "vocab.json").mkdir()
+    (source / "merges.txt").symlink_to("merges.txt")
+    os.mkfifo(source / "added_tokens.json")
+    told = refused(source, at="tokenizer.json")
+    for name, reason in (
+        ("tokenizer.json", "No such file or directory"),
+        ("vocab.json", "not a regular file"),
+        ("merges.txt", "Too many levels of symbolic links"),
+        ("added_tokens.json", "not a regular file"),
+    ):
+        assert f"{source / name}: error: cannot be read: {reason}" in told
+
+
+def test_a_companion_that_can_no_longer_be_read_is_not_left_out_of_an_export(source: Path) -> None:
+    (source / "tokenizer.json").write_text("{}")
+    mine = source.parent / "mine"
+    import_folder(source, mine)
+    (mine / "tokenizer.json").unlink()
+    (mine / "tokenizer.json").mkdir()
+    with pytest.raises(zoo.WeightsError, match=r"tokenizer\.json: error: cannot be read: not a"):
+        export_folder(mine, source.parent / "back")
+
+
+@pytest.mark.parametrize("kind", ["directory", "link"])
+def test_a_family_file_that_cannot_be_read(source: Path, project: Path, kind: str) -> None:
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    family = project / "families/mine.toml"
+    family.parent.mkdir()
+    if kind == "directory":
+        family.mkdir()
+    else:
+        family.symlink_to(family.name)
+    with pytest.raises(zoo.SpecError, match="cannot be read: ") as error:
+        import_folder(source, source.parent / "output")
+    assert error.value.problems[0].place == Place(str(family))
+
+
 def test_a_built_model_cannot_be_exported(tmp_path: Path) -> None:
     spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 9, "n_layers": 1}
     model = zoo.build({**spec, "d_model": 8, "n_heads": 2, "d_ff": 8})
@@ -479,6 +518,16 @@ def test_what_a_rule_has_made_is_not_filled_with_zeros(source: Path) -> None:
     scope = catalogue.scope(family, read_json(source / "config.json"), frozenset(keys))
     spec = family_spec(scope, "small", zoo.load_registry())
     assert make_plan(spec, scope, active_rules(scope), keys, Place("")).zeros == []
+
+
+def test_further_rules_do_not_read_the_family_again(project: Path) -> None:
+    path = project / "mine.toml"
+    path.write_text('format = 1\nmodel_type = ["mine"]\n[spec]\n[weights]\n')
+    family = read_family(path)
+    path.unlink()
+    found = with_rules(family, {"copy": Rule(hf="a", zoo="b")})
+    place = found.place("copy")
+    assert (place.file, place.line, place.quote) == (str(path), 4, "[weights]")
 
 
 def test_a_value_that_nothing_reads(source: Path) -> None:
