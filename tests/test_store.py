@@ -151,6 +151,22 @@ def test_a_damaged_snapshot_may_be_gone_before_it_is_removed(
     assert digests(store.snapshot(files)) == files
 
 
+def test_a_file_system_that_cannot_sync_may_hold_the_store(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    write_files(folder, {"spec.toml": b"x"})
+    files = digests(folder)
+
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with store.work() as work:
+        store.add(folder, files, work)
+    assert digests(store.snapshot(files)) == files
+
+
 @pytest.mark.parametrize("target", ["file", "folder"])
 def test_a_link_is_no_file_of_a_model(target: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -190,7 +206,7 @@ def test_the_mode_of_what_is_read_only_is_left_alone(
     def not_permitted(*_: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr("os.fchmod", not_permitted)
+    monkeypatch.setattr("os.chmod", not_permitted)
     monkeypatch.setattr("os.utime", not_permitted)
     for path in store.root.glob("refs/*"):
         path.unlink()
