@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
+from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
 from zoo.generation.evaluating import evaluating
@@ -247,7 +248,7 @@ class TextModel:
 
     def _read(self, rows: Sequence[list[int]], mask_id: int | None) -> Iterator[dict[str, Any]]:
         """Run the model on texts, in batches of equal length, so that no text is padded."""
-        device = next(self.transformer.parameters()).device
+        device = input_device(self.transformer)
         by_length: dict[int, list[int]] = {}
         for place, ids in enumerate(rows):
             by_length.setdefault(len(ids), []).append(place)
