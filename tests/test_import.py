@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -518,6 +519,38 @@ def test_what_a_rule_has_made_is_not_filled_with_zeros(source: Path) -> None:
     scope = catalogue.scope(family, read_json(source / "config.json"), frozenset(keys))
     spec = family_spec(scope, "small", zoo.load_registry())
     assert make_plan(spec, scope, active_rules(scope), keys, Place("")).zeros == []
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("model.layers.0.mlp.up_proj.weight", True),
+        ("{@}layers.0.mlp.up_proj.weight", True),
+        ("model.layers.*.up_proj.weight", True),
+        ("*.mlp.*.weight", True),
+        ("*", True),
+        ("model.layers.*.up_proj", False),
+        ("layers.0.mlp.up_proj.weight", False),
+        ("*proj*proj*weight", False),
+        ("model?layers.0.mlp.up_proj.weight", False),
+        ("[m]odel.layers.0.mlp.up_proj.weight", False),
+    ],
+)
+def test_whether_a_tensor_is_present(source: Path, name: str, there: bool) -> None:
+    catalogue, key = Catalogue(zoo.load_registry()), "model.layers.0.mlp.up_proj.weight"
+    family = replace(catalogue.family("llama"), prefixes=("model.",))
+    scope = catalogue.scope(family, read_json(source / "config.json"), frozenset([key]))
+    assert scope.functions["present"](name) is there
+
+
+def test_a_name_with_many_stars_is_looked_for_in_linear_time(source: Path) -> None:
+    catalogue = Catalogue(zoo.load_registry())
+    config, keys = read_json(source / "config.json"), frozenset(["a" * 150])
+    scope = catalogue.scope(catalogue.family("llama"), config, keys)
+    start = time.process_time()
+    assert not scope.functions["present"]("*a" * 5 + "*b")
+    # Not a measure of speed: to try all ways to match takes a minute, and years with more stars.
+    assert time.process_time() - start < 20
 
 
 def test_further_rules_do_not_read_the_family_again(project: Path) -> None:
