@@ -332,6 +332,24 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     assert "tokenizer.json: error: this is not a tokenizer" in refused("run", str(folder), "ich")
 
 
+@pytest.mark.parametrize("kind", ["directory", "link"])
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_target.json", "generation_config.json"]
+)
+def test_a_file_that_cannot_be_read_is_not_taken_for_missing(
+    with_words: Callable[[str], str], refused: Refused, name: str, kind: str
+) -> None:
+    path = Path(with_words("decoder"), name)
+    path.unlink(missing_ok=True)
+    if kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    told = refused("run", "decoder", "3")
+    assert name in told
+    assert "cannot be read: " in told
+
+
 LINES = ["ich", "ein bier", "I want a beer", "bier ein", "ich [MASK] want"]
 
 

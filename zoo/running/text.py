@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -157,11 +158,11 @@ def read_text(folder: Path) -> Text:
         WeightsError: a file is not a tokenizer.
     """
     path = folder / TOKENIZER
-    if not path.is_file():
+    if not os.path.lexists(path):
         return Numbers()
     source = read_tokenizer(path)
     other = folder / TARGET_TOKENIZER
-    return Tokenized(source, read_tokenizer(other) if other.is_file() else source, folder)
+    return Tokenized(source, read_tokenizer(other) if os.path.lexists(other) else source, folder)
 
 
 def read_special_ids(folder: Path) -> SpecialIds:
@@ -171,7 +172,7 @@ def read_special_ids(folder: Path) -> SpecialIds:
         WeightsError: the file is damaged.
     """
     path = folder / SPECIAL_IDS
-    if not path.is_file():
+    if not os.path.lexists(path):
         return SpecialIds()
     try:
         return SpecialIds.model_validate(json.loads(path.read_text("utf-8")))
