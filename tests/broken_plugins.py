@@ -987,7 +987,17 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {OUTPUT: f"weights = scores.softmax(-2)\n            {OUTPUT}"},
         ("masks",),
-        "the weight of a key that the mask hides is not 0",
+        "the weight of a key at the end that the mask hides is not 0",
+    ),
+    "block_reads_padding": Broken(  # a causal convolution of two tokens
+        "block",
+        {
+            "return x, {} if": "x = x + nn.functional.pad(x[:, :-1], (0, 0, 1, 0))\n"
+            "            return x, {} if",
+            "return attention + network": 'return (*attention, *network, "the convolution")',
+        },
+        ("masks",),
+        "a key at the start that a mask (batch, 1, 1, key) hides changes the output",
     ),
     "block_unmasked": Broken(
         "block", {"mask=context.mask": "mask=None"}, ("masks",), "hides changes the output"

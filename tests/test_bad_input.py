@@ -483,6 +483,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
         "unknown key `a`",
     ),
     "many keys": ("\n".join(f"k{i} = 1" for i in range(8000)), "and 7,950 more errors"),
+    "many wrong items": ("self_attn.bias = [" + "0," * 20_000 + "]", "and 19,950 more errors"),
     "many tables": ("[[a]]\n" * 13_000, "unknown key `a`"),
     "one key many times": ("x = 1\n" * 13_000, "`x` is written twice"),
     "brackets": ("x = " + "[" * 80_000, "values are nested "),

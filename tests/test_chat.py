@@ -254,6 +254,17 @@ def test_a_bad_chat(model: Callable[..., str], told: str) -> None:
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_file_that_cannot_be_read_is_not_taken_for_missing(
+    model: Callable[..., str], refused: Refused, name: str
+) -> None:
+    path = Path(model(TEMPLATES["alternating"]), name)
+    path.unlink(missing_ok=True)
+    path.symlink_to("nowhere")
+    told = refused("run", str(path.parent), "hello", "--chat")
+    assert f"{name}: error: this cannot be read: " in told
+
+
 def test_a_model_that_knows_no_chats(model: Callable[..., str], refused: Refused) -> None:
     folder = model(None)
     told = refused("run", folder, "hello", "--chat")

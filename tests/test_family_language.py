@@ -19,7 +19,17 @@ from zoo.families.pattern import (
 )
 from zoo.families.relayout import Relayout
 
-NAMES: dict[str, Any] = {"n": 3, "x": 2.5, "word": "gelu", "xs": [1, 2, 3], "t": {"a": {"b": 7}}}
+LONG = list(range(50_000))
+NAMES: dict[str, Any] = {
+    "n": 3,
+    "x": 2.5,
+    "word": "gelu",
+    "xs": [1, 2, 3],
+    "t": {"a": {"b": 7}},
+    "long": LONG,
+    "text": "a" * 99_999 + "b",
+    "nested": [LONG[:1000]] * 1000,
+}
 FUNCTIONS = {
     "len": len,
     "range": lambda *a: list(range(*a)),
@@ -127,6 +137,30 @@ def test_what_is_no_expression(source: str) -> None:
 def test_what_has_no_value(source: str) -> None:
     with pytest.raises(ExpressionError):
         value(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "[i for i in range(999) if -i in long]",
+        "[i for i in range(999) if i not in long]",
+        "[i for i in range(999) if [long, i] == [long, n]]",
+        "[i for i in range(999) if long + xs]",
+        "[i for i in range(999) if long[n:]]",
+        "[i for i in range(999) if range(50000)]",
+        "[i for i in range(999) if index(long, 49999)]",
+        "[i for i in range(9999) if 'ba' in text]",
+        "str(nested)",
+        "nested in [nested]",
+    ],
+)
+def test_each_item_that_an_operation_may_look_at_is_a_step(source: str) -> None:
+    with pytest.raises(ExpressionError, match="takes more than 200,000 steps"):
+        value(source)
+
+
+def test_a_long_list_may_be_looked_at_a_few_times() -> None:
+    assert value("49999 in long and len(long) == 50000 and long[0] == 0")
 
 
 def test_a_power_is_refused_before_it_is_computed() -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch.func import functional_call, grad, vmap
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
+from torch.func import functional_call, grad, jvp, vmap
 
 import zoo
 from zoo.transformer import Transformer
@@ -70,3 +77,55 @@ def test_values_that_are_loaded_into_a_model_without(name: str) -> None:
         torch.use_deterministic_algorithms(False)
     empty.load_state_dict(model.state_dict())
     assert torch.equal(empty(IDS), model(IDS))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_forward_derivatives_with_the_backend_math(name: str) -> None:
+    """The derivative along a direction is the product of the direction and the gradient."""
+    model = built(name)
+    values = {key: value.detach() for key, value in model.named_parameters()}
+    along = {key: torch.randn_like(value) for key, value in values.items()}
+
+    def loss(values: dict[str, torch.Tensor]) -> torch.Tensor:
+        found: torch.Tensor = functional_call(model, values, (IDS[:1],))
+        return found.square().mean()
+
+    with zoo.attention_backend("math"):
+        _, derivative = jvp(loss, (values,), (along,))
+    expected = sum((grad(loss)(values)[key] * along[key]).sum() for key in values)
+    torch.testing.assert_close(derivative, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("builder", ["decoder", "encoder_decoder"])
+def test_activation_checkpointing_of_layers(builder: str) -> None:
+    sizes = {"n_layers": 2, "d_model": 8, "n_heads": 2, "d_ff": 8}
+    vocab = {"vocab": 11} if builder == "decoder" else {"source_vocab": 11, "target_vocab": 11}
+    spec = {"format": 1, "name": "m", "builder": builder, **sizes, **vocab}
+    inputs = (IDS,) if builder == "decoder" else (IDS, IDS)
+    model, other = (zoo.build(spec, dtype=torch.float64) for _ in range(2))
+    layers = [module for module in other.modules() if isinstance(module, nn.ModuleList)]
+    apply_activation_checkpointing(
+        other,
+        checkpoint_wrapper_fn=partial(
+            checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REENTRANT
+        ),
+        check_fn=lambda module: any(module in list(every) for every in layers),
+    )
+    for each in (model, other):
+        each(*inputs).square().mean().backward()
+    wrapped = {
+        key.replace("_checkpoint_wrapped_module.", ""): value
+        for key, value in other.named_parameters()
+    }
+    assert any("wrapped" in key for key, _ in other.named_parameters())
+    for key, value in model.named_parameters():
+        torch.testing.assert_close(wrapped[key].grad, value.grad, rtol=0, atol=1e-12)
+
+
+def test_a_graph_of_fx_is_that_of_export() -> None:
+    model = built("sinusoidal")
+    with pytest.raises(TypeError):
+        torch.fx.symbolic_trace(model)
+    graph = torch.export.export(model, (IDS,)).module()
+    assert isinstance(graph, torch.fx.GraphModule)
+    assert torch.equal(graph(IDS), model(IDS))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -44,7 +45,7 @@ from zoo.families import tensor_writer
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import read_json
-from zoo.families.family import Rule, with_rules
+from zoo.families.family import Rule, read_family, with_rules
 from zoo.families.plan import active_rules, make_plan
 from zoo.families.spec import family_spec
 from zoo.weights.open_file import OpenFile
@@ -324,6 +325,45 @@ def test_a_tokenizer_file_that_is_no_json(source: Path, text: str, message: str)
     assert message in refused(source, at="tokenizer_config.json")
 
 
+def test_companions_that_cannot_be_read_are_told_together(source: Path) -> None:
+    (source / "tokenizer.json").symlink_to("nowhere")
+    (source / "vocab.json").mkdir()
+    (source / "merges.txt").symlink_to("merges.txt")
+    os.mkfifo(source / "added_tokens.json")
+    told = refused(source, at="tokenizer.json")
+    for name, reason in (
+        ("tokenizer.json", "No such file or directory"),
+        ("vocab.json", "not a regular file"),
+        ("merges.txt", "Too many levels of symbolic links"),
+        ("added_tokens.json", "not a regular file"),
+    ):
+        assert f"{source / name}: error: cannot be read: {reason}" in told
+
+
+def test_a_companion_that_can_no_longer_be_read_is_not_left_out_of_an_export(source: Path) -> None:
+    (source / "tokenizer.json").write_text("{}")
+    mine = source.parent / "mine"
+    import_folder(source, mine)
+    (mine / "tokenizer.json").unlink()
+    (mine / "tokenizer.json").mkdir()
+    with pytest.raises(zoo.WeightsError, match=r"tokenizer\.json: error: cannot be read: not a"):
+        export_folder(mine, source.parent / "back")
+
+
+@pytest.mark.parametrize("kind", ["directory", "link"])
+def test_a_family_file_that_cannot_be_read(source: Path, project: Path, kind: str) -> None:
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    family = project / "families/mine.toml"
+    family.parent.mkdir()
+    if kind == "directory":
+        family.mkdir()
+    else:
+        family.symlink_to(family.name)
+    with pytest.raises(zoo.SpecError, match="cannot be read: ") as error:
+        import_folder(source, source.parent / "output")
+    assert error.value.problems[0].place == Place(str(family))
+
+
 def test_a_built_model_cannot_be_exported(tmp_path: Path) -> None:
     spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 9, "n_layers": 1}
     model = zoo.build({**spec, "d_model": 8, "n_heads": 2, "d_ff": 8})
@@ -479,6 +519,48 @@ def test_what_a_rule_has_made_is_not_filled_with_zeros(source: Path) -> None:
     scope = catalogue.scope(family, read_json(source / "config.json"), frozenset(keys))
     spec = family_spec(scope, "small", zoo.load_registry())
     assert make_plan(spec, scope, active_rules(scope), keys, Place("")).zeros == []
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("model.layers.0.mlp.up_proj.weight", True),
+        ("{@}layers.0.mlp.up_proj.weight", True),
+        ("model.layers.*.up_proj.weight", True),
+        ("*.mlp.*.weight", True),
+        ("*", True),
+        ("model.layers.*.up_proj", False),
+        ("layers.0.mlp.up_proj.weight", False),
+        ("*proj*proj*weight", False),
+        ("model?layers.0.mlp.up_proj.weight", False),
+        ("[m]odel.layers.0.mlp.up_proj.weight", False),
+    ],
+)
+def test_whether_a_tensor_is_present(source: Path, name: str, there: bool) -> None:
+    catalogue, key = Catalogue(zoo.load_registry()), "model.layers.0.mlp.up_proj.weight"
+    family = replace(catalogue.family("llama"), prefixes=("model.",))
+    scope = catalogue.scope(family, read_json(source / "config.json"), frozenset([key]))
+    assert scope.functions["present"](name) is there
+
+
+def test_a_name_with_many_stars_is_looked_for_in_linear_time(source: Path) -> None:
+    catalogue = Catalogue(zoo.load_registry())
+    config, keys = read_json(source / "config.json"), frozenset(["a" * 150])
+    scope = catalogue.scope(catalogue.family("llama"), config, keys)
+    start = time.process_time()
+    assert not scope.functions["present"]("*a" * 5 + "*b")
+    # Not a measure of speed: to try all ways to match takes a minute, and years with more stars.
+    assert time.process_time() - start < 20
+
+
+def test_further_rules_do_not_read_the_family_again(project: Path) -> None:
+    path = project / "mine.toml"
+    path.write_text('format = 1\nmodel_type = ["mine"]\n[spec]\n[weights]\n')
+    family = read_family(path)
+    path.unlink()
+    found = with_rules(family, {"copy": Rule(hf="a", zoo="b")})
+    place = found.place("copy")
+    assert (place.file, place.line, place.quote) == (str(path), 4, "[weights]")
 
 
 def test_a_value_that_nothing_reads(source: Path) -> None:

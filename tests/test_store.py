@@ -23,8 +23,8 @@ import zoo
 from zoo.byte_counts import human_bytes
 from zoo.cli import run
 from zoo.store.checking import verify
-from zoo.store.files import Store, digests
-from zoo.store.first_use import record, with_trusted
+from zoo.store.files import Store, StoreError, digests
+from zoo.store.first_use import forget, record, with_trusted
 from zoo.store.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.refs import Ref, refs, write_ref
 from zoo.weights.open_file import OpenFile
@@ -151,6 +151,22 @@ def test_a_damaged_snapshot_may_be_gone_before_it_is_removed(
     assert digests(store.snapshot(files)) == files
 
 
+def test_a_file_system_that_cannot_sync_may_hold_the_store(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    write_files(folder, {"spec.toml": b"x"})
+    files = digests(folder)
+
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with store.work() as work:
+        store.add(folder, files, work)
+    assert digests(store.snapshot(files)) == files
+
+
 @pytest.mark.parametrize("target", ["file", "folder"])
 def test_a_link_is_no_file_of_a_model(target: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -190,7 +206,7 @@ def test_the_mode_of_what_is_read_only_is_left_alone(
     def not_permitted(*_: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr("os.fchmod", not_permitted)
+    monkeypatch.setattr("os.chmod", not_permitted)
     monkeypatch.setattr("os.utime", not_permitted)
     for path in store.root.glob("refs/*"):
         path.unlink()
@@ -714,20 +730,67 @@ def test_what_was_seen_is_on_disk_before_it_has_its_name(
 ) -> None:
     """Otherwise a crash could leave half of it, and the model would be refused from then on."""
     synced: set[int] = set()
-    sync, link = os.fsync, os.link
+    sync, rename = os.fsync, os.rename
 
     def fsync(descriptor: int) -> None:
         synced.add(os.fstat(descriptor).st_ino)
         sync(descriptor)
 
     def name(source: Path, target: Path) -> None:
-        assert target.name != "zoo.lock" or source.stat().st_ino in synced
-        link(source, target)
+        if target.parent.name == "trusted":
+            assert {path.stat().st_ino for path in (source, source / "zoo.lock")} <= synced
+            renamed.append(target)
+        rename(source, target)
 
+    renamed: list[Path] = []
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "link", name)
+    monkeypatch.setattr(os, "rename", name)
     assert run(["pull", "small", "--trust-first-use"]) == 0
-    assert (store.root / "trusted" / "small.v1").stat().st_ino in synced
+    assert renamed == [store.root / "trusted" / "small.v1"]
+    assert (store.root / "trusted").stat().st_ino in synced
+
+
+def test_without_hard_links_what_was_seen_is_whole_or_not_there(
+    untold: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when the lock is copied to its place, if it is copied."""
+
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    registry = zoo.load_registry()
+    model = find_pretrained("small.v1", registry)
+    assert model is not None
+    seen = model.with_files(model.source, {"model.safetensors": File(size=9, sha256="1" * 64)})
+    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(shutil, "copyfileobj", no_space)
+    record(seen, store, registry)
+    assert with_trusted(model, store, registry).card.files == seen.card.files
+    (lock,) = (path for path in store.root.rglob("*") if path.is_file())
+    assert lock == store.root / "trusted" / "small.v1" / "zoo.lock"
+
+
+def test_what_was_seen_may_be_forgotten_and_seen_again(untold: Path, store: Store) -> None:
+    registry = zoo.load_registry()
+    model = find_pretrained("small.v1", registry)
+    assert model is not None
+    for digit in "12":
+        files = {"model.safetensors": File(size=9, sha256=digit * 64)}
+        record(model.with_files(model.source, files), store, registry)
+        assert with_trusted(model, store, registry).card.files == files
+        assert forget(store, "small.v1")
+
+
+def test_a_note_of_first_use_that_cannot_be_written(untold: Path, store: Store) -> None:
+    registry = zoo.load_registry()
+    model = find_pretrained("small.v1", registry)
+    assert model is not None
+    (store.root / "trusted/small.v1/other").mkdir(parents=True)
+    with pytest.raises(StoreError, match="cannot be written: Directory not empty"):
+        record(model, store, registry)
 
 
 @pytest.mark.parametrize("text", ["x = [", "x = 1", ""])

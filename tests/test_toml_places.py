@@ -10,6 +10,7 @@ import tomlkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zoo.document import parse
 from zoo.toml.places import Span, find_places
 
 KEYS = st.one_of(st.from_regex(r"[a-c_-]{1,3}", fullmatch=True), st.text("a. é日\"'\\", max_size=3))
@@ -100,3 +101,11 @@ def test_rows_of_dotted_keys_heads_and_arrays_of_tables() -> None:
         ("r", 1, "s"): (10, 4, 1),
         ("r", 1, "s", "y"): (11, 5, 1),
     }
+
+
+def test_places_in_one_line_share_its_text() -> None:
+    """So that the memory for the problems of an array in one line is not quadratic."""
+    document = parse("a = [1, 2]\r\n", "spec.toml")
+    first, second = (document.place(("a", index), value=True) for index in range(2))
+    assert first.quote == "a = [1, 2]"
+    assert first.quote is second.quote

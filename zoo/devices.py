@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from zoo.errors import Problem, ZooError
 
@@ -25,3 +26,14 @@ def usable_device(device: str | torch.device | None) -> torch.device:
             )
         ) from None
     return found
+
+
+def input_device(model: nn.Module) -> torch.device:
+    """Return the device of the first parameter, where the inputs belong. Between calls, what
+    `accelerate` has offloaded is on `meta`; then it is the device where its hooks compute."""
+    device = next(model.parameters()).device
+    for module in model.modules() if device.type == "meta" else ():
+        where = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+        if where is not None:
+            return torch.device(where)
+    return device

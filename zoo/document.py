@@ -61,11 +61,13 @@ class Document:
 
     @cached_property
     def _lines(self) -> list[str]:
-        return (self.text or "").split("\n")
+        """The lines without their ends. All places in one line share its text."""
+        return [line.rstrip("\r") for line in (self.text or "").split("\n")]
 
     @cached_property
     def _starts(self) -> list[int]:
-        return list(accumulate((len(line) + 1 for line in self._lines), initial=0))
+        lines = (self.text or "").split("\n")
+        return list(accumulate((len(line) + 1 for line in lines), initial=0))
 
     def holds(self, path: KeyPath) -> bool:
         """Return whether there is a value at this path."""
@@ -91,7 +93,7 @@ class Document:
 
     def at(self, line: int, column: int, width: int = 1) -> Place:
         """Return the place at a line and a column, both counted from 1."""
-        quote = self._lines[line - 1].rstrip("\r") if line <= len(self._lines) else ""
+        quote = self._lines[line - 1] if line <= len(self._lines) else ""
         return Place(self.name, line, column, quote, width)
 
     def at_offset(self, offset: int, width: int = 1) -> Place:

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from zoo.component import FAILED, GIVEN, SHARED, Component, Part, fields_of, given_of
 from zoo.document import KeyPath
-from zoo.errors import MAX_SHOWN, Place, PluginError, Problem, dotted, quoted
+from zoo.errors import Place, PluginError, Problem, dotted, quoted
 from zoo.node import Node, Resolved
 from zoo.registering.plugin_errors import describe_failure, plugin_code
 from zoo.slots import Builder
@@ -127,7 +127,7 @@ class _Validation:
             # For a union, the error at the greatest depth is the most specific.
             depth = max(map(len, found))
             deepest = [item for item in found.items() if len(item[0]) == depth]
-            for path, same in deepest[:MAX_SHOWN]:
+            for path, same in deepest:
                 self.add_of_field(node, name, path, same)
 
     def add_of_component(self, node: Node, details: ErrorDetails) -> None:

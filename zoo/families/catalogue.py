@@ -48,7 +48,7 @@ class Catalogue:
         """The name of the family that reads each `model_type`.
 
         Raises:
-            SpecError: two families read one `model_type`.
+            SpecError: two families read one `model_type`, or a file cannot be read.
         """
         found: dict[str, str] = {}
         for name, path in self.paths.items():
@@ -129,11 +129,15 @@ class Catalogue:
 
 
 def _model_types(path: Path) -> list[str]:
-    """Return the `model_type`s that a family file lists; none if it is damaged.
+    """Return the `model_type`s that a family file lists; none if it is damaged. Raises `SpecError`
+    if it cannot be read.
 
     Only the lines before its first table are parsed, since all files are read to find one family.
     """
-    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SpecError(Problem(f"cannot be read: {error.strerror}", Place(str(path)))) from None
     head, *_ = re.split(r"^\[", text, maxsplit=1, flags=re.MULTILINE)
     try:
         stated: Any = tomllib.loads(head).get("model_type", [])

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 MAX_SOURCE = 2_000  # characters of one expression
-MAX_STEPS = 200_000  # nodes that one evaluation visits
+MAX_STEPS = 200_000  # of one evaluation: nodes it visits, and items its operations may look at
 MAX_SIZE = 100_000  # items of a list, characters of a string
 MAX_NUMBER = 2**63
+_CHARACTERS = 64  # that an operation looks at as fast as at one item
 
 Functions = Mapping[str, Callable[..., Any]]
 
@@ -152,9 +153,7 @@ class _Evaluation:
         self.steps = 0
 
     def of(self, node: ast.expr) -> Any:
-        self.steps += 1
-        if self.steps > MAX_STEPS:
-            raise ExpressionError(f"`{self.source}` takes more than {MAX_STEPS:,} steps")
+        self.spend(1)
         try:
             return _bounded(self._of(node))
         except ExpressionError:
@@ -162,6 +161,25 @@ class _Evaluation:
         except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
             part = ast.get_source_segment(self.source, node) or self.source
             raise ExpressionError(f"`{part}` has no value: {_reason(error)}") from None
+
+    def spend(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > MAX_STEPS:
+            raise ExpressionError(f"`{self.source}` takes more than {MAX_STEPS:,} steps")
+
+    def weighed(self, value: Any) -> Any:
+        """Return an operand, or the result of a function, after spending a step for each item of
+        its lists and tables. A list may hold another many times, and each time counts."""
+        pending = [value]
+        while pending:
+            inner = pending.pop()
+            if isinstance(inner, str):
+                self.spend(len(inner) // _CHARACTERS)
+            elif isinstance(inner, list | dict):
+                items = cast("list[Any] | dict[str, Any]", inner)
+                self.spend(len(items))
+                pending += items.values() if isinstance(items, dict) else items
+        return value
 
     def _of(self, node: ast.expr) -> Any:
         match node:
@@ -181,7 +199,7 @@ class _Evaluation:
                 value = self.of(operand)
                 return not value if isinstance(op, ast.Not) else -value
             case ast.BinOp(left=left, op=op, right=right):
-                return _arithmetic(op, self.of(left), self.of(right))
+                return _arithmetic(op, self.weighed(self.of(left)), self.weighed(self.of(right)))
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 return self._compared(left, ops, comparators)
             case ast.List(elts=items):
@@ -197,13 +215,13 @@ class _Evaluation:
                 return _field(self.of(inner), field)
             case ast.Subscript(value=inner, slice=ast.Slice(lower=lower, upper=upper)):
                 bounds = slice(*(None if end is None else self.of(end) for end in (lower, upper)))
-                return self.of(inner)[bounds]
+                return self.weighed(self.of(inner))[bounds]
             case ast.Subscript(value=inner, slice=index):
                 return self.of(inner)[self.of(index)]
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
-                positional = [self.of(argument) for argument in arguments]
-                named = {str(word.arg): self.of(word.value) for word in keywords}
-                return self.functions[name](*positional, **named)
+                positional = [self.weighed(self.of(argument)) for argument in arguments]
+                named = {str(word.arg): self.weighed(self.of(word.value)) for word in keywords}
+                return self.weighed(self.functions[name](*positional, **named))
             case _:
                 raise TypeError("not an expression")
 
@@ -218,9 +236,9 @@ class _Evaluation:
             raise UnknownNameError(name) from None
 
     def _compared(self, left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr]) -> bool:
-        first = self.of(left)
+        first = self.weighed(self.of(left))
         for op, comparator in zip(ops, comparators, strict=True):
-            second = self.of(comparator)
+            second = self.weighed(self.of(comparator))
             if not _OPERATORS[type(op)](first, second):
                 return False
             first = second

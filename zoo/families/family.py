@@ -276,8 +276,8 @@ def _is_whole(value: Leaf | Table) -> bool:
 
 def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:
     """Return a family with further rules, which are not in its file."""
-    document = read_document(family.path)
-    return replace(family, rules={**family.rules, **{n: (r, document) for n, r in rules.items()}})
+    added = {name: (rule, family.spec.document) for name, rule in rules.items()}
+    return replace(family, rules={**family.rules, **added})
 
 
 def read_defaults(folder: Path) -> Mapping[str, Any]:

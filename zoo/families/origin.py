@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import FILE_NAME as CONFIG
+from zoo.weights.open_file import cannot_read
 
 CompanionName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?\w[\w.-]*$")]
 """The name of a file in a model's folder, or in a folder directly inside."""
@@ -57,10 +60,26 @@ class Companion:
 
 
 def read_companions(folder: Path, names: Iterable[str]) -> list[Companion]:
-    """Read those of the files `names` that exist in a folder."""
-    return [
-        Companion(name, (folder / name).read_bytes()) for name in names if (folder / name).is_file()
-    ]
+    """Read those of the files `names` that exist in a folder.
+
+    Raises:
+        WeightsError: some cannot be read, or are no regular files.
+    """
+    found: list[Companion] = []
+    problems: list[Problem] = []
+    for name in names:
+        path = folder / name
+        if not os.path.lexists(path):
+            continue
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise OSError(0, "not a regular file")
+            found.append(Companion(name, path.read_bytes()))
+        except OSError as error:
+            problems += cannot_read(error, Place(str(path))).problems
+    if problems:
+        raise WeightsError(problems)
+    return found
 
 
 def check_companions(companions: Iterable[Companion], origin: Origin, folder: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import math
-import re
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import Any
 
 from zoo.document import Document
@@ -142,8 +143,8 @@ class Scope(Mapping[str, Any]):
 
     def _present(self, name: str) -> bool:
         """Return whether the checkpoint has a tensor of that name; `*` matches any text."""
-        pattern = re.escape(name.replace(PREFIX, self.prefix)).replace(r"\*", ".*")
-        return any(re.fullmatch(pattern, key) for key in self._keys)
+        pattern = glob.escape(name.replace(PREFIX, self.prefix)).replace("[*]", "*")
+        return any(fnmatchcase(key, pattern) for key in self._keys)
 
 
 def _or(value: Any, default: Any) -> Any:

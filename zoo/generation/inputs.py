@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from zoo.devices import input_device
 from zoo.errors import InputError, Problem, counted
 from zoo.generation.decoding import Decoding, Memory, describe, encode
 from zoo.generation.prompts import (
@@ -58,7 +59,7 @@ class Inputs:
             InputError: an input does not fit the model.
         """
         how = describe(model)
-        device = next(model.parameters()).device
+        device = input_device(model)
         if device.type == "meta":
             raise InputError(
                 Problem(

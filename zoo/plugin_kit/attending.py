@@ -259,26 +259,28 @@ class AttendingDriver(Driver):
 
     def leaks(self) -> Iterator[str]:
         inputs = self.inputs(torch.float64)
-        changed = (*inputs[:-1], with_another(inputs[-1], -1))
-        others = slice(None) if self.crosses else slice(-1)
 
-        def depends(queries: slice, **options: Any) -> bool:
+        def depends(queries: slice, hidden: int = -1, **options: Any) -> bool:
+            changed = (*inputs[:-1], with_another(inputs[-1], hidden))
             pairs = [
                 [self.attend(i, return_weights=asked, **options)[0] for i in (inputs, changed)]
                 for asked in (False, True)
             ]
             return any(not close(one[:, queries], two[:, queries], 1e-9) for one, two in pairs)
 
-        mask = torch.ones(BATCH, 1, 1, self.n_keys, dtype=torch.bool)
-        mask[..., -1] = False
-        if depends(others, mask=mask):
-            yield "a key that a mask (batch, 1, 1, key) hides changes the output"
-        _, weights = self.attend(inputs, mask=mask, return_weights=True)
-        if any(w[..., -1].any() for w in weights.values() if w.shape[-1] == self.n_keys):
-            yield "the weight of a key that the mask hides is not 0"
+        # Padding on either side: what reads earlier tokens alone never sees that on the right.
+        sides = ("at the end", -1, slice(-1)), ("at the start", 0, slice(1, None))
+        for side, hidden, others in sides:
+            mask = torch.ones(BATCH, 1, 1, self.n_keys, dtype=torch.bool)
+            mask[..., hidden] = False
+            if depends(slice(None) if self.crosses else others, hidden, mask=mask):
+                yield f"a key {side} that a mask (batch, 1, 1, key) hides changes the output"
+            _, weights = self.attend(inputs, mask=mask, return_weights=True)
+            if any(w[..., hidden].any() for w in weights.values() if w.shape[-1] == self.n_keys):
+                yield f"the weight of a key {side} that the mask hides is not 0"
         if self.looks_ahead:
             return
-        if not self.crosses and depends(others, causal=True):
+        if not self.crosses and depends(slice(-1), causal=True):
             yield "a later position changes the output, although `causal` is set"
         mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
         mask[:, :, 2, -1] = False

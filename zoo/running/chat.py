@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -125,7 +126,7 @@ def _read_message(number: int, message: object) -> dict[str, Any]:
 def _find_source(folder: Path, config: _TokenizerConfig) -> tuple[Path, str]:
     """Return the file that contains the chat template, and the template."""
     path = folder / CHAT_TEMPLATE
-    if path.is_file():
+    if os.path.lexists(path):
         return path, _read(path)
     found = config.chat_template
     if isinstance(found, list):
@@ -139,7 +140,7 @@ def _find_source(folder: Path, config: _TokenizerConfig) -> tuple[Path, str]:
 
 def _read_config(path: Path) -> _TokenizerConfig:
     """Read a file of the tokenizer; it is empty if there is none."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return _TokenizerConfig()
     try:
         return _TokenizerConfig.model_validate_json(_read(path))

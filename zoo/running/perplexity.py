@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
+from zoo.devices import input_device
 from zoo.errors import InputError, Problem
 from zoo.generation.evaluating import evaluating
 from zoo.generation.prompts import read_ids
@@ -75,7 +76,7 @@ def perplexity(
     window, stride = _sizes(spec, how, window, stride)
     ids, begin, n_bytes = _read(model.text, text)
     rows = read_ids([ids], None, what="text", vocab=how.target_vocab, pad_id=None, pad="right")
-    values = rows.values.to(next(model.transformer.parameters()).device)
+    values = rows.values.to(input_device(model.transformer))
     transformer: Any = model.transformer
     nats = 0.0
     every = list(windows(len(ids), begin, window, stride))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -17,6 +18,8 @@ from zoo.running.tokenizer_file import read_tokenizer
 if TYPE_CHECKING:
     from zoo.running.chat import Chat, ChatTemplate
 
+_PARTIAL = "\N{REPLACEMENT CHARACTER}"
+"""The text of a part of a character."""
 Id = Annotated[int, Field(ge=0)]
 
 
@@ -123,6 +126,31 @@ class Tokenized:
         return next((id_ for id_ in found if id_ is not None), None)
 
 
+def pieces(text: Text, ids: Iterable[int]) -> Iterator[str]:
+    """Decode ids as they come, and yield their text in pieces that together are the text of all.
+
+    A piece is what new ids add to the text of the ids of the piece before, since an id may depend
+    on its neighbours, such as the first word, which has no space before it. Ids that end inside a
+    character wait for the rest. If later ids change a part of the text that was yielded already,
+    the text of all ids follows at the end, on a new line.
+    """
+    read: list[int] = []
+    told: list[str] = []
+    last = new = 0  # where in `read` the ids of the last piece begin, and those after it
+    before = ""  # the text of the last piece's ids alone
+    for id_ in ids:
+        read.append(id_)
+        both = text.decode(read[last:])
+        if len(both) > len(before) and both.startswith(before) and not both.endswith(_PARTIAL):
+            told.append(both[len(before) :])
+            yield told[-1]
+            last, new = new, len(read)
+            before = text.decode(read[last:])
+    whole, known = text.decode(read), "".join(told)
+    if whole != known:
+        yield whole[len(known) :] if whole.startswith(known) else f"\n{whole}"
+
+
 def read_text(folder: Path) -> Text:
     """The tokenizers of a folder; `Numbers` if it has none.
 
@@ -130,11 +158,11 @@ def read_text(folder: Path) -> Text:
         WeightsError: a file is not a tokenizer.
     """
     path = folder / TOKENIZER
-    if not path.is_file():
+    if not os.path.lexists(path):
         return Numbers()
     source = read_tokenizer(path)
     other = folder / TARGET_TOKENIZER
-    return Tokenized(source, read_tokenizer(other) if other.is_file() else source, folder)
+    return Tokenized(source, read_tokenizer(other) if os.path.lexists(other) else source, folder)
 
 
 def read_special_ids(folder: Path) -> SpecialIds:
@@ -144,7 +172,7 @@ def read_special_ids(folder: Path) -> SpecialIds:
         WeightsError: the file is damaged.
     """
     path = folder / SPECIAL_IDS
-    if not path.is_file():
+    if not os.path.lexists(path):
         return SpecialIds()
     try:
         return SpecialIds.model_validate(json.loads(path.read_text("utf-8")))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
+from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
 from zoo.generation.evaluating import evaluating
@@ -20,7 +22,7 @@ from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
 from zoo.running.labels import class_names
 from zoo.running.tasks import GENERATING, read_off
-from zoo.running.text import SpecialIds, Text, read_special_ids, read_text
+from zoo.running.text import SpecialIds, Text, pieces, read_special_ids, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -161,21 +163,10 @@ class TextModel:
         check_new_tokens(max_new_tokens)
         asked = self._asked(max_new_tokens, eos, start)
         ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
-        ids: list[int] = []
-        told = whole = ""
         rows = [self._ids(text, max_new_tokens)]
         steps = stream(self.transformer, rows, method=method, **asked)
-        for (id_,) in steps:
-            if id_ is None or id_ in ends:
-                break
-            ids.append(id_)
-            whole = self.text.decode(ids)
-            # A token may be a part of a character, and later tokens may change the end of the text.
-            if whole.startswith(told) and not whole.endswith("\N{REPLACEMENT CHARACTER}"):
-                yield whole[len(told) :]
-                told = whole
-        if whole != told:
-            yield whole[len(told) :] if whole.startswith(told) else f"\n{whole}"
+        ids = takewhile(lambda id_: id_ is not None and id_ not in ends, (id_ for (id_,) in steps))
+        yield from pieces(self.text, cast("Iterator[int]", ids))
 
     def _is_blank(self, text: str | Chat) -> bool:
         """Whether there is nothing to translate: a translator would invent a sentence."""
@@ -247,7 +238,7 @@ class TextModel:
 
     def _read(self, rows: Sequence[list[int]], mask_id: int | None) -> Iterator[dict[str, Any]]:
         """Run the model on texts, in batches of equal length, so that no text is padded."""
-        device = next(self.transformer.parameters()).device
+        device = input_device(self.transformer)
         by_length: dict[int, list[int]] = {}
         for place, ids in enumerate(rows):
             by_length.setdefault(len(ids), []).append(place)

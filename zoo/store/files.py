@@ -277,12 +277,8 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def _settle(path: Path) -> None:
-    """Sync a file to disk, and remove the write permission."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        if mode & _WRITABLE:  # of another user's file, the mode cannot be changed
-            os.fchmod(descriptor, mode & ~_WRITABLE)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Remove the write permission of a file, and sync it to disk."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & _WRITABLE:  # of another user's file, the mode cannot be changed
+        path.chmod(mode & ~_WRITABLE)
+    sync(path)

@@ -6,15 +6,14 @@ can be copied into it. The lock is written once and never changed; `zoo rm --for
 
 from __future__ import annotations
 
-import contextlib
-import os
+import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.atomic import make_folder, remove_file, sync, temporary_name
+from zoo.atomic import make_folder, remove_file, sync, sync_tree
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
-from zoo.store.files import Store, StoreError, exists, link_or_copy
+from zoo.store.files import Store, StoreError, exists
 from zoo.store.pretrained import File, Pretrained, read_files_table, read_source_table
 
 if TYPE_CHECKING:
@@ -58,26 +57,26 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
     """Write the lock of a model, unless there is one.
 
     Raises:
-        StoreError: an existing lock, perhaps just written by another process, differs.
+        StoreError: an existing lock, perhaps just written by another process, differs; or the store
+            cannot be written.
     """
     # Imported here, since it imports tomlkit.
     from zoo.store.card_text import source_and_files
 
     path = path_of(store, model.name)
-    make_folder(path.parent)
-    temporary = temporary_name(path)
-    try:
-        with temporary.open("xb") as file:
-            text = _HEAD + source_and_files(model.source, model.card.files)
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces a file.
-        with contextlib.suppress(FileExistsError):
-            link_or_copy(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync(path.parent)
+    text = _HEAD + source_and_files(model.source, model.card.files)
+    with store.work() as work:
+        make_folder(path.parent.parent)
+        made = work / model.name
+        made.mkdir()
+        (made / FILE_NAME).write_bytes(text.encode())
+        sync_tree(made)
+        try:
+            made.rename(path.parent)  # unlike that of a file, this replaces an empty folder alone
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not exists(path):
+                raise
+        sync(path.parent.parent)
     unpinned = model.with_files(model.source, {})
     trusted = with_trusted(unpinned, store, registry)
     if trusted.version != model.version:
