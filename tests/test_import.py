@@ -314,7 +314,7 @@ def test_the_tokenizer_travels_along(source: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{\n  "a": 1,\n}', "tokenizer_config.json:3:1: error: not JSON"),
+        ('{\n  "a" 1\n}', "tokenizer_config.json:2:7: error: not JSON"),
         ('{"a": ', "tokenizer_config.json:1:7: error: not JSON"),
         ("\xff", "not JSON"),
         ("", "tokenizer_config.json:1:1: error: not JSON"),
