@@ -20,9 +20,9 @@ def arrange_weights(model: Transformer, *, rows: int) -> None:
         model: the model.
         rows: the number of rows of most products. In generation it is the number of sequences at a
             time, times the beams; in an encoder, the number of tokens at a time. With 1, only
-            products with a single row use the copies, and take about 0.8 of the time that they
-            take with copies for more rows. These are used for any number of rows, and are worth it
-            up to about 32.
+            products with a single row use the copies: GPT-2 small generates in 0.8 to 0.95 of the
+            time that it takes with copies for more rows. These are used for any number of rows, and
+            are worth it up to about 32.
 
     Raises:
         InputError: `rows` is not an integer of at least 1.
