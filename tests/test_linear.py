@@ -19,7 +19,7 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.linear import Linear, activated, together
-from zoo.packing import HAS_BAGS, WIDTH
+from zoo.packing import HAS_BAGS, ONEDNN_DTYPES, WIDTH
 from zoo_components.modules.dropout import Dropout
 
 ONEDNN = "mkldnn::_linear_pointwise"
@@ -127,8 +127,35 @@ def test_one_row_in_half_precision(bias: bool, dtype: torch.dtype) -> None:
         assert torch.all((found.double() - exact(f, x)).abs() <= step / 2 + 1e-5)
 
 
-def test_more_rows_in_half_precision_are_not_packed() -> None:
+@pytest.mark.parametrize("rows", [1, 3, ROWS])
+@pytest.mark.parametrize("bias", [True, False])
+def test_more_rows_in_bfloat16(bias: bool, rows: int) -> None:
+    """Sums are in float32, and rounded once, after the activation."""
+    maps = [made(300, 50, bias=bias).bfloat16(), made(300, 60, bias=not bias).bfloat16()]
+    x, packed = torch.randn(rows, 300).bfloat16(), torch.bfloat16 in ONEDNN_DTYPES
+    for f in maps:
+        f.pack(ROWS)
+        assert (f.packed is not None) == packed
+    with torch.inference_mode(), Called() as run:
+        alone, active = maps[0](x), activated(maps[0], torch.nn.ReLU(), x)
+        joined = together(maps, x)
+    assert run.names.count(ONEDNN) == 3 * packed
+    wanted = [exact(maps[0], x), exact(maps[0], x).relu(), *(exact(f, x) for f in maps)]
+    for found, true in zip((alone, active, *joined), wanted, strict=True):
+        assert found.dtype == torch.bfloat16
+        step = torch.finfo(torch.bfloat16).eps * true.abs()
+        assert torch.all((found.double() - true).abs() <= step / 2 + 1e-5)
+
+
+def test_a_processor_without_products_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zoo.packing.ONEDNN_DTYPES", (torch.float32,))
     f = made().bfloat16()
+    f.pack(ROWS)
+    assert f.packed is None
+
+
+def test_more_rows_in_float16_are_not_packed() -> None:
+    f = made().half()
     f.pack(ROWS)
     assert f.packed is None
 

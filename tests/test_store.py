@@ -112,12 +112,17 @@ def test_equal_bytes_are_stored_once(
     assert capsys.readouterr().out.endswith(f"\n2 models, {size}\n")
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with one small file."""
+    write_files(tmp_path / "folder", {"spec.toml": b"x"})
+    return tmp_path / "folder"
+
+
 def test_of_two_who_add_a_file_at_once_one_name_is_left(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rename onto another link to the same file has no effect."""
-    folder = tmp_path / "folder"
-    write_files(folder, {"spec.toml": b"x"})
     files = digests(folder)
     blob, link = store.blob(files["spec.toml"].sha256), os.link
 
@@ -133,11 +138,9 @@ def test_of_two_who_add_a_file_at_once_one_name_is_left(
 
 
 def test_a_damaged_snapshot_may_be_gone_before_it_is_removed(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By another process, which has found the damage too."""
-    folder = tmp_path / "folder"
-    write_files(folder, {"spec.toml": b"x"})
     files = digests(folder)
 
     def found_by_another(snapshot: Path, files: dict[str, File]) -> list[str]:
@@ -152,10 +155,8 @@ def test_a_damaged_snapshot_may_be_gone_before_it_is_removed(
 
 
 def test_a_file_system_that_cannot_sync_may_hold_the_store(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "folder"
-    write_files(folder, {"spec.toml": b"x"})
     files = digests(folder)
 
     def fsync(descriptor: int) -> None:

@@ -7,11 +7,11 @@ tree-sitter grammar of TOML, and are computed only when a problem is reported.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +66,8 @@ class Document:
 
     @cached_property
     def _starts(self) -> list[int]:
-        lines = (self.text or "").split("\n")
-        return list(accumulate((len(line) + 1 for line in lines), initial=0))
+        """The offset in the text at which each line begins."""
+        return [0, *(end.end() for end in re.finditer("\n", self.text or ""))]
 
     def holds(self, path: KeyPath) -> bool:
         """Return whether there is a value at this path."""

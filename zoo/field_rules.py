@@ -52,7 +52,6 @@ def check_types(
     own, names = vars(cls).get("__annotations__", {}), list(marks)
     for name in filter(own.__contains__, names):
         mark, before = marks[name], names[: names.index(name)]
-        types = [] if mark is not None else list(_types(cls.model_fields[name].annotation))
         what = f"the field `{name}` of {cls.__name__}"
         if mark is not None:
             for dimension, source in mark.sources.items():
@@ -60,11 +59,13 @@ def check_types(
                 if first not in before:
                     known = did_you_mean(first, before)
                     raise TypeError(f"{what} binds {dimension} to no field before it; {known}")
-        elif any(isinstance(one, type) and issubclass(one, component) for one in types):
+            continue
+        types = list(_types(cls.model_fields[name].annotation))
+        if any(isinstance(one, type) and issubclass(one, component) for one in types):
             raise TypeError(f"{what} is a component: write `Annotated[..., Slot(...)]`")
-        elif any(one in _TABLES for one in types):
+        if any(one in _TABLES for one in types):
             raise TypeError(f"{what} is a table: make it a component, `Annotated[..., Part(...)]`")
-        elif any(one in _LISTS for one in types):
+        if any(one in _LISTS for one in types):
             raise TypeError(f"{what} can change: an array is a `tuple[..., ...]`")
 
 

@@ -8,11 +8,18 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 """Whether this torch has oneDNN; builds for Apple's processors do not."""
+
+ONEDNN_DTYPES: tuple[torch.dtype, ...] = (torch.float32,)
+"""The dtypes whose packed weights oneDNN multiplies on this processor."""
+
+if AVAILABLE and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    ONEDNN_DTYPES += (torch.bfloat16,)
 
 HAS_BAGS: bool = "fbgemm" in torch.backends.quantized.supported_engines
 """Whether this torch has FBGEMM's fast embedding bags; builds for x86 do."""
@@ -37,7 +44,7 @@ cache."""
 
 
 class ManyRows(NamedTuple):
-    """A float32 weight in the order in which oneDNN reads it fastest.
+    """A weight in the order in which oneDNN reads it fastest, in float32 or bfloat16.
 
     Args:
         weight: the weight; only oneDNN can read it.
@@ -55,7 +62,7 @@ class ManyRows(NamedTuple):
 
     def takes(self, x: torch.Tensor) -> bool:
         """Return whether x can be multiplied with this layout."""
-        return x.dtype == torch.float32
+        return x.dtype == self.weight.dtype
 
     def product(self, x: torch.Tensor, then: nn.Module | None = None) -> torch.Tensor:
         """Return then(x weight^T + bias). A few rows are repeated for speed."""
@@ -93,12 +100,9 @@ class OneRow(NamedTuple):
             weight = torch.cat((weight, bias.unsqueeze(1)), 1)
             one = bias.new_ones(1, 1)
         out_features, n_columns = weight.shape
-        n_bags = -(-out_features // WIDTH)
-        columns = weight.new_zeros(n_bags, n_columns, WIDTH)
-        for bag in range(n_bags):
-            piece = weight[bag * WIDTH :][:WIDTH].T
-            columns[bag, :, : piece.shape[1]] = piece
-        return cls(columns.view(-1, WIDTH), one, out_features)
+        whole = F.pad(weight, (0, 0, 0, -out_features % WIDTH))
+        columns = whole.view(-1, WIDTH, n_columns).mT.contiguous().view(-1, WIDTH)
+        return cls(columns, one, out_features)
 
     def takes(self, x: torch.Tensor) -> bool:
         """Return whether x can be multiplied with this layout."""
@@ -109,8 +113,9 @@ class OneRow(NamedTuple):
         factors = x.reshape(1, -1)
         if self.one is not None:
             factors = torch.cat((factors, self.one), 1)
-        n_bags = -(-self.out_features // WIDTH)
-        rows, starts = _bags(factors.shape[1], n_bags)
+        n_columns = factors.shape[1]
+        n_bags = self.columns.shape[0] // n_columns
+        rows, starts = _bags(n_columns, n_bags)
         factors = factors.expand(n_bags, -1).reshape(-1)
         sums = torch.embedding_bag(self.columns, rows, starts, per_sample_weights=factors)[0]
         found = sums.view(-1)[: self.out_features].view(*x.shape[:-1], -1)
@@ -124,7 +129,7 @@ def layout_for(rows: int, dtype: torch.dtype) -> type[Layout] | None:
     """Return the layout for products with a number of rows; None if there is none for a dtype."""
     if rows == 1 and HAS_BAGS and dtype in (torch.float32, torch.bfloat16, torch.float16):
         return OneRow
-    return ManyRows if dtype == torch.float32 else None
+    return ManyRows if dtype in ONEDNN_DTYPES else None
 
 
 @cache
@@ -143,8 +148,9 @@ def product(
     """Return then(x weight^T + bias) by oneDNN, with the function that `torch.compile` uses.
 
     Args:
-        x: (..., in_features), not empty, float32, on a CPU.
-        weight: as it is stored (out_features, in_features), or in oneDNN's own order.
+        x: (..., in_features), not empty, of a dtype in `ONEDNN_DTYPES`, on a CPU.
+        weight: as it is stored (out_features, in_features), or in oneDNN's own order; of the dtype
+            of x.
         bias: (out_features,), or None.
         then: an activation of a class in `POINTWISE`.
     """

@@ -16,7 +16,7 @@ from typing import Any, cast
 from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
 from zoo.families.config import read_json
 from zoo.weights.file import FILE_NAME, INDEX_NAME, ITEM_BYTES, MAX_JSON_BYTES, not_whole
-from zoo.weights.open_file import OpenFile
+from zoo.weights.open_file import OpenFile, cannot_read
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
@@ -96,7 +96,7 @@ def _of_file(path: Path) -> dict[str, Stored]:
     try:
         return _entries(path)
     except OSError as error:
-        raise WeightsError(Problem(f"cannot be read: {error.strerror}", place)) from None
+        raise cannot_read(error, place) from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise not_whole(str(error), place) from None
 

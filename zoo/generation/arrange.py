@@ -12,9 +12,10 @@ def arrange_weights(model: Transformer, *, rows: int) -> None:
 
     Use it for inference with few rows at a time. Packing takes as long as generating ten tokens,
     and the copies as much memory as the matrices. Nothing is packed on a GPU, for shards of a
-    matrix, or in bfloat16 and float16 for more rows than one. The weights, their names, files and
-    digests stay the same. If a matrix is changed in place later, as by `load_state_dict`, its new
-    values are used; a call that can have gradients for a matrix drops its copy.
+    matrix, or for more rows than one in float16, or in bfloat16 on processors without products in
+    it. The weights, their names, files and digests stay the same. If a matrix is changed in place
+    later, as by `load_state_dict`, its new values are used; a call that can have gradients for a
+    matrix drops its copy.
 
     Args:
         model: the model.

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, TrainingError
 from zoo.generation import Beam, generate
 from zoo.generation.evaluating import evaluating
@@ -133,7 +134,7 @@ def score_lines(
     predicted by itself, with its end, which counts as a token and a byte; lines longer than
     `max_length` are cut into pieces, as in training."""
     rows = encode(test, tokens, max_length=recipe.training.max_length)
-    device = next(model.parameters()).device
+    device = input_device(model)
     nats, done = 0.0, 0
     with torch.inference_mode(), evaluating(model):
         for places in batches(rows, tokens=recipe.evaluation.batch_tokens, seed=0, epoch=0):
