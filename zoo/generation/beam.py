@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import torch
 
 from zoo.errors import InputError, Problem
-from zoo.generation.decoding import Decoding, penalize
+from zoo.generation.decoding import Decoding
 from zoo.generation.methods import Beam, Generated
 from zoo.generation.prompts import Rows
+from zoo.generation.scores import largest, penalize
 from zoo.generation.search import Ends
 from zoo.memory import memory_limit
 
@@ -170,7 +171,7 @@ def _candidates(
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     judged = penalize(wide.log_softmax(-1), seen, method.repetition_penalty)
-    found, tokens = judged.topk(min(n_best, wide.shape[-1]))
+    found, tokens = largest(judged, min(n_best, wide.shape[-1]))
     sums = found.view(*totals.shape, -1) + totals[:, :, None]
     values, places = sums.flatten(1).topk(min(n_best, sums[0].numel()))
     return values, places // found.shape[-1], tokens.view(len(sums), -1).gather(1, places)

@@ -216,11 +216,3 @@ class Decoding:
                     help="the weights hold NaN or infinite values, or are too large for the dtype",
                 )
             )
-
-
-def penalize(scores: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.Tensor:
-    """Penalize the scores, (rows, vocab), of the tokens in `seen`, (rows, n), for repetition."""
-    if penalty == 1.0:
-        return scores
-    found = scores.gather(1, seen)
-    return scores.scatter(1, seen, torch.where(found > 0, found / penalty, found * penalty))

@@ -1,10 +1,15 @@
-"""The distribution that a token is drawn from."""
+"""The distribution that a token is drawn from, and the drawing."""
 
 from __future__ import annotations
 
 import torch
 
 from zoo.generation.methods import Sampling
+from zoo.generation.scores import largest
+
+FEW = 512
+"""The number of likeliest tokens in which `top_p` is looked for first. Mostly they are enough, and
+finding them takes less than a tenth of the time of sorting a vocabulary of 50,000."""
 
 
 def probabilities(scores: torch.Tensor, method: Sampling) -> torch.Tensor:
@@ -20,7 +25,7 @@ def probabilities(scores: torch.Tensor, method: Sampling) -> torch.Tensor:
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32)) / method.temperature
     if method.top_k is not None and method.top_k < wide.shape[-1]:
-        least = wide.topk(method.top_k).values[:, -1:]
+        least = largest(wide, method.top_k)[0][:, -1:]
         wide = wide.masked_fill(wide < least, -torch.inf)
     if method.top_p < 1.0:
         wide = wide.masked_fill(_beyond(wide.softmax(-1), method.top_p), -torch.inf)
@@ -32,8 +37,23 @@ def probabilities(scores: torch.Tensor, method: Sampling) -> torch.Tensor:
     return found
 
 
+def draw(found: torch.Tensor, random: torch.Generator | None) -> torch.Tensor:
+    """Draw a token of each row, (rows, 1), from its distribution, (rows, vocab)."""
+    if not found.is_cpu:
+        return torch.multinomial(found, 1, generator=random)
+    # On a CPU, `multinomial` draws a number for each token: of 8 x 50,257 that takes 10 ms, and
+    # this 0.3.
+    sums = found.cumsum(-1, dtype=torch.float64)
+    drawn = torch.rand(len(found), 1, dtype=torch.float64, generator=random)
+    return torch.searchsorted(sums, drawn * sums[:, -1:], right=True)
+
+
 def _beyond(found: torch.Tensor, top_p: float) -> torch.Tensor:
     """A mask (rows, vocab), True at tokens where the likelier tokens already sum to `top_p`."""
-    ordered, order = found.sort(-1, descending=True)
-    before = ordered.cumsum(-1) - ordered
-    return torch.zeros_like(found, dtype=torch.bool).scatter(-1, order, before >= top_p)
+    n, vocab = FEW, found.shape[-1]
+    likeliest, tokens = largest(found, min(n, vocab))
+    while n < vocab and bool((likeliest.sum(-1) < top_p).any()):
+        n *= 16
+        likeliest, tokens = largest(found, min(n, vocab))
+    before = likeliest.cumsum(-1) - likeliest
+    return torch.ones_like(found, dtype=torch.bool).scatter(-1, tokens, before >= top_p)

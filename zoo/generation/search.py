@@ -9,10 +9,11 @@ from typing import Literal
 import torch
 
 from zoo.errors import InputError, Problem
-from zoo.generation.decoding import Decoding, penalize
+from zoo.generation.decoding import Decoding
 from zoo.generation.methods import Generated, Greedy, Sampling
 from zoo.generation.prompts import Rows
-from zoo.generation.sampling import probabilities
+from zoo.generation.sampling import draw, probabilities
+from zoo.generation.scores import penalize
 
 
 def check_new_tokens(number: object) -> None:
@@ -155,9 +156,8 @@ def _choose(
         judged = penalize(wide, _rectangle(seen, wide.device), method.repetition_penalty)
     if isinstance(method, Sampling):
         found = probabilities(judged, method)
-        # `multinomial` refuses NaN, which `Decoding.check` reports later by the log-probability.
-        drawable = found.nan_to_num(1.0)
-        chosen = torch.multinomial(drawable, 1, generator=random)
+        # NaN cannot be drawn from; `Decoding.check` reports it later by the log-probability.
+        chosen = draw(found.nan_to_num(1.0), random)
     else:
         chosen = judged.argmax(-1, keepdim=True)
     added = wide.log_softmax(-1).gather(1, chosen)
