@@ -1,10 +1,11 @@
 """Generation of 64 tokens from 16, and translation by four beams, 8 x 32 tokens to 32. Float32.
 
-What is found is the same, but for peers that are marked as having the same sizes only. CTranslate2
-finds the same by greedy search; its beams are pruned by its own rules. No peer is compiled; the
-zoo's weights are arranged (`zoo.arrange_weights`), but for the rows "as loaded". The limit is
-reading every weight once for each token, at the rate at which this run reads memory: 85 % of it is
-a ratio of 1.18. It holds for one sequence."""
+What is found is the same, but for peers that are marked as having the same sizes only, and for
+sampling. CTranslate2 finds the same by greedy search; its beams are pruned by its own rules. No
+peer is compiled; the zoo's weights are arranged (`zoo.arrange_weights`), but for the rows "as
+loaded". Weights are random, so that probabilities are nearly equal and `top_p` keeps most tokens,
+which is where sampling takes longest. The limit is reading every weight once for each token, at the
+rate at which this run reads memory: 85 % of it is a ratio of 1.18. It holds for one sequence."""
 
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ def measure(rounds: int = 5) -> list[Ratio]:
         *greedy(GPT2, 8, NEW, rounds),
         *greedy(GPT2, 1, NEW, rounds, arranged=False),
         *greedy(GPT2, 8, NEW, rounds, arranged=False),
+        *sampling(GPT2, 8, NEW, rounds),
         *beam(TRANSLATOR, TARGET, rounds),
     ]
 
@@ -62,6 +64,24 @@ def greedy(sizes: Sizes, batch: int, n: int, rounds: int, *, arranged: bool = Tr
     with torch.inference_mode():
         what = f"greedy, GPT-2 small, {batch} x {n} new tokens"
         return compared(what if arranged else f"{what}, as loaded", cases, rounds, bars)
+
+
+def sampling(sizes: Sizes, batch: int, n: int, rounds: int) -> list[Ratio]:
+    """The same decoder draws its tokens, of which `top_p` leaves the likeliest."""
+    theirs, ours = hugging_face.gpt2(**sizes)
+    prompt, top_p = ids(batch, PROMPT, sizes), 0.9
+    zoo.arrange_weights(ours, rows=batch)
+    method = zoo.Sampling(top_p=top_p)
+    draws = {"do_sample": True, "top_k": 0, "top_p": top_p}
+    cases = {
+        "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n, method=method)),
+        "transformers, dynamic cache": timed(
+            partial(searched, theirs, prompt, max_new_tokens=n, **draws)
+        ),
+    }
+    with torch.inference_mode():
+        what = f"sampling by top-p {top_p}, GPT-2 small, {batch} x {n} new tokens"
+        return compared(what, cases, rounds)
 
 
 def beam(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
@@ -96,8 +116,7 @@ def searched(model: nn.Module, prompt: torch.Tensor, **options: Any) -> torch.Te
     """Generate with `transformers`; no sequence ends before the last token."""
     theirs: Any = model
     config = GenerationConfig(
-        **options,
-        do_sample=False,
+        **{"do_sample": False} | options,
         eos_token_id=None,
         pad_token_id=0,
     )
