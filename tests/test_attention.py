@@ -24,6 +24,7 @@ from references.attention_cases import (
 )
 from torch import Tensor
 
+from zoo_components.modules.scores import Scoring, attend
 from zoo_components.norm import NoNorm
 
 
@@ -206,6 +207,35 @@ def test_grouped_heads_are_repeated_heads() -> None:
     for return_weights in (False, True):
         ours, theirs = (m(x, causal=True, return_weights=return_weights)[0] for m in (few, many))
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("softcap", [None, 0.9])
+@pytest.mark.parametrize("sinks", [None, torch.arange(4.0)])
+@pytest.mark.parametrize("bias", [None, (1, LENGTH), (4, 1, LENGTH), (2, 1, 1, LENGTH)])
+@pytest.mark.parametrize("mask", [None, (1, LENGTH), (2, 1, 1, LENGTH), (2, 4, 1, LENGTH)])
+def test_a_single_query_of_grouped_heads(
+    mask: tuple[int, ...] | None,
+    bias: tuple[int, ...] | None,
+    sinks: Tensor | None,
+    softcap: float | None,
+) -> None:
+    """It is computed without copies of keys, if all heads have the same mask and bias."""
+    q, k, v = randn(2, 4, 1, HEAD), randn(2, 2, LENGTH, HEAD), randn(2, 2, LENGTH, 5)
+    scoring = Scoring(0.5, softcap, uniform_masked_rows=True)
+    how: dict[str, Any] = {"scoring": scoring, "training": False, "causal": True, "sinks": sinks}
+    seen = None if mask is None else randn(*mask) > -0.5
+    if mask is not None and mask[0] == 2:
+        seen[1] = False
+    how |= {"mask": seen}
+    how |= {"bias": None if bias is None else randn(*bias)}
+    copied = [x.repeat_interleave(2, 1) for x in (k, v)]
+    for return_weights in (False, True):
+        ours = attend(q, k, v, **how, return_weights=return_weights)
+        theirs = attend(q, *copied, **how, return_weights=True)
+        assert (ours[1] is not None) == return_weights
+        for one, other in zip(ours, theirs, strict=True):
+            if one is not None:
+                torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
 
 
 def test_weights_are_those_of_the_statement() -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from zoo.backends import cannot, choose
+from zoo.backends import Backend, cannot, choose
 from zoo_components.modules.masks import causal_mask, join, last_keys
 
 
@@ -69,36 +69,33 @@ def attend(
     mask, bias = last_keys(mask, k.shape[-2]), last_keys(bias, k.shape[-2])
     if q.shape[-2] == 1:
         causal = False  # the one query is the last key
+    by_head = q.shape[:-1]
+    sinks = None if sinks is None else sinks[:, None]
+    single = q.shape[-2] == 1 and _one_for_all_heads(mask) and _one_for_all_heads(bias)
+    if single and q.shape[-3] != k.shape[-3]:
+        # Heads that share keys are treated as further queries of one head: no keys are repeated.
+        q = q.reshape(*k.shape[:-2], -1, q.shape[-1])
+        sinks = None if sinks is None else sinks.reshape(q.shape[-3:-1])
     against = _against_fused(scoring, sinks=sinks is not None, return_weights=return_weights)
     backend = choose(against, lambda: _mask_told(mask, bias, causal=causal))
     square = q.shape[-2] == k.shape[-2]
-    explicit = backend == "math"
-    if causal and (explicit or not square or mask is not None or bias is not None):
+    written_out = backend == "math"
+    if causal and (written_out or not square or mask is not None or bias is not None):
         mask, causal = join(mask, causal_mask(q, k)), False
     if mask is not None and scoring.uniform_masked_rows:
         dead = ~mask.any(-1, keepdim=True)
         q, mask = q.masked_fill(dead, 0.0), mask | dead
         bias = None if bias is None else torch.where(dead, 0.0, bias)
-    dropout = scoring.dropout if training else 0.0
-    if not explicit:
-        added = _joined(mask, bias, q.dtype)
-        if backend == "fused":
-            return _fused(q, k, v, added, causal, scoring.scale, dropout), None
-        try:
-            with sdpa_kernel(KERNELS[backend]):
-                return _fused(q, k, v, added, causal, scoring.scale, dropout), None
-        except RuntimeError as error:
-            if not str(error).startswith(("No available kernel", "No viable backend")):
-                raise
-            raise cannot(backend, "torch has no such kernel for these inputs here") from None
-    k, v = _repeated(k, q), _repeated(v, q)
-    scores = q @ k.transpose(-1, -2) * scoring.scale
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if scoring.softcap is not None:
-        scores = (scores / scoring.softcap).tanh() * scoring.softcap
-    weights = F.dropout(_softmax(scores, mask, sinks), dropout, training)
-    return weights @ v, weights if return_weights else None
+    scoring = scoring if training else scoring._replace(dropout=0.0)
+    if written_out:
+        mixed, weights = _written_out(q, k, v, scoring, mask, bias, sinks)
+    else:
+        mixed = _by_kernel(backend, q, k, v, scoring, _joined(mask, bias, q.dtype), causal)
+        weights = None
+    mixed = mixed.reshape(*by_head, v.shape[-1])
+    if weights is None or not return_weights:
+        return mixed, None
+    return mixed, weights.reshape(*by_head, -1)
 
 
 def add_biases(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
@@ -117,6 +114,11 @@ def _against_fused(scoring: Scoring, *, sinks: bool, return_weights: bool) -> st
     return None if scoring.softcap is None else "fused kernels know no `softcap`"
 
 
+def _one_for_all_heads(mask: torch.Tensor | None) -> bool:
+    """Whether a mask or bias is the same for all heads and queries."""
+    return mask is None or mask.shape[-3:-1] == (1, 1)
+
+
 def _mask_told(mask: torch.Tensor | None, bias: torch.Tensor | None, *, causal: bool) -> str:
     given = {"mask": mask, "bias": bias}
     shapes = [f"{name} {tuple(t.shape)}" for name, t in given.items() if t is not None]
@@ -130,21 +132,35 @@ KERNELS = {
 }
 
 
+def _by_kernel(
+    backend: Backend,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scoring: Scoring,
+    mask: torch.Tensor | None,
+    causal: bool,
+) -> torch.Tensor:
+    """Attention by a fused kernel; `mask` is boolean, or a bias."""
+    if backend == "fused":
+        return _fused(q, k, v, scoring, mask, causal)
+    try:
+        with sdpa_kernel(KERNELS[backend]):
+            return _fused(q, k, v, scoring, mask, causal)
+    except RuntimeError as error:
+        if not str(error).startswith(("No available kernel", "No viable backend")):
+            raise
+        raise cannot(backend, "torch has no such kernel for these inputs here") from None
+
+
 def _fused(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    scoring: Scoring,
     mask: torch.Tensor | None,
     causal: bool,
-    scale: float,
-    dropout: float,
 ) -> torch.Tensor:
-    times = q.shape[-3] // k.shape[-3]
-    if times > 1 and q.shape[-2] == 1 and (mask is None or mask.shape[-3:-1] == (1, 1)):
-        # Heads that share keys are treated as further queries of one head: no keys are repeated.
-        one = q.reshape(*k.shape[:-2], times, q.shape[-1])
-        mixed = F.scaled_dot_product_attention(one, k, v, mask, dropout, scale=scale)
-        return mixed.reshape(*q.shape[:-1], v.shape[-1])
     # With a mask, no fast CUDA kernel shares key-value heads; repeating them keeps it fast.
     grouped = mask is None
     if not grouped:
@@ -155,11 +171,31 @@ def _fused(
         v,
         attn_mask=mask,
         is_causal=causal,
-        dropout_p=dropout,
-        scale=scale,
+        dropout_p=scoring.dropout,
+        scale=scoring.scale,
         # Under `torch.jit.trace`, sizes are tensors.
         enable_gqa=grouped and bool(k.shape[-3] != q.shape[-3]),
     )
+
+
+def _written_out(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scoring: Scoring,
+    mask: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention step by step, and its weights. `sinks` are (heads, query) or (heads, 1)."""
+    k, v = _repeated(k, q), _repeated(v, q)
+    scores = q @ k.transpose(-1, -2) * scoring.scale
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if scoring.softcap is not None:
+        scores = (scores / scoring.softcap).tanh() * scoring.softcap
+    weights = F.dropout(_softmax(scores, mask, sinks), scoring.dropout)
+    return weights @ v, weights
 
 
 def _joined(
@@ -181,7 +217,7 @@ def _softmax(
     if sinks is None:
         weights = scores.softmax(-1)
     else:
-        sink = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        sink = sinks.to(scores.dtype)[..., None].expand(*scores.shape[:-1], 1)
         weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
