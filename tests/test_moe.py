@@ -543,6 +543,33 @@ def test_grouped_operators_keep_their_promises() -> None:
         assert torch.autograd.gradgradcheck(lambda a, b, f=operator: f(a, b, ends), inputs)
 
 
+@pytest.mark.parametrize(
+    ("width", "enabled", "fast"), [(256, True, True), (255, True, False), (256, False, False)]
+)
+def test_large_experts_are_computed_by_onednn(width: int, enabled: bool, fast: bool) -> None:
+    """The same products, and the same gradients: three experts have rows."""
+    random = torch.Generator().manual_seed(0)
+    ends = torch.tensor([2, 2, 5, 9])
+    x = torch.randn(9, width, generator=random)
+    weight = torch.randn(4, 256, width, generator=random) / 16
+    found = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+    wanted = [tensor.double().detach().requires_grad_() for tensor in found]
+    with (
+        torch.backends.mkldnn.flags(enabled=enabled),
+        profile(activities=[ProfilerActivity.CPU]) as run,
+    ):
+        y = grouped_linear(*found, ends)
+        y.square().sum().backward()
+    true = torch.cat(
+        [rows @ w.T for rows, w in zip(wanted[0].split([2, 0, 3, 4]), wanted[1], strict=True)]
+    )
+    true.square().sum().backward()
+    for one, other in ((y, true), *((a.grad, b.grad) for a, b in zip(found, wanted, strict=True))):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
+    names = [event.name for event in run.events()]
+    assert names.count("mkldnn::_linear_pointwise") == (6 if fast else 0)
+
+
 def test_low_precision_routes_in_float32() -> None:
     moe = described({"score": "sigmoid", "normalize": True}, top_k=2, shared_d_ff=7)
     wide = randomised(moe).bfloat16().double()

@@ -140,6 +140,13 @@ class Linear(nn.Linear):
         return {name: value for name, value in self.__dict__.items() if name != "packed"}
 
 
+def onednn_is_faster(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Return whether oneDNN computes x weight^T, and takes less time for it than `F.linear`."""
+    wide = x.dtype == torch.float32 == weight.dtype
+    available = AVAILABLE and bool(torch.backends.mkldnn.enabled)
+    return x.is_cpu and wide and weight.numel() >= LARGE and available
+
+
 def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Apply several maps to the same x; each result is (..., out_features).
 

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import register_flop_formula
 
+from zoo.linear import onednn_is_faster
+from zoo.packing import product
 from zoo.sharding.parts import entering, local, summed
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import is_autocast
@@ -29,9 +31,12 @@ def grouped_linear(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) ->
         (rows, n_out).
     """
     y = x.new_empty(x.shape[0], weight.shape[1])
+    fast = onednn_is_faster(x, weight[0])
     start = 0
     for expert, end in enumerate(ends.tolist()):
-        if end > start:
+        if end > start and fast:
+            y[start:end] = product(x[start:end], weight[expert], None)
+        elif end > start:
             torch.mm(x[start:end], weight[expert].T, out=y[start:end])
         start = end
     return y
