@@ -328,6 +328,8 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     folder = Path(with_words("decoder"))
     (folder / "generation_config.json").write_text('{"eos_token_id": "end"}')
     assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")
+    (folder / "generation_config.json").write_text("[" * 100_000)
+    assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json: error: this is not a tokenizer" in refused("run", str(folder), "ich")
 
@@ -348,6 +350,27 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_missing(
     told = refused("run", "decoder", "3")
     assert name in told
     assert "cannot be read: " in told
+
+
+def test_special_ids_of_the_config_that_was_imported(
+    with_words: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only if the folder has no file of them."""
+    folder = Path(with_words("pair"))
+    model = zoo.load(folder)
+    text = model_text(capsys, folder)
+    last = text["ids"][0]
+    ids = {"eos_token_id": last, "decoder_start_token_id": 0, "model_type": "other"}
+    model.origin = {"config": json.dumps(ids)}
+    zoo.save(model, folder)
+    assert model_text(capsys, folder) == text
+    (folder / "generation_config.json").unlink()
+    found = model_text(capsys, folder)
+    assert (found["ids"], found["ended"]) == ([last], "eos")
+
+
+def model_text(capsys: pytest.CaptureFixture[str], folder: Path) -> Any:
+    return reported(capsys, str(folder), "ich ein bier", "-n", "3")
 
 
 LINES = ["ich", "ein bier", "I want a beer", "bier ein", "ich [MASK] want"]

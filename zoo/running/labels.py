@@ -1,4 +1,4 @@
-"""The class names of an imported classifier."""
+"""What the config.json of an imported model says besides its spec."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ class _Labels(BaseModel):
     id2label: Mapping[int, str] = {}
 
 
+def published_config(model: Transformer) -> str | None:
+    """The text of the config.json that the model was imported with, if there was one."""
+    config = (model.origin or {}).get("config")
+    return config if isinstance(config, str) else None
+
+
 def class_names(model: Transformer) -> Mapping[int, str]:
     """The class names by class number, from the config.json that the model was imported with; empty
     if there was none, or if it names no classes."""
-    config = (model.origin or {}).get("config")
-    if not isinstance(config, str):
+    config = published_config(model)
+    if config is None:
         return {}
     try:
         return _Labels.model_validate(json.loads(config)).id2label

@@ -20,7 +20,7 @@ from zoo.generation.search import check_new_tokens
 from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
-from zoo.running.labels import class_names
+from zoo.running.labels import class_names, published_config
 from zoo.running.tasks import GENERATING, read_off
 from zoo.running.text import SpecialIds, Text, pieces, read_special_ids, read_text
 from zoo.spec import ModelSpec
@@ -60,7 +60,8 @@ class TextModel:
     ) -> Self:
         """Load a model with the files beside it in its folder: its tokenizer (`tokenizer.json`, and
         `tokenizer_target.json` if the output has a different one) and its special ids
-        (`generation_config.json`). Without a tokenizer, text is written as ids: `5 9 33`.
+        (`generation_config.json`, or else the `config.json` of an imported model). Without a
+        tokenizer, text is written as ids: `5 9 33`.
 
         The arguments are those of `zoo.load`.
 
@@ -69,9 +70,11 @@ class TextModel:
         """
         registry = load_registry() if registry is None else registry
         folder = find_weights(path_or_name, registry).path.parent
-        text, special_ids = read_text(folder), read_special_ids(folder)
+        text = read_text(folder)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
-        return cls(transformer, text, special_ids)
+        generates = transformer.spec.model.generation is not None
+        config = published_config(transformer) if generates else None
+        return cls(transformer, text, read_special_ids(folder, config))
 
     @property
     def task(self) -> Task:
