@@ -221,6 +221,18 @@ def test_generating_from_ids(saved: Path, capsys: pytest.CaptureFixture[str]) ->
     assert said(capsys, *asked, "--eos", str(eos)) == " ".join(map(str, shown)) + "\n"
 
 
+def test_a_target_that_begins_with_several_ids(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = zoo.load(saved / "pair")
+    one, two = (zoo.generate(model, [3, 9, 4], max_new_tokens=5, start=s)[0] for s in (0, [0, 7]))
+    assert abs(one.score - two.score) > 0.01
+    asked = str(saved / "pair"), "3 9 4", "-n", "5", "--start", "0", "--start", "7"
+    found = reported(capsys, *asked)
+    assert found["ids"] == list(two.ids)
+    assert found["score"] == pytest.approx(two.score, rel=1e-5)
+
+
 def test_filling_masks(
     with_words: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,7 +97,7 @@ class TextModel:
         max_new_tokens: int = 64,
         method: Greedy | Sampling | Beam = GREEDY,
         eos: int | None = None,
-        start: int | None = None,
+        start: int | Sequence[int] | None = None,
         mask_id: int | None = None,
         places: Sequence[Place] | None = None,
     ) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ class TextModel:
             max_new_tokens: the most tokens that are generated for a text.
             method: how generated tokens are chosen.
             eos: the id that ends generated text; overrides that of the model's folder.
-            start: the id that a target begins with; overrides that of the model's folder.
+            start: the id or ids that a target begins with; override that of the model's folder.
             mask_id: the id of a masked token; overrides that of the tokenizer.
             places: where each text was written, for messages; by default `text 2` and so on.
 
@@ -153,7 +153,7 @@ class TextModel:
         max_new_tokens: int = 64,
         method: Greedy | Sampling = GREEDY,
         eos: int | None = None,
-        start: int | None = None,
+        start: int | Sequence[int] | None = None,
     ) -> Iterator[str]:
         """Continue a text or answer a chat, and yield the new text in pieces as the tokens come.
         The arguments are those of `run`.
@@ -208,7 +208,9 @@ class TextModel:
         """The id of a masked token: `stated` if given, otherwise that of the tokenizer."""
         return self.text.mask_id() if stated is None else stated
 
-    def _asked(self, max_new_tokens: int, eos: int | None, start: int | None) -> dict[str, Any]:
+    def _asked(
+        self, max_new_tokens: int, eos: int | None, start: int | Sequence[int] | None
+    ) -> dict[str, Any]:
         """The arguments of `generate` that say where generated text begins and ends."""
         ends = self.special.eos_token_id if eos is None else eos
         how = self.transformer.spec.model.generation
