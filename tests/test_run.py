@@ -290,6 +290,19 @@ def test_one_class_alone(saved: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["probability"] != 1
 
 
+def test_a_text_that_may_be_of_several_classes(
+    saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = zoo.load(saved / "classes")
+    model.origin = {"config": '{"problem_type": "multi_label_classification"}'}
+    zoo.save(model, tmp_path / "several")
+    with torch.no_grad():
+        scores = model.eval()(torch.tensor([[3, 4]]))[0].tolist()
+    for one in reported(capsys, str(tmp_path / "several"), "3 4")["classes"]:
+        expected = 1 / (1 + math.exp(-scores[one["class"]]))
+        assert one["probability"] == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [

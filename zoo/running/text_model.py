@@ -20,7 +20,7 @@ from zoo.generation.search import check_new_tokens
 from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
-from zoo.running.labels import class_names, published_config
+from zoo.running.labels import published_config, read_labels
 from zoo.running.tasks import GENERATING, read_off
 from zoo.running.text import SpecialIds, Text, pieces, read_special_ids, read_text
 from zoo.spec import ModelSpec
@@ -247,7 +247,7 @@ class TextModel:
         by_length: dict[int, list[int]] = {}
         for place, ids in enumerate(rows):
             by_length.setdefault(len(ids), []).append(place)
-        labels = class_names(self.transformer)
+        labels = read_labels(self.transformer)
         found: dict[int, torch.Tensor] = {}
         with torch.inference_mode(), evaluating(self.transformer):
             for alike in by_length.values():
