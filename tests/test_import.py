@@ -46,6 +46,7 @@ from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import read_json
 from zoo.families.family import Rule, read_family, with_rules
+from zoo.families.importing import plan_import
 from zoo.families.plan import active_rules, make_plan
 from zoo.families.spec import family_spec
 from zoo.weights.open_file import OpenFile
@@ -378,6 +379,23 @@ def test_a_built_model_cannot_be_exported(tmp_path: Path) -> None:
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(zoo.WeightsError, match="no such folder"):
         import_folder(tmp_path / "nothing", tmp_path / "output")
+
+
+@pytest.mark.parametrize("name", ["My model (1)", "ü", "a" * 129])
+def test_a_folder_whose_name_no_model_can_have(source: Path, name: str) -> None:
+    folder = source.rename(source.parent / name)
+    with pytest.raises(zoo.ZooError, match=r"cannot be the name of a model(?s:.*)--name") as error:
+        plan_import(folder)
+    assert error.value.problems[0].place == Place(str(folder))
+    with pytest.raises(zoo.ZooError, match="`ö` cannot be the name of a model"):
+        import_folder(folder, source.parent / "ö")
+    import_folder(folder, source.parent / "ö", name="named")
+    assert zoo.load(source.parent / "ö").spec.name == "named"
+
+
+def test_a_name_that_is_empty_is_not_that_of_the_folder(source: Path) -> None:
+    with pytest.raises(zoo.ZooError, match="`` cannot be the name"):
+        import_folder(source, source.parent / "out", name="")
 
 
 def test_no_config(source: Path) -> None:

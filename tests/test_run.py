@@ -221,6 +221,18 @@ def test_generating_from_ids(saved: Path, capsys: pytest.CaptureFixture[str]) ->
     assert said(capsys, *asked, "--eos", str(eos)) == " ".join(map(str, shown)) + "\n"
 
 
+def test_a_target_that_begins_with_several_ids(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = zoo.load(saved / "pair")
+    one, two = (zoo.generate(model, [3, 9, 4], max_new_tokens=5, start=s)[0] for s in (0, [0, 7]))
+    assert abs(one.score - two.score) > 0.01
+    asked = str(saved / "pair"), "3 9 4", "-n", "5", "--start", "0", "--start", "7"
+    found = reported(capsys, *asked)
+    assert found["ids"] == list(two.ids)
+    assert found["score"] == pytest.approx(two.score, rel=1e-5)
+
+
 def test_filling_masks(
     with_words: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -278,6 +290,19 @@ def test_one_class_alone(saved: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["probability"] != 1
 
 
+def test_a_text_that_may_be_of_several_classes(
+    saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = zoo.load(saved / "classes")
+    model.origin = {"config": '{"problem_type": "multi_label_classification"}'}
+    zoo.save(model, tmp_path / "several")
+    with torch.no_grad():
+        scores = model.eval()(torch.tensor([[3, 4]]))[0].tolist()
+    for one in reported(capsys, str(tmp_path / "several"), "3 4")["classes"]:
+        expected = 1 / (1 + math.exp(-scores[one["class"]]))
+        assert one["probability"] == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [
@@ -328,6 +353,8 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     folder = Path(with_words("decoder"))
     (folder / "generation_config.json").write_text('{"eos_token_id": "end"}')
     assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")
+    (folder / "generation_config.json").write_text("[" * 100_000)
+    assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json: error: this is not a tokenizer" in refused("run", str(folder), "ich")
 
@@ -348,6 +375,27 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_missing(
     told = refused("run", "decoder", "3")
     assert name in told
     assert "cannot be read: " in told
+
+
+def test_special_ids_of_the_config_that_was_imported(
+    with_words: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only if the folder has no file of them."""
+    folder = Path(with_words("pair"))
+    model = zoo.load(folder)
+    text = model_text(capsys, folder)
+    last = text["ids"][0]
+    ids = {"eos_token_id": last, "decoder_start_token_id": 0, "model_type": "other"}
+    model.origin = {"config": json.dumps(ids)}
+    zoo.save(model, folder)
+    assert model_text(capsys, folder) == text
+    (folder / "generation_config.json").unlink()
+    found = model_text(capsys, folder)
+    assert (found["ids"], found["ended"]) == ([last], "eos")
+
+
+def model_text(capsys: pytest.CaptureFixture[str], folder: Path) -> Any:
+    return reported(capsys, str(folder), "ich ein bier", "-n", "3")
 
 
 LINES = ["ich", "ein bier", "I want a beer", "bier ein", "ich [MASK] want"]

@@ -81,7 +81,11 @@ GENERATING_OPTIONS = {
 )
 @click.option("--eos", type=int, help="The id that ends text.  [default: that of the folder]")
 @click.option(
-    "--start", type=int, help="The id that begins a target.  [default: that of the folder]"
+    "--start",
+    type=int,
+    multiple=True,
+    help="The id that begins a target; stated again, the one after it, such as that of a language."
+    "  [default: that of the folder]",
 )
 @click.option("--mask-id", type=int, help="The id of a masked token, if texts are ids.")
 @json_option
@@ -102,7 +106,7 @@ def run(
     seed: int | None,
     repetition_penalty: float,
     eos: int | None,
-    start: int | None,
+    start: tuple[int, ...],
     mask_id: int | None,
     as_json: bool,
 ) -> None:
@@ -150,7 +154,7 @@ def run(
             "max_new_tokens": max_new_tokens,
             "method": method,
             "eos": eos,
-            "start": start,
+            "start": start or None,
         }
         answer = partial(_answer, found, asked, mask_id=mask_id, as_json=as_json)
         if not texts and chat and sys.stdin is not None and sys.stdin.isatty():

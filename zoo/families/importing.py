@@ -14,7 +14,7 @@ import torch
 import zoo
 from zoo.atomic import new_folder
 from zoo.building import build_on_meta
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, Problem, WeightsError, quoted
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
@@ -36,6 +36,7 @@ from zoo.provenance.plugins import plugin_versions
 from zoo.registry import Registry, load_registry
 from zoo.saving import bytes_of
 from zoo.spec import ModelSpec
+from zoo.toml.extends import NAME_PATTERN
 from zoo.weights.file import FILE_NAME, ITEM_BYTES, Header, Record
 from zoo.weights.held_tensors import TORCH_DTYPES
 from zoo.weights.output_names import check_output_name
@@ -96,6 +97,11 @@ def plan_import(
         hint = "merge it into the weights of its model first"
         raise WeightsError(Problem(message, Place(str(source)), hint))
     file = read_json(source / CONFIG)
+    name = source.resolve().name if name is None else name
+    if not NAME_PATTERN.fullmatch(name):
+        message = f"{quoted(name)} cannot be the name of a model"
+        hint = "`--name`, in Python `name`, states another: letters, digits, `-`, `_` and `.`"
+        raise WeightsError(Problem(message, Place(str(source)), hint))
     catalogue = Catalogue(registry)
     family = catalogue.family_of(file)
     words = catalogue.vocabulary.sentence
@@ -109,7 +115,7 @@ def plan_import(
     tensors = {key: stored[old] for key, old in renamed.items()}
     scope = catalogue.scope(family, file, frozenset(tensors))
     head = {"head": dict(sentence.spec)} if sentence.spec else {}
-    spec = family_spec(scope, name or source.resolve().name, registry, head)
+    spec = family_spec(scope, name, registry, head)
     where = Place(str(source))
     plan = make_plan(spec, scope, active_rules(scope), tensors, where)
     if unread := scope.config.unread(catalogue.vocabulary.inert | family.ignores):
@@ -159,7 +165,8 @@ def import_folder(
             of `output` is that of a file.
         ZooError: `output` exists, or cannot be written.
     """
-    found = plan_import(source, name=name or output.resolve().name, registry=registry)
+    name = output.resolve().name if name is None else name
+    found = plan_import(source, name=name, registry=registry)
     return save_import(found, output, on_bytes=on_bytes)
 
 

@@ -101,13 +101,15 @@ def _state_rules(data: dict[str, Any], table: Table) -> None:
         found = list(_per_layer(stack, ())) if isinstance(stack, dict) else []
         if not found:
             continue
-        lengths = sorted({len(values) for _, values in found})
-        if len(lengths) > 1 or lengths == [0]:
-            message = f"the layers of `{name}` are counted differently: {lengths}"
-            if lengths == [0]:
+        n_layers = stack.get("n_layers", data.get("n_layers", len(found[0][1])))
+        for path, values in found:
+            if len(values) != n_layers or not values:
                 message = f"`{name}` has no layers"
-            raise SpecError(Problem(message, table.entries[name].place()))
-        layers = [repr([values[i] for _, values in found]) for i in range(lengths[0])]
+                if n_layers:
+                    key = ".".join((name, *path))
+                    message = f"`{key}` has {len(values)} values for {n_layers} layers"
+                raise SpecError(Problem(message, table.entries[name].place()))
+        layers = [repr(layer) for layer in zip(*(values for _, values in found), strict=True)]
         (usual, _), *_ = Counter(layers).most_common(1)
         _state(stack, found, layers.index(usual), absent=None)
         rules: list[dict[str, Any]] = []

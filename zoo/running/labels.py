@@ -1,4 +1,4 @@
-"""The class names of an imported classifier."""
+"""What the config.json of an imported model says besides its spec."""
 
 from __future__ import annotations
 
@@ -10,21 +10,29 @@ from pydantic import BaseModel, ConfigDict
 from zoo.transformer import Transformer
 
 
-class _Labels(BaseModel):
-    """The class names in a config.json."""
+class Labels(BaseModel):
+    """What a config.json says of the classes: their names by number, and the kind of problem, which
+    is `multi_label_classification` if a text may be of several classes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id2label: Mapping[int, str] = {}
+    problem_type: str | None = None
 
 
-def class_names(model: Transformer) -> Mapping[int, str]:
-    """The class names by class number, from the config.json that the model was imported with; empty
-    if there was none, or if it names no classes."""
+def published_config(model: Transformer) -> str | None:
+    """The text of the config.json that the model was imported with, if there was one."""
     config = (model.origin or {}).get("config")
-    if not isinstance(config, str):
-        return {}
+    return config if isinstance(config, str) else None
+
+
+def read_labels(model: Transformer) -> Labels:
+    """Read the classes from the config.json that the model was imported with; there are none if
+    there was none, or if it cannot be read."""
+    config = published_config(model)
+    if config is None:
+        return Labels()
     try:
-        return _Labels.model_validate(json.loads(config)).id2label
+        return Labels.model_validate(json.loads(config))
     except (ValueError, RecursionError):
-        return {}
+        return Labels()

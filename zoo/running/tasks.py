@@ -9,6 +9,7 @@ import torch
 
 from zoo.errors import printable
 from zoo.purpose import Task
+from zoo.running.labels import Labels
 from zoo.running.text import Text
 
 N_SHOWN = 5
@@ -23,7 +24,7 @@ def read_off(
     *,
     text: Text,
     mask_id: int | None,
-    labels: Mapping[int, str],
+    labels: Labels,
 ) -> dict[str, Any]:
     """The result of a task that does not generate text, from the model's output for one text.
 
@@ -35,18 +36,20 @@ def read_off(
         ids: the ids of the text.
         text: turns ids into text.
         mask_id: the id of a masked token.
-        labels: the names of the classes, by class number.
+        labels: what the classes are.
     """
     if task == "embed":
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
-    # A single class is a yes-or-no decision: a softmax over it would always be 1.
-    probabilities = output.sigmoid() if output.shape[-1] == 1 else output.softmax(-1)
+    # A single class is a yes-or-no decision, of which a softmax would always be 1, and so is each
+    # class if a text may be of several.
+    decisions = output.shape[-1] == 1 or labels.problem_type == "multi_label_classification"
+    probabilities = output.sigmoid() if decisions and task != "fill_mask" else output.softmax(-1)
     if task == "fill_mask":
         return _filled(probabilities, ids, text, mask_id)
-    each_token = output.dim() == 2
+    each_token, names = output.dim() == 2, labels.id2label
     classes = [
         [
-            {"class": n, **({"label": labels[n]} if n in labels else {}), "probability": p}
+            {"class": n, **({"label": names[n]} if n in names else {}), "probability": p}
             for p, n in zip(*_best(row), strict=True)
         ]
         for row in (probabilities if each_token else probabilities[None])

@@ -24,8 +24,8 @@ Id = Annotated[int, Field(ge=0)]
 
 
 class SpecialIds(BaseModel):
-    """The ids that generation begins and ends with, from a `generation_config.json`. Its other keys
-    are ignored."""
+    """The ids that generation begins and ends with, from a `generation_config.json` or a
+    `config.json`. Their other keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -165,18 +165,22 @@ def read_text(folder: Path) -> Text:
     return Tokenized(source, read_tokenizer(other) if os.path.lexists(other) else source, folder)
 
 
-def read_special_ids(folder: Path) -> SpecialIds:
-    """Read the special ids from a folder's `generation_config.json`; empty if it has none.
+def read_special_ids(folder: Path, config: str | None) -> SpecialIds:
+    """Read the special ids from a folder's `generation_config.json`.
+
+    If it has none, they are those of `config`, the text of the `config.json` that the model was
+    imported with, as in transformers; empty if there is none.
 
     Raises:
-        WeightsError: the file is damaged.
+        WeightsError: the ids are damaged.
     """
-    path = folder / SPECIAL_IDS
-    if not os.path.lexists(path):
-        return SpecialIds()
+    path = folder
     try:
-        return SpecialIds.model_validate(json.loads(path.read_text("utf-8")))
-    except (ValueError, OSError) as error:
+        if os.path.lexists(folder / SPECIAL_IDS):
+            path = folder / SPECIAL_IDS
+            config = path.read_text("utf-8")
+        return SpecialIds() if config is None else SpecialIds.model_validate(json.loads(config))
+    except (ValueError, OSError, RecursionError) as error:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         message = f"the special ids cannot be read: {first}"
         raise WeightsError(Problem(message, Place(str(path)))) from None

@@ -20,7 +20,7 @@ from zoo.generation.search import check_new_tokens
 from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
-from zoo.running.labels import class_names
+from zoo.running.labels import published_config, read_labels
 from zoo.running.tasks import GENERATING, read_off
 from zoo.running.text import SpecialIds, Text, pieces, read_special_ids, read_text
 from zoo.spec import ModelSpec
@@ -60,7 +60,8 @@ class TextModel:
     ) -> Self:
         """Load a model with the files beside it in its folder: its tokenizer (`tokenizer.json`, and
         `tokenizer_target.json` if the output has a different one) and its special ids
-        (`generation_config.json`). Without a tokenizer, text is written as ids: `5 9 33`.
+        (`generation_config.json`, or else the `config.json` of an imported model). Without a
+        tokenizer, text is written as ids: `5 9 33`.
 
         The arguments are those of `zoo.load`.
 
@@ -69,9 +70,11 @@ class TextModel:
         """
         registry = load_registry() if registry is None else registry
         folder = find_weights(path_or_name, registry).path.parent
-        text, special_ids = read_text(folder), read_special_ids(folder)
+        text = read_text(folder)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
-        return cls(transformer, text, special_ids)
+        generates = transformer.spec.model.generation is not None
+        config = published_config(transformer) if generates else None
+        return cls(transformer, text, read_special_ids(folder, config))
 
     @property
     def task(self) -> Task:
@@ -94,7 +97,7 @@ class TextModel:
         max_new_tokens: int = 64,
         method: Greedy | Sampling | Beam = GREEDY,
         eos: int | None = None,
-        start: int | None = None,
+        start: int | Sequence[int] | None = None,
         mask_id: int | None = None,
         places: Sequence[Place] | None = None,
     ) -> list[dict[str, Any]]:
@@ -107,7 +110,7 @@ class TextModel:
             max_new_tokens: the most tokens that are generated for a text.
             method: how generated tokens are chosen.
             eos: the id that ends generated text; overrides that of the model's folder.
-            start: the id that a target begins with; overrides that of the model's folder.
+            start: the id or ids that a target begins with; override that of the model's folder.
             mask_id: the id of a masked token; overrides that of the tokenizer.
             places: where each text was written, for messages; by default `text 2` and so on.
 
@@ -150,7 +153,7 @@ class TextModel:
         max_new_tokens: int = 64,
         method: Greedy | Sampling = GREEDY,
         eos: int | None = None,
-        start: int | None = None,
+        start: int | Sequence[int] | None = None,
     ) -> Iterator[str]:
         """Continue a text or answer a chat, and yield the new text in pieces as the tokens come.
         The arguments are those of `run`.
@@ -205,7 +208,9 @@ class TextModel:
         """The id of a masked token: `stated` if given, otherwise that of the tokenizer."""
         return self.text.mask_id() if stated is None else stated
 
-    def _asked(self, max_new_tokens: int, eos: int | None, start: int | None) -> dict[str, Any]:
+    def _asked(
+        self, max_new_tokens: int, eos: int | None, start: int | Sequence[int] | None
+    ) -> dict[str, Any]:
         """The arguments of `generate` that say where generated text begins and ends."""
         ends = self.special.eos_token_id if eos is None else eos
         how = self.transformer.spec.model.generation
@@ -242,7 +247,7 @@ class TextModel:
         by_length: dict[int, list[int]] = {}
         for place, ids in enumerate(rows):
             by_length.setdefault(len(ids), []).append(place)
-        labels = class_names(self.transformer)
+        labels = read_labels(self.transformer)
         found: dict[int, torch.Tensor] = {}
         with torch.inference_mode(), evaluating(self.transformer):
             for alike in by_length.values():
