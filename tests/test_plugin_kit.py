@@ -416,3 +416,16 @@ def test_an_embedding_is_called_with_vectors_of_its_input_width(tmp_path: Path) 
 def test_a_wrong_input_width_is_told(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="`input_width` is 20"):
         check_plugin("embedding", "wide", registry=wide(tmp_path, "20"))
+
+
+def test_an_embedding_of_ids_needs_no_table(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    one_hot = "nn.functional.one_hot(ids, 11).to(self.tokens.weight.dtype)"
+    table = {
+        "import Layout, embedding": "import Layout, linear",
+        "embedding(self.vocab or 0, self": "linear(self.vocab or 0, self",
+        "nn.Embedding(": "nn.Linear(",
+        "self.tokens(ids)": f"self.tokens({one_hot})",
+    }
+    break_template(registry, "one_hot", Broken("embedding", table, (), ""))
+    check_plugin("embedding", "one_hot", registry=registry)

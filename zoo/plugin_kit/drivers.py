@@ -198,9 +198,9 @@ class EmbeddingDriver(Driver):
             return (
                 vectors(dtype, seed, channels * height, width).view(BATCH, channels, height, -1),
             )
-        layout = self.spec.model.layout()
-        by_id = any(tensor.role == "embedding" for _, tensor in layout.tensors())
-        return (ids(seed),) if by_id else (vectors(dtype, seed, width=self.input_width),)
+        if self.described.takes_ids:
+            return (ids(seed),)
+        return (vectors(dtype, seed, width=self.input_width),)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         return (self.embed(inputs[0], torch.arange(self.length)),)
