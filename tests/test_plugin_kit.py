@@ -363,3 +363,69 @@ def test_an_example_of_the_description_is_used(tmp_path: Path) -> None:
     # The passed values replace the example as a whole.
     with pytest.raises(AssertionError, match="greater than 3"):
         check_plugin("ffn", "guessed", values={"d_ff": 8}, registry=registry)
+
+
+def wide(tmp_path: Path, stated: str) -> Path:
+    """A project whose embedding `wide` projects vectors of 24 numbers, and states `stated`."""
+    registry = project(tmp_path)
+    (tmp_path / "plugins").mkdir(exist_ok=True)
+    (tmp_path / "plugins" / "wide.py").write_text(WIDE.format(stated=stated))
+    with registry.open("a") as file:
+        file.write('\n[embedding]\nwide = "plugins/wide.py:Wide"\n')
+    return registry
+
+
+WIDE = '''
+from zoo.layout import Layout, linear
+from zoo.slots import Embedding
+
+
+class Wide(Embedding):
+    """A projection of vectors of another width than the model's."""
+
+    takes_ids = False
+
+    @property
+    def input_width(self):
+        return {stated}
+
+    def layout(self):
+        return Layout({{"proj": linear(24, self.d_model)}})
+
+    def build(self, scheme=None):
+        from torch import nn
+
+        class Module(nn.Module):
+            def __init__(self, d_model):
+                super().__init__()
+                self.proj = nn.Linear(24, d_model)
+                self.positions = scheme
+
+            def forward(self, x, positions, *, token_types=None, mask=None):
+                x = self.proj(x)
+                return x if self.positions is None else self.positions.embed(x, positions)
+
+        return Module(self.d_model)
+'''
+
+
+def test_an_embedding_is_called_with_vectors_of_its_input_width(tmp_path: Path) -> None:
+    check_plugin("embedding", "wide", registry=wide(tmp_path, "24"))
+
+
+def test_a_wrong_input_width_is_told(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="`input_width` is 20"):
+        check_plugin("embedding", "wide", registry=wide(tmp_path, "20"))
+
+
+def test_an_embedding_of_ids_needs_no_table(tmp_path: Path) -> None:
+    registry = project(tmp_path)
+    one_hot = "nn.functional.one_hot(ids, 11).to(self.tokens.weight.dtype)"
+    table = {
+        "import Layout, embedding": "import Layout, linear",
+        "embedding(self.vocab or 0, self": "linear(self.vocab or 0, self",
+        "nn.Embedding(": "nn.Linear(",
+        "self.tokens(ids)": f"self.tokens({one_hot})",
+    }
+    break_template(registry, "one_hot", Broken("embedding", table, (), ""))
+    check_plugin("embedding", "one_hot", registry=registry)

@@ -198,12 +198,19 @@ class EmbeddingDriver(Driver):
             return (
                 vectors(dtype, seed, channels * height, width).view(BATCH, channels, height, -1),
             )
-        layout = self.spec.model.layout()
-        by_id = any(tensor.role == "embedding" for _, tensor in layout.tensors())
-        return (ids(seed),) if by_id else (vectors(dtype, seed),)
+        if self.described.takes_ids:
+            return (ids(seed),)
+        return (vectors(dtype, seed, width=self.input_width),)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         return (self.embed(inputs[0], torch.arange(self.length)),)
+
+    @property
+    def input_width(self) -> int:
+        """The width of the vectors that it is called with; by the description, any will do if
+        it states none."""
+        stated: int | None = self.described.input_width
+        return WIDTH if stated is None else stated
 
     @property
     def length(self) -> int:
@@ -225,7 +232,17 @@ class EmbeddingDriver(Driver):
         return self.model.part(x, positions, token_types=None, mask=mask)
 
     def check(self, inputs: Tensors) -> None:
-        output = self(*inputs)[0]
+        try:
+            output = self(*inputs)[0]
+        except Exception as error:
+            if not inputs[0].is_floating_point() or self.described.image_shape is not None:
+                raise
+            told = describe_failure(f"a call with vectors of width {self.input_width}", error)
+            raise PromiseError(
+                f"{told.message}\nhelp: the description's `input_width` is "
+                f"{self.described.input_width}; it is the width that `forward` needs, or None if "
+                "it takes any"
+            ) from None
         expect("the output", output, BATCH, self.length, WIDTH)
         if close(output, self.embed(inputs[0], torch.arange(self.length) + 1), 1e-5):
             raise PromiseError("the position scheme that `build` receives is not applied")
