@@ -73,6 +73,11 @@ def test_a_pattern_that_matches_nothing_is_an_error(tiny: Path) -> None:
     assert "did you mean `encoder.norm.weight`" in str(caught.value)
 
 
+def test_no_pattern_is_an_error(tiny: Path) -> None:
+    with pytest.raises(zoo.WeightsError, match="`only` holds no pattern"):
+        zoo.load(tiny, only=[])
+
+
 @pytest.mark.parametrize(
     ("pattern", "hint"),
     [

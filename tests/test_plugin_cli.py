@@ -21,8 +21,6 @@ LINE = 'mine = "plugins/mine.py:Mine"'
 PRINTS = '''
 from zoo.slots import FeedForward
 
-print("imported")
-
 
 class Prints(FeedForward):
     """x."""

@@ -303,6 +303,47 @@ def test_a_text_that_may_be_of_several_classes(
         assert one["probability"] == pytest.approx(expected, rel=1e-5)
 
 
+def test_values_of_a_regression(
+    saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = zoo.load(saved / "ranks")
+    model.origin = {"config": '{"problem_type": "regression"}'}
+    zoo.save(model, tmp_path / "rated")
+    with torch.no_grad():
+        score = model.eval()(torch.tensor([[3, 4]])).item()
+    (found,) = reported(capsys, str(tmp_path / "rated"), "3 4")["classes"]
+    assert found == {"class": 0, "value": pytest.approx(score, rel=1e-5)}
+    assert said(capsys, str(tmp_path / "rated"), "3 4") == f"0 {score:.6g}\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "task"),
+    [
+        ({"kind": "classifier", "n_classes": 3, "pooling": "last"}, "classify"),
+        ({"kind": "token_classifier", "n_classes": 3}, "classify"),
+        ({"kind": "sentence", "pooling": "last"}, "embed"),
+    ],
+)
+def test_a_decoder_that_does_not_generate(
+    head: dict[str, Any], task: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Such as Llama for sequence classification."""
+    sizes = {"vocab": 9, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
+    spec = {"format": 1, "name": "m", "builder": "decoder", **sizes, "head": head}
+    model = zoo.build(spec).eval()
+    zoo.save(model, tmp_path / "m")
+    with torch.no_grad():
+        output = model(torch.tensor([[3, 4]]))[0]
+    found = reported(capsys, str(tmp_path / "m"), "3 4")
+    assert found["task"] == task
+    if task == "embed":
+        assert found["embedding"] == pytest.approx(output.tolist(), rel=1e-5)
+    else:
+        last = found["classes"][-1] if head["kind"] == "token_classifier" else found["classes"]
+        best = output.view(-1, 3)[-1].softmax(-1).max().item()
+        assert last[0]["probability"] == pytest.approx(best, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [

@@ -92,7 +92,7 @@ def load(
         ZooError: the device cannot be used; the mesh has other dimensions; or the heads cannot be
             distributed evenly along `tp`.
         WeightsError: a file is missing, damaged, not the zoo's, or does not agree with its spec or
-            its lock; or nothing matches a pattern of `only`.
+            its lock; or `only` has no pattern, or one that nothing matches.
         RegistryError: the named model has no weights.
         SpecError, PluginError: its spec cannot be built with the registered plugins.
     """

@@ -260,7 +260,7 @@ class Head(Plugin):
 
     @property
     def task(self) -> Task | None:
-        """The task of an encoder with this head."""
+        """The task of a model with this head that does not generate."""
         return None
 
     @property

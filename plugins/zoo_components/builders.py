@@ -203,7 +203,9 @@ class Decoder(Builder):
 
     @property
     def task(self) -> Task | None:
-        return None if self.generation is None else "generate"
+        if self.generation is not None:
+            return "generate"
+        return None if self.reading is None or self.head.absent else self.head.task
 
     def layout(self) -> Layout:
         return _whole(decoder=self.decoder.layout(), head=self.head.layout())

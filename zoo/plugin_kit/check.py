@@ -20,6 +20,7 @@ from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
 from zoo.plugin_kit.promises import (
     PROMISES,
+    determinism,
     interface,
     layout,
     meta,
@@ -111,6 +112,8 @@ class _Subject:
         }
         if self.slot != "init":
             links["interface"] = partial(self.each, "interface", interface)
+        # The others compare calls.
+        links["determinism"] = partial(self.each, "determinism", determinism)
         promises = {
             name: partial(self.each, name, check) for name, check in PROMISES[self.slot].items()
         }

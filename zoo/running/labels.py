@@ -11,8 +11,9 @@ from zoo.transformer import Transformer
 
 
 class Labels(BaseModel):
-    """What a config.json says of the classes: their names by number, and the kind of problem, which
-    is `multi_label_classification` if a text may be of several classes."""
+    """What a config.json says of the classes: their names by number, and the kind of problem:
+    `multi_label_classification` if a text may be of several classes, `regression` if the scores are
+    themselves what is asked for."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

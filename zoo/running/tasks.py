@@ -46,13 +46,16 @@ def read_off(
     probabilities = output.sigmoid() if decisions and task != "fill_mask" else output.softmax(-1)
     if task == "fill_mask":
         return _filled(probabilities, ids, text, mask_id)
+    what, values = "probability", probabilities
+    if labels.problem_type == "regression":
+        what, values = "value", output
     each_token, names = output.dim() == 2, labels.id2label
     classes = [
         [
-            {"class": n, **({"label": names[n]} if n in names else {}), "probability": p}
-            for p, n in zip(*_best(row), strict=True)
+            {"class": n, **({"label": names[n]} if n in names else {}), what: value}
+            for value, n in zip(*_best(row), strict=True)
         ]
-        for row in (probabilities if each_token else probabilities[None])
+        for row in (values if each_token else values[None])
     ]
     return {"classes": classes if each_token else classes[0]}
 
@@ -94,4 +97,8 @@ def as_text(report: Mapping[str, Any]) -> str:
 
 def _class_text(found: Mapping[str, Any]) -> str:
     name = printable(str(found.get("label", found["class"])))
-    return f"{name} {found['probability']:.3f}"
+    return (
+        f"{name} {found['probability']:.3f}"
+        if "probability" in found
+        else f"{name} {found['value']:.6g}"
+    )

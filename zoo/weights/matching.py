@@ -14,10 +14,12 @@ def matching(header: Header, patterns: Sequence[str] | None, where: Place) -> se
     pattern; all stored names if `patterns` is None.
 
     Raises:
-        WeightsError: nothing matches a pattern.
+        WeightsError: there is no pattern, or nothing matches one.
     """
     if patterns is None:
         return set(header.records)
+    if not patterns:
+        raise WeightsError(Problem("`only` holds no pattern, so nothing would be loaded", where))
     stored_as = {**{name: name for name in header.records}, **header.ties}
     found: set[str] = set()
     problems: list[Problem] = []
