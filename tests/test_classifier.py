@@ -6,13 +6,14 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from pydantic import ValidationError
 from references.heads import D_MODEL, N_CLASSES, built, linear, same, states
 from torch import Tensor, nn
 from transformers import BertConfig, RobertaConfig
 from transformers.models.bert.modeling_bert import BertPooler
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
-from zoo_components.classifier import Classifier, Pooler, Pooling, TokenClassifier
+from zoo_components.classifier import Classifier, Pooler, Pooling, Span, TokenClassifier
 from zoo_components.modules.classifier import pool
 from zoo_components.norm import LayerNorm, NoNorm
 from zoo_components.sentence import SentenceEmbedding
@@ -89,6 +90,15 @@ def test_token_classifier(fields: dict[str, Any]) -> None:
     if "norm" in fields:
         y = nn.functional.layer_norm(y, (D_MODEL,), w["norm.weight"], eps=1e-5)
     same(module(x), linear(w, "out", y), module, x)
+
+
+def test_a_span_has_two_scores_for_each_token() -> None:
+    module, x = built(Span(kind="span", d_model=D_MODEL, norm=NONE)), states(2, 5)
+    w = module.state_dict(keep_vars=True)
+    assert module(x).shape == (2, 5, 2)
+    same(module(x), linear(w, "out", x), module, x)
+    with pytest.raises(ValidationError, match="n_classes"):
+        Span(kind="span", d_model=D_MODEL, norm=NONE, n_classes=3)  # type: ignore[arg-type]
 
 
 def test_classifier_of_roberta() -> None:

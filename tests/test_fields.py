@@ -203,6 +203,7 @@ FIELDS: Mapping[str, Case] = {
     "embedding.conv_frontend.kernel_sizes": Case(instead=[[5, 3]]),
     "embedding.conv_frontend.strides": Case(instead=[[1, 2], [2, 1]]),
     "head.token_classifier.dense_bias": Case({"dense": "tanh"}),
+    "head.span.dense_bias": Case({"dense": "tanh"}),
     "head.sentence.pooling": Case({"normalize": False}),
     "head.sentence.activation": Case({"d_out": 4}),
     "head.sentence.dense_bias": Case({"d_out": 4}),

@@ -39,7 +39,7 @@ class TokenClassifier(Head):
     """Whether the map to the classes has a bias."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> Task | None:
         return "classify"
 
     def layout(self) -> Layout:
@@ -72,6 +72,17 @@ class TokenClassifier(Head):
             dropout=self.dropout,
             bias=self.bias,
         )
+
+
+class Span(TokenClassifier):
+    """Scores of each token as the first and as the last of an answer (Devlin et al. 2018,
+    arXiv:1810.04805, section 4.2): out(dropout(x)), with or without a dense layer before."""
+
+    n_classes: ClassVar[int] = 2  # type: ignore[misc]  # no field: the beginning, and the end
+
+    @property
+    def task(self) -> None:
+        return None
 
 
 class Classifier(TokenClassifier):

@@ -49,6 +49,8 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
         "decoder_attention_mask": as_numbers(inputs.target_mask),
     }
     output = model(**{name: value for name, value in arguments.items() if value is not None})
+    if "start_logits" in output:
+        output["logits"] = torch.stack([output["start_logits"], output["end_logits"]], -1)
     return {
         ours: without_padding(output[theirs], ours, inputs)
         for theirs, ours in THEIR_NAMES.items()
