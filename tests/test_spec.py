@@ -174,7 +174,7 @@ def test_the_layers_that_a_rule_means(rule: dict[str, Any], layers: list[int]) -
     ("rule", "key", "message"),
     [
         ({}, None, "needs one of"),
-        ({"first": 1, "last": 1}, "last", "needs one of"),
+        ({"first": 1, "last": 1}, "last", "cannot have both `first` and `last`"),
         ({"first": 1, "start": 0}, "start", "goes with `every`"),
         ({"first": 0}, "first", "at least 1"),
         ({"last": True}, "last", "at least 1"),

@@ -32,8 +32,10 @@ def selected(rule: dict[str, Any], n_layers: int) -> list[int]:
         RuleError: there is not exactly one selector, or its value is malformed or out of range.
     """
     stated = [key for key in SELECTORS if key in rule]
-    if len(stated) != 1:
-        raise RuleError("a rule needs one of `every`, `first`, `last` and `at`", *stated[1:2])
+    if not stated:
+        raise RuleError("a rule needs one of `every`, `first`, `last` and `at`")
+    if len(stated) > 1:
+        raise RuleError(f"a rule cannot have both `{stated[0]}` and `{stated[1]}`", stated[1])
     key = stated[0]
     value = rule[key]
     if START in rule and key != "every":
