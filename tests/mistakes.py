@@ -419,10 +419,6 @@ n_layers = 2
             )
         ],
     ),
-    "a rule that changes nothing": (
-        spec("[[decoder.«layers»]]", "first = 1"),
-        [("the rule says for which layers it is, and nothing that differs in them",)],
-    ),
     "a number for a list of layers": (
         spec("[[decoder.layers]]", "at = «1»", "d_ff = 8"),
         [("`at` must be a list of layer numbers: write `[1]`",)],

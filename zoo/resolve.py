@@ -402,16 +402,12 @@ class _Resolver:
                 self.usage.use(entry)
                 stated[key] = entry.value if isinstance(entry, Leaf) else None
         try:
-            layers = selected(stated, n_layers)
+            return selected(stated, n_layers)
         except RuleError as error:
             where = rule.entries[error.key] if error.key else rule
             self.findings.add_unless_told(Problem(str(error), where.place(value=True)))
             self.usage.use_all(rule)
             return []
-        if stated.keys() == rule.entries.keys():
-            message = "the rule says for which layers it is, and nothing that differs in them"
-            self.findings.add_unless_told(Problem(message, rule.place(value=True)))
-        return layers
 
     @cached_property
     def used_by_parents(self) -> set[tuple[Document, KeyPath]]:
