@@ -290,14 +290,21 @@ def test_one_class_alone(saved: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["probability"] != 1
 
 
+def imported_scores(source: Path, config: str, folder: Path) -> list[float]:
+    """Save a model as one that was imported with a config.json; return its scores for `3 4`."""
+    model = zoo.load(source)
+    model.origin = {"config": config}
+    zoo.save(model, folder)
+    with torch.no_grad():
+        found: list[float] = model.eval()(torch.tensor([[3, 4]]))[0].tolist()
+    return found
+
+
 def test_a_text_that_may_be_of_several_classes(
     saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    model = zoo.load(saved / "classes")
-    model.origin = {"config": '{"problem_type": "multi_label_classification"}'}
-    zoo.save(model, tmp_path / "several")
-    with torch.no_grad():
-        scores = model.eval()(torch.tensor([[3, 4]]))[0].tolist()
+    config = '{"problem_type": "multi_label_classification"}'
+    scores = imported_scores(saved / "classes", config, tmp_path / "several")
     for one in reported(capsys, str(tmp_path / "several"), "3 4")["classes"]:
         expected = 1 / (1 + math.exp(-scores[one["class"]]))
         assert one["probability"] == pytest.approx(expected, rel=1e-5)
@@ -306,11 +313,8 @@ def test_a_text_that_may_be_of_several_classes(
 def test_values_of_a_regression(
     saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    model = zoo.load(saved / "ranks")
-    model.origin = {"config": '{"problem_type": "regression"}'}
-    zoo.save(model, tmp_path / "rated")
-    with torch.no_grad():
-        score = model.eval()(torch.tensor([[3, 4]])).item()
+    config = '{"problem_type": "regression"}'
+    (score,) = imported_scores(saved / "ranks", config, tmp_path / "rated")
     (found,) = reported(capsys, str(tmp_path / "rated"), "3 4")["classes"]
     assert found == {"class": 0, "value": pytest.approx(score, rel=1e-5)}
     assert said(capsys, str(tmp_path / "rated"), "3 4") == f"0 {score:.6g}\n"

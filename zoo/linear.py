@@ -61,7 +61,7 @@ class Linear(nn.Linear):
         if self.packed is not None and any(one.requires_grad for one in self.parameters()):
             self.packed = None  # not every optimizer lets torch count what it changes
         few = x.numel() < MANY_ROWS * self.in_features
-        if few or self.weight.numel() < LARGE or not self.takes(x):
+        if few or not self.takes(x):
             return F.linear(x, self.weight, self.bias)
         learning: torch.Tensor = _Product.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return learning
@@ -79,7 +79,7 @@ class Linear(nn.Linear):
             and packed.of == (self.now(),)
         ):
             return packed.layout.product(x, then)
-        if self.weight.numel() < LARGE or not self.takes(x):
+        if not self.takes(x):
             return None
         return product(x, self.weight, self.bias, then)
 
@@ -91,8 +91,7 @@ class Linear(nn.Linear):
             and x.is_cpu
             and x.shape[-1] == self.in_features
             and x.numel() > 0
-            and AVAILABLE
-            and bool(torch.backends.mkldnn.enabled)
+            and _is_on()
             and not torch.compiler.is_compiling()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
             and not torch.is_autocast_enabled("cpu")
@@ -100,10 +99,10 @@ class Linear(nn.Linear):
         )
 
     def takes(self, x: torch.Tensor) -> bool:
-        """Return whether oneDNN can compute the product with the weight as it is stored."""
+        """Return whether oneDNN computes the product with the weight as it is stored, faster than
+        `F.linear`."""
         weight = self.weight  # once: a module finds its tensors slowly
-        same = type(weight) is nn.Parameter and weight.dtype == torch.float32 == x.dtype
-        return same and self.fits(x)
+        return type(weight) is nn.Parameter and _is_large(x, weight) and self.fits(x)
 
     def pack(self, rows: int) -> None:
         """Keep a copy of the weight in the layout for products with a number of rows.
@@ -142,9 +141,17 @@ class Linear(nn.Linear):
 
 def onednn_is_faster(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Return whether oneDNN computes x weight^T, and takes less time for it than `F.linear`."""
-    wide = x.dtype == torch.float32 == weight.dtype
-    available = AVAILABLE and bool(torch.backends.mkldnn.enabled)
-    return x.is_cpu and wide and weight.numel() >= LARGE and available
+    return x.is_cpu and _is_on() and _is_large(x, weight)
+
+
+def _is_on() -> bool:
+    """Whether oneDNN is there, and not switched off."""
+    return AVAILABLE and bool(torch.backends.mkldnn.enabled)
+
+
+def _is_large(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether x weight^T is in float32, and the weight so large that oneDNN takes less time."""
+    return x.dtype == torch.float32 == weight.dtype and weight.numel() >= LARGE
 
 
 def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -171,7 +171,7 @@ def _candidates(
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     judged = penalize(wide.log_softmax(-1), seen, method.repetition_penalty)
-    found, tokens = largest(judged, min(n_best, wide.shape[-1]))
+    found, tokens = largest(judged, n_best)
     sums = found.view(*totals.shape, -1) + totals[:, :, None]
     values, places = sums.flatten(1).topk(min(n_best, sums[0].numel()))
     return values, places // found.shape[-1], tokens.view(len(sums), -1).gather(1, places)

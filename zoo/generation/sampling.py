@@ -51,9 +51,9 @@ def draw(found: torch.Tensor, random: torch.Generator | None) -> torch.Tensor:
 def _beyond(found: torch.Tensor, top_p: float) -> torch.Tensor:
     """A mask (rows, vocab), True at tokens where the likelier tokens already sum to `top_p`."""
     n, vocab = FEW, found.shape[-1]
-    likeliest, tokens = largest(found, min(n, vocab))
+    likeliest, tokens = largest(found, n)
     while n < vocab and bool((likeliest.sum(-1) < top_p).any()):
         n *= 16
-        likeliest, tokens = largest(found, min(n, vocab))
+        likeliest, tokens = largest(found, n)
     before = likeliest.cumsum(-1) - likeliest
     return torch.ones_like(found, dtype=torch.bool).scatter(-1, tokens, before >= top_p)

@@ -24,12 +24,13 @@ def largest(scores: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
     Args:
         scores: (rows, vocab).
-        n: at most vocab.
+        n: how many; all, if there are no more.
 
     Returns:
         The scores and their tokens, each (rows, n).
     """
     n_rows, vocab = scores.shape
+    n = min(n, vocab)
     end = vocab - vocab % BLOCK
     blocks = scores[:, :end].view(n_rows, vocab // BLOCK, BLOCK)
     if n >= blocks.shape[1]:

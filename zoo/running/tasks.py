@@ -40,15 +40,9 @@ def read_off(
     """
     if task == "embed":
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
-    # A single class is a yes-or-no decision, of which a softmax would always be 1, and so is each
-    # class if a text may be of several.
-    decisions = output.shape[-1] == 1 or labels.problem_type == "multi_label_classification"
-    probabilities = output.sigmoid() if decisions and task != "fill_mask" else output.softmax(-1)
     if task == "fill_mask":
-        return _filled(probabilities, ids, text, mask_id)
-    what, values = "probability", probabilities
-    if labels.problem_type == "regression":
-        what, values = "value", output
+        return _filled(output.softmax(-1), ids, text, mask_id)
+    what, values = _judged(output, labels.problem_type)
     each_token, names = output.dim() == 2, labels.id2label
     classes = [
         [
@@ -58,6 +52,17 @@ def read_off(
         for row in (values if each_token else values[None])
     ]
     return {"classes": classes if each_token else classes[0]}
+
+
+def _judged(scores: torch.Tensor, problem_type: str | None) -> tuple[str, torch.Tensor]:
+    """What the scores of classes stand for, and its values."""
+    if problem_type == "regression":
+        return "value", scores
+    # A single class is a yes-or-no decision, of which a softmax would always be 1, and so is each
+    # class if a text may be of several.
+    if scores.shape[-1] == 1 or problem_type == "multi_label_classification":
+        return "probability", scores.sigmoid()
+    return "probability", scores.softmax(-1)
 
 
 def _filled(
@@ -97,8 +102,6 @@ def as_text(report: Mapping[str, Any]) -> str:
 
 def _class_text(found: Mapping[str, Any]) -> str:
     name = printable(str(found.get("label", found["class"])))
-    return (
-        f"{name} {found['probability']:.3f}"
-        if "probability" in found
-        else f"{name} {found['value']:.6g}"
-    )
+    if "value" in found:
+        return f"{name} {found['value']:.6g}"
+    return f"{name} {found['probability']:.3f}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -86,12 +88,15 @@ def attend(
         dead = ~mask.any(-1, keepdim=True)
         q, mask = q.masked_fill(dead, 0.0), mask | dead
         bias = None if bias is None else torch.where(dead, 0.0, bias)
-    scoring = scoring if training else scoring._replace(dropout=0.0)
+    weights = None
     if written_out:
-        mixed, weights = _written_out(q, k, v, scoring, mask, bias, sinks)
+        weights = _weights(q, _repeated(k, q), scoring, mask, bias, sinks)
+        weights = F.dropout(weights, scoring.dropout, training)
+        mixed = weights @ _repeated(v, q)
     else:
-        mixed = _by_kernel(backend, q, k, v, scoring, _joined(mask, bias, q.dtype), causal)
-        weights = None
+        added, dropout = _joined(mask, bias, q.dtype), scoring.dropout if training else 0.0
+        fused = partial(_fused, q, k, v, added, causal, scoring.scale, dropout)
+        mixed = fused() if backend == "fused" else _by_kernel(backend, fused)
     mixed = mixed.reshape(*by_head, v.shape[-1])
     if weights is None or not return_weights:
         return mixed, None
@@ -132,21 +137,11 @@ KERNELS = {
 }
 
 
-def _by_kernel(
-    backend: Backend,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scoring: Scoring,
-    mask: torch.Tensor | None,
-    causal: bool,
-) -> torch.Tensor:
-    """Attention by a fused kernel; `mask` is boolean, or a bias."""
-    if backend == "fused":
-        return _fused(q, k, v, scoring, mask, causal)
+def _by_kernel(backend: Backend, fused: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Call `fused` with the kernel of a backend. Raises InputError if torch has none."""
     try:
         with sdpa_kernel(KERNELS[backend]):
-            return _fused(q, k, v, scoring, mask, causal)
+            return fused()
     except RuntimeError as error:
         if not str(error).startswith(("No available kernel", "No viable backend")):
             raise
@@ -157,9 +152,10 @@ def _fused(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    scoring: Scoring,
     mask: torch.Tensor | None,
     causal: bool,
+    scale: float,
+    dropout: float,
 ) -> torch.Tensor:
     # With a mask, no fast CUDA kernel shares key-value heads; repeating them keeps it fast.
     grouped = mask is None
@@ -171,31 +167,28 @@ def _fused(
         v,
         attn_mask=mask,
         is_causal=causal,
-        dropout_p=scoring.dropout,
-        scale=scoring.scale,
+        dropout_p=dropout,
+        scale=scale,
         # Under `torch.jit.trace`, sizes are tensors.
         enable_gqa=grouped and bool(k.shape[-3] != q.shape[-3]),
     )
 
 
-def _written_out(
+def _weights(
     q: torch.Tensor,
     k: torch.Tensor,
-    v: torch.Tensor,
     scoring: Scoring,
     mask: torch.Tensor | None,
     bias: torch.Tensor | None,
     sinks: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention step by step, and its weights. `sinks` are (heads, query) or (heads, 1)."""
-    k, v = _repeated(k, q), _repeated(v, q)
+) -> torch.Tensor:
+    """The attention weights, step by step. `sinks` are (heads, query) or (heads, 1)."""
     scores = q @ k.transpose(-1, -2) * scoring.scale
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     if scoring.softcap is not None:
         scores = (scores / scoring.softcap).tanh() * scoring.softcap
-    weights = F.dropout(_softmax(scores, mask, sinks), scoring.dropout)
-    return weights @ v, weights
+    return _softmax(scores, mask, sinks)
 
 
 def _joined(
