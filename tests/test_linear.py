@@ -36,7 +36,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat small maps as large, except in tests of that limit."""
+    """Treat small maps as large, except in tests of that limit; and all processors as one kind."""
+    monkeypatch.setattr("zoo.linear.MKL_IS_WHOLE", False)
     if request.function is not test_what_is_too_small_for_onednn:
         monkeypatch.setattr("zoo.linear.LARGE", 1)
         monkeypatch.setattr("zoo.linear.MANY_ROWS", 1)
@@ -203,6 +204,30 @@ def test_what_is_too_small_for_onednn() -> None:
     small = made(256, 255)
     small.pack(ROWS)
     assert (f.packed is None, small.packed is None) == (False, True)
+
+
+def test_where_mkl_uses_whole_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gradients, oneDNN computes fewer than 128 rows, and any number of them for a
+    vocabulary; what learns is computed by torch, to the last bit."""
+    for name, value in (("MKL_IS_WHOLE", True), ("MANY_ROWS", 128), ("VOCABULARY", 9)):
+        monkeypatch.setattr(f"zoo.linear.{name}", value)
+    for f, n_rows, learns, times in (
+        (made(), 127, False, 1),
+        (made(), 128, False, 0),
+        (made(n_out=8), 128, False, 0),
+        (made(n_out=9), 128, False, 1),
+        (made(n_out=9), 128, True, 0),
+    ):
+        x = torch.randn(n_rows, 5)
+        with torch.set_grad_enabled(learns):
+            assert called(lambda f=f, x=x: f(x)) == times
+            close(f(x), exact(f, x))
+            if times == 0:
+                assert torch.equal(f(x), F.linear(x, f.weight, f.bias))
+    f, x = made(), torch.randn(128, 5)
+    f.pack(ROWS)
+    with torch.no_grad():
+        assert called(lambda: f(x)) == 1
 
 
 def test_a_torch_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:

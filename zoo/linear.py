@@ -18,7 +18,16 @@ LARGE = 2**16
 """The number of weights from which oneDNN is faster than MKL."""
 
 MANY_ROWS = 128
-"""With gradients, fewer rows are computed as `nn.Linear` does, to the last bit."""
+"""With gradients, fewer rows are computed as `nn.Linear` does, to the last bit. Without, so many
+rows are computed by MKL where it uses the whole width of the processor's vectors."""
+
+MKL_IS_WHOLE: bool = torch.backends.cpu.get_cpu_capability() == "AVX2"
+"""Whether MKL uses the whole width of vectors on every processor with these, as it does not with
+AVX-512."""
+
+VOCABULARY = 2**13
+"""The number of outputs from which oneDNN is faster for many rows even then: 256 rows and 32,000
+outputs take 0.85 of MKL's time on two Zen 3 cores."""
 
 Identity = tuple[int, int, int]
 """Identifies the content of a tensor: its storage, its address, which a later tensor may have too,
@@ -43,11 +52,12 @@ class Packed(NamedTuple):
 class Linear(nn.Linear):
     """`nn.Linear`; if it is large, in float32 and on a CPU, it is computed by oneDNN.
 
-    torch would use MKL, which on processors that are not Intel's uses half of the vector width, and
-    with few rows reads the weight at half the speed of memory. On two
-    Zen 4 cores a map of 768 to 3,072 takes 0.5 of MKL's time for one row, 0.6 for 32 and 0.8 for
-    512. `pack` makes it faster still, for models that generate. With gradients, few rows are
-    computed by MKL. `torch.backends.mkldnn.flags(enabled=False)` switches oneDNN off.
+    torch would use MKL, which on processors that are not Intel's uses half of the width of AVX-512,
+    and with few rows reads the weight at half the speed of memory. On two Zen 4 cores a map of 768
+    to 3,072 takes 0.5 of MKL's time for one row, 0.6 for 32 and 0.8 for 512; on two Zen 3 cores,
+    which have AVX2 only, 0.5, 0.7 and 1.1, so there MKL computes many rows. `pack` makes few rows
+    faster still, for models that generate. With gradients, few rows are computed by MKL.
+    `torch.backends.mkldnn.flags(enabled=False)` switches oneDNN off.
     """
 
     packed: Packed | None = None
@@ -60,8 +70,7 @@ class Linear(nn.Linear):
             return F.linear(x, self.weight, self.bias) if found is None else found
         if self.packed is not None and any(one.requires_grad for one in self.parameters()):
             self.packed = None  # not every optimizer lets torch count what it changes
-        few = x.numel() < MANY_ROWS * self.in_features
-        if few or not self.takes(x):
+        if MKL_IS_WHOLE or _are_few(x, self.weight) or not self.takes(x):
             return F.linear(x, self.weight, self.bias)
         learning: torch.Tensor = _Product.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return learning
@@ -102,7 +111,7 @@ class Linear(nn.Linear):
         """Return whether oneDNN computes the product with the weight as it is stored, faster than
         `F.linear`."""
         weight = self.weight  # once: a module finds its tensors slowly
-        return type(weight) is nn.Parameter and _is_large(x, weight) and self.fits(x)
+        return type(weight) is nn.Parameter and _is_faster(x, weight) and self.fits(x)
 
     def pack(self, rows: int) -> None:
         """Keep a copy of the weight in the layout for products with a number of rows.
@@ -141,7 +150,7 @@ class Linear(nn.Linear):
 
 def onednn_is_faster(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Return whether oneDNN computes x weight^T, and takes less time for it than `F.linear`."""
-    return x.is_cpu and _is_on() and _is_large(x, weight)
+    return x.is_cpu and _is_on() and _is_faster(x, weight)
 
 
 def _is_on() -> bool:
@@ -149,9 +158,16 @@ def _is_on() -> bool:
     return AVAILABLE and bool(torch.backends.mkldnn.enabled)
 
 
-def _is_large(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether x weight^T is in float32, and the weight so large that oneDNN takes less time."""
-    return x.dtype == torch.float32 == weight.dtype and weight.numel() >= LARGE
+def _is_faster(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether x weight^T is in float32, and of sizes for which oneDNN takes less time."""
+    if x.dtype != torch.float32 or weight.dtype != torch.float32 or weight.numel() < LARGE:
+        return False
+    return not MKL_IS_WHOLE or _are_few(x, weight) or weight.shape[0] >= VOCABULARY
+
+
+def _are_few(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether the rows of x are few."""
+    return x.numel() < MANY_ROWS * weight.shape[1]
 
 
 def together(maps: Sequence[nn.Module], x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -31,13 +31,13 @@ def grouped_linear(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) ->
         (rows, n_out).
     """
     y = x.new_empty(x.shape[0], weight.shape[1])
-    fast = onednn_is_faster(x, weight[0])
     start = 0
     for expert, end in enumerate(ends.tolist()):
-        if end > start and fast:
-            y[start:end] = product(x[start:end], weight[expert], None)
+        rows = x[start:end]
+        if end > start and onednn_is_faster(rows, weight[expert]):
+            y[start:end] = product(rows, weight[expert], None)
         elif end > start:
-            torch.mm(x[start:end], weight[expert].T, out=y[start:end])
+            torch.mm(rows, weight[expert].T, out=y[start:end])
         start = end
     return y
 
