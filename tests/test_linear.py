@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat small maps as large, except in tests of that limit; and all processors as one kind."""
-    monkeypatch.setattr("zoo.linear.MKL_IS_WHOLE", False)
+    monkeypatch.setattr("zoo.linear.AVX2_ONLY", False)
     if request.function is not test_what_is_too_small_for_onednn:
         monkeypatch.setattr("zoo.linear.LARGE", 1)
         monkeypatch.setattr("zoo.linear.MANY_ROWS", 1)
@@ -206,10 +206,10 @@ def test_what_is_too_small_for_onednn() -> None:
     assert (f.packed is None, small.packed is None) == (False, True)
 
 
-def test_where_mkl_uses_whole_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_with_avx2_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without gradients, oneDNN computes fewer than 128 rows, and any number of them for a
     vocabulary; what learns is computed by torch, to the last bit."""
-    for name, value in (("MKL_IS_WHOLE", True), ("MANY_ROWS", 128), ("VOCABULARY", 9)):
+    for name, value in (("AVX2_ONLY", True), ("MANY_ROWS", 128), ("VOCABULARY", 9)):
         monkeypatch.setattr(f"zoo.linear.{name}", value)
     for f, n_rows, learns, times in (
         (made(), 127, False, 1),

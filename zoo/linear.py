@@ -12,22 +12,18 @@ from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from zoo.packing import AVAILABLE, POINTWISE, Layout, layout_for, product
+from zoo.packing import AVAILABLE, AVX2_ONLY, POINTWISE, Layout, layout_for, product
 
 LARGE = 2**16
 """The number of weights from which oneDNN is faster than MKL."""
 
 MANY_ROWS = 128
 """With gradients, fewer rows are computed as `nn.Linear` does, to the last bit. Without, so many
-rows are computed by MKL where it uses the whole width of the processor's vectors."""
-
-MKL_IS_WHOLE: bool = torch.backends.cpu.get_cpu_capability() == "AVX2"
-"""Whether MKL uses the whole width of vectors on every processor with these, as it does not with
-AVX-512."""
+rows are computed by MKL on processors with AVX2 only, whose vectors it uses whole."""
 
 VOCABULARY = 2**13
-"""The number of outputs from which oneDNN is faster for many rows even then: 256 rows and 32,000
-outputs take 0.85 of MKL's time on two Zen 3 cores."""
+"""The number of outputs from which oneDNN is faster for many rows with AVX2 too: 256 rows and
+32,000 outputs take 0.85 of MKL's time on two Zen 3 cores."""
 
 Identity = tuple[int, int, int]
 """Identifies the content of a tensor: its storage, its address, which a later tensor may have too,
@@ -70,7 +66,7 @@ class Linear(nn.Linear):
             return F.linear(x, self.weight, self.bias) if found is None else found
         if self.packed is not None and any(one.requires_grad for one in self.parameters()):
             self.packed = None  # not every optimizer lets torch count what it changes
-        if MKL_IS_WHOLE or _are_few(x, self.weight) or not self.takes(x):
+        if AVX2_ONLY or _are_few(x, self.weight) or not self.takes(x):
             return F.linear(x, self.weight, self.bias)
         learning: torch.Tensor = _Product.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return learning
@@ -162,7 +158,7 @@ def _is_faster(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether x weight^T is in float32, and of sizes for which oneDNN takes less time."""
     if x.dtype != torch.float32 or weight.dtype != torch.float32 or weight.numel() < LARGE:
         return False
-    return not MKL_IS_WHOLE or _are_few(x, weight) or weight.shape[0] >= VOCABULARY
+    return not AVX2_ONLY or _are_few(x, weight) or weight.shape[0] >= VOCABULARY
 
 
 def _are_few(x: torch.Tensor, weight: torch.Tensor) -> bool:

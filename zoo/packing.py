@@ -24,9 +24,13 @@ if AVAILABLE and torch.ops.mkldnn._is_mkldnn_bf16_supported():
 HAS_BAGS: bool = "fbgemm" in torch.backends.quantized.supported_engines
 """Whether this torch has FBGEMM's fast embedding bags; builds for x86 do."""
 
-FEWEST_ROWS = 6
-"""The product of oneDNN's layout with this number of rows takes less time than with one, two or
-three: 0.83, 0.75 and 0.93 of it for 768 x 2,304 and its like on two Zen 4 cores."""
+AVX2_ONLY: bool = torch.backends.cpu.get_cpu_capability() == "AVX2"
+"""Whether the processor has AVX2, but not AVX-512."""
+
+FEWEST_ROWS = 1 if AVX2_ONLY else 6
+"""The number of rows up to which fewer are repeated. With AVX-512, the product of oneDNN's layout
+with six rows takes less time than with one, two or three: 0.83, 0.75 and 0.93 of it for 768 x 2,304
+and its like on two Zen 4 cores. Without, it takes more: 1.4, 1.25 and 1.2 on two Zen 3 cores."""
 
 WIDTH = 48
 """The outputs of a bag. Of 32 to 448, this one reads weights of 768 x 768 to 4,096 x 14,336 fastest
