@@ -22,7 +22,7 @@ from zoo.generation.beam import Hypotheses
 from zoo.generation.decoding import RecomputeWarning
 from zoo.generation.evaluating import evaluating
 from zoo.generation.sampling import FEW, draw, probabilities
-from zoo.generation.scores import BLOCK, largest
+from zoo.generation.scores import BLOCK, SHARE, largest
 from zoo.generation.search import Ends
 from zoo.transformer import Transformer
 
@@ -410,14 +410,14 @@ def test_every_token_of_a_large_vocabulary_can_be_drawn() -> None:
 @settings(max_examples=60)
 @given(
     n_rows=st.integers(1, 3),
-    vocab=st.integers(1, 5 * BLOCK),
+    vocab=st.integers(1, 5 * SHARE * BLOCK),
     n=st.integers(1, 9),
     levels=st.sampled_from([2, 7, 10**6]),
     seed=st.integers(0, 99),
 )
-@example(n_rows=2, vocab=3 * BLOCK, n=3, levels=7, seed=0)
-@example(n_rows=3, vocab=4 * BLOCK + 120, n=3, levels=10**6, seed=1)
-@example(n_rows=2, vocab=9 * BLOCK + 5, n=8, levels=10**6, seed=0)
+@example(n_rows=2, vocab=3 * SHARE * BLOCK, n=3, levels=7, seed=0)
+@example(n_rows=3, vocab=4 * SHARE * BLOCK + 120, n=3, levels=10**6, seed=1)
+@example(n_rows=2, vocab=9 * SHARE * BLOCK + 5, n=8, levels=10**6, seed=0)
 def test_the_largest_scores(n_rows: int, vocab: int, n: int, levels: int, seed: int) -> None:
     """With equal scores too, and with -inf."""
     random = torch.Generator().manual_seed(seed)
@@ -432,7 +432,7 @@ def test_the_largest_scores(n_rows: int, vocab: int, n: int, levels: int, seed: 
 
 def test_nan_is_the_largest_score() -> None:
     """So that `Decoding.check` sees it."""
-    scores = torch.zeros(1, 9 * BLOCK)
+    scores = torch.zeros(1, 2 * SHARE * BLOCK)
     scores[0, 5 * BLOCK] = torch.nan
     found, tokens = largest(scores, 2)
     assert found[0, 0].isnan()
