@@ -519,6 +519,27 @@ def test_an_activation_is_computed_with_the_product(
         }
 
 
+@pytest.mark.parametrize("rows", [None, 1, ROWS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_replaces_the_product(
+    name: str, dtype: torch.dtype, rows: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On processors with AVX2 only; bitwise the same as its module, whose input is unchanged."""
+    monkeypatch.setattr("zoo.linear.AVX2_ONLY", True)
+    f, activation = made().to(dtype), ACTIVATIONS[name]
+    x = torch.randn(rows or 3, 5).to(dtype) * 3
+    before = x.clone()
+    if rows is not None:
+        f.pack(rows)
+    with torch.inference_mode(), Called() as run:
+        found = activated(f, activation, x)
+        wanted = activation(f(x))
+    assert f"aten::{name.removesuffix('_tanh')}_" in run.names
+    assert torch.equal(found, wanted)
+    assert torch.equal(x, before)
+
+
 class Leaky(torch.nn.GELU):
     """A third-party activation."""
 

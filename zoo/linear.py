@@ -12,7 +12,15 @@ from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from zoo.packing import AVAILABLE, AVX2_ONLY, POINTWISE, Layout, layout_for, product
+from zoo.packing import (
+    AVAILABLE,
+    AVX2_ONLY,
+    POINTWISE,
+    Layout,
+    layout_for,
+    overwritten,
+    product,
+)
 
 LARGE = 2**16
 """The number of weights from which oneDNN is faster than MKL."""
@@ -201,15 +209,21 @@ def _of_all(maps: Sequence[nn.Module], x: torch.Tensor) -> Packed | None:
 
 
 def activated(linear: nn.Module, activation: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return activation(linear(x)), (..., out_features). Without gradients, oneDNN computes both at
-    once if it supports the activation: GELU by tanh adds 0.4 instead of 1.5 ms to a product of
-    512 x 768 with 768 x 3,072 in 11.6 ms. Modules that replace either, or have hooks, are called.
+    """Return activation(linear(x)), (..., out_features). Modules that replace either, or have
+    hooks, are called.
+
+    Without gradients, an activation that oneDNN supports takes no memory of its own. With AVX-512,
+    oneDNN computes it with the product: GELU by tanh adds 0.4 instead of 1.5 ms to a product of
+    512 x 768 with 768 x 3,072 in 11.6 ms on two Zen 4 cores. With AVX2 that would add more than
+    half of the product's time, so torch replaces the product's elements.
     """
     waited = hooked(linear) or hooked(activation) or torch.is_grad_enabled()
     if type(linear) is Linear and type(activation) in POINTWISE and not waited:
-        found = linear.without_gradients(x, activation)
+        found = None if AVX2_ONLY else linear.without_gradients(x, activation)
         if found is not None:
             return found
+        if linear.fits(x):
+            return overwritten(linear(x), activation)
     called: torch.Tensor = activation(linear(x))
     return called
 

@@ -8,7 +8,7 @@ BLOCK = 128
 """The number of scores in a block of `largest`."""
 
 SHARE = 8
-"""`largest` looks in blocks if they are at most one in `SHARE` of all; else `topk` takes less time."""
+"""`largest` looks in blocks if they are at most one of `SHARE`; of more, `topk` takes less time."""
 
 
 def penalize(scores: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.Tensor:
