@@ -37,7 +37,8 @@ class Page:
     The sections of suites that are not measured stay as they are.
 
     Args:
-        path: the path of the page, in Markdown. Plots go to `plots/` beside it.
+        path: the path of the page, in Markdown. Plots go to `plots/` beside it, with the page's
+            name in theirs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +56,7 @@ class Page:
             where: the `circumstances` when it began.
             results: the results of the suite.
         """
-        image = Path("plots") / f"performance-{name}.svg"
+        image = Path("plots") / f"{self._path.stem}-{name}.svg"
         (self._path.parent / image).parent.mkdir(parents=True, exist_ok=True)
         draw(results, self._path.parent / image)
         title = name.capitalize()
@@ -73,7 +74,7 @@ def circumstances() -> str:
     lines = [
         f"{datetime.now(UTC):%Y-%m-%d}: Python {platform.python_version()}, {found}.",
         *([f"Not installed, and not measured: {missing}."] if missing else []),
-        f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; float32; "
+        f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; float32; "
         f"load when it began {os.getloadavg()[0]:.1f}.",
     ]
     return "\n".join(f"- {line}" for line in lines)

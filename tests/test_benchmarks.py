@@ -53,7 +53,7 @@ def test_a_suite_is_measured_and_written(
         return results  # type: ignore[return-value]
 
     suite = SimpleNamespace(__doc__="What it is about.", measure=measured)
-    page = tmp_path / "docs" / "performance.md"
+    page = tmp_path / "docs" / "speed.md"
     page.parent.mkdir()
     run({"tiny": suite}, page)
     ratios = [ratio for one in results for ratio in one.rows()]
@@ -63,8 +63,8 @@ def test_a_suite_is_measured_and_written(
         assert min(ratio.of_rounds) > 0
         assert f"| {ratio.what} | {ratio.against} |" in page.read_text()
     assert "What it is about." in page.read_text()
-    assert "![Tiny](plots/performance-tiny.svg)" in page.read_text()
-    image = page.parent / "plots" / "performance-tiny.svg"
+    assert "![Tiny](plots/speed-tiny.svg)" in page.read_text()
+    image = page.parent / "plots" / "speed-tiny.svg"
     assert ElementTree.parse(image).getroot().tag.endswith("svg")
 
 
