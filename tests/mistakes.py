@@ -114,6 +114,16 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
             ),
         ],
     ),
+    "shared keys that no kind in the spec reads": (
+        spec('position = "rotary"', "«max_length» = 64", "«n_experts» = 4"),
+        [
+            (
+                "unknown key `max_length`",
+                "help: `max_length` is a key of the position `learned` or `sinusoidal`",
+            ),
+            ("unknown key `n_experts`", "help: `n_experts` is a key of the ffn `moe`"),
+        ],
+    ),
     "a key of another builder": (
         spec("«nsp» = true"),
         [("unknown key `nsp`", "help: `nsp` is a key of the builder `encoder`")],

@@ -177,25 +177,46 @@ def test_true_is_not_1(
     assert run(["diff", "a.toml", "b.toml"]) == 1
 
 
-def test_rules_for_layers_are_compared_one_by_one(
+def test_rules_for_layers_are_compared_layer_by_layer(
     diff: Any, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rule = "[[decoder.layers]]\nfirst = 1\nffn = { bias = false }\n"
-    (folder / "a.toml").write_text(SMALL + rule)
-    _, data = diff(SMALL + rule.replace("first", "last"))
-    assert [(d["path"], d["a"]["value"], d["b"]["value"]) for d in data["spec"]] == [
-        ("decoder.layers.0.at", [0], [1])
-    ]
-    more = rule + "[[decoder.layers]]\nlast = 1\ndropout = 0.5\n"
-    for text, number, layer in ((SMALL, 0, 0), (SMALL + more, 1, 1)):
+    def differences(text: str) -> dict[str, tuple[object, object]]:
         _, data = diff(text)
-        (found,) = data["spec"]
-        assert found["path"] == f"decoder.layers.{number}"
-        (rule,) = (found[side]["value"] for side in "ab" if found[side] is not None)
-        assert rule["at"] == [layer]
-        run(["diff", "a.toml", "b.toml"])
-        told = re.findall(r"\n(.*)\n  [-+] a table with \d+ values: (.*)", capsys.readouterr().out)
-        assert told == [(f"layers[{number}]  [decoder]", f"at = [{layer}], ...")]
+        return {d["path"]: (d["a"]["value"], d["b"]["value"]) for d in data["spec"]}
+
+    rule = "[[decoder.layers]]\nfirst = 1\nffn = { bias = false }\n"
+    bias, activation = "block.ffn.bias", "block.ffn.activation"
+    (folder / "a.toml").write_text(SMALL + rule)
+    assert differences(SMALL) == {f"decoder.layers[0].{bias}": (False, True)}
+    assert differences(SMALL + rule.replace("first", "last")) == {
+        f"decoder.layers[0].{bias}": (False, True),
+        f"decoder.layers[1].{bias}": (True, False),
+    }
+    assert differences(SMALL + rule.replace("first = 1", "every = 1")) == {
+        f"decoder.layers[1].{bias}": (True, False)
+    }
+    more = rule + '[[decoder.layers]]\nlast = 1\nffn = { activation = "gelu" }\n'
+    assert differences(SMALL + more) == {f"decoder.layers[1].{activation}": ("relu", "gelu")}
+    (folder / "a.toml").write_text(SMALL)
+    all_layers = rule.replace("first = 1", "every = 1")
+    assert differences(SMALL + all_layers) == {f"decoder.layers[0, 1].{bias}": (True, False)}
+    run(["diff", "a.toml", "b.toml"])
+    heading = "\nbias  [decoder.layers[0, 1].block.ffn]\n"
+    assert f"{heading}  - true    # default\n  + false    # b.toml:12\n" in capsys.readouterr().out
+
+
+def test_a_rule_that_changes_nothing_is_told_by_its_layers(diff: Any) -> None:
+    rule = "[[decoder.layers]]\nfirst = 1\nffn = { bias = true }\n"
+    assert zoo.read_spec(SMALL + rule).digest != zoo.read_spec(SMALL).digest
+    status, data = diff(SMALL + rule)
+    assert status == 1
+    assert data["spec"] == [
+        {
+            "path": "decoder.layers.at",
+            "a": {"value": [], "origin": None},
+            "b": {"value": [[0]], "origin": None},
+        }
+    ]
 
 
 def test_the_docs_show_what_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

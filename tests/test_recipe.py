@@ -70,6 +70,12 @@ MISTAKES = {
         "`train` must be a table, not the string `toy.tsv`",
     ),
     "contradiction": ("valid = 4", "source = 2", "2\n\n[tok", "are the same column"),
+    "packed pairs": (
+        'kind = "tsv"\ntrain = "toy.tsv"',
+        'kind = "datasets"\npath = "toy"\nsource = "de"\ntarget = "en"\npacked = true',
+        "true",
+        "only text is packed, and `source` makes pairs",
+    ),
     "top level": ('model = "model.toml"', 'modle = "m.toml"', "modle", "did you mean `model`?"),
     "neither": ("valid = 4", "valid = 4.5", "4.5", "`valid` must be an integer or a string, not"),
     "a missing side": (

@@ -239,6 +239,19 @@ def test_long_pairs_are_left_out_and_long_text_is_cut(tokens: Tokens) -> None:
     assert short.target == [tokens.bos, *whole, tokens.eos]
 
 
+def test_packed_text_is_joined_and_cut(tokens: Tokens) -> None:
+    texts = [Example(None, text) for text in ("ein Hund", "kein Bier ist alt", "mein Haus")]
+    joined: list[int] = []
+    for ids in tokens.encode_targets([text.target for text in texts]):
+        joined += [tokens.bos, *ids, tokens.eos]
+    packed = encode(texts, tokens, max_length=4, packed=True)
+    assert [row.length for row in packed[:-1]] == [4] * (len(packed) - 1)
+    assert [token for row in packed for token in row.target[1:]] == joined[1:]
+    assert [token for row in packed for token in row.target[:-1]] == joined[:-1]
+    (one,) = encode(texts, tokens, max_length=100, packed=True)  # longer than all the text
+    assert one.target == joined
+
+
 ROWS = st.lists(
     st.builds(
         lambda source, target: Row([0] * source, [0] * target),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import resource
@@ -31,7 +32,7 @@ from zoo.training.batches import Row
 from zoo.training.checkpoints import checkpoints
 from zoo.training.data import read_data
 from zoo.training.loop import Loop
-from zoo.training.tables import Tsv
+from zoo.training.tables import Text, Tsv
 
 Toy = Callable[..., dict[str, Any]]
 
@@ -475,6 +476,28 @@ def test_what_a_run_leaves_can_be_made_again(
     made = zoo.train(folder / "recipe.toml", output=tmp_path / "again", data=tmp_path)
     assert made is not None
     assert made["content_digest"] == digest
+
+
+def test_packed_text(toy: Toy, tmp_path: Path) -> None:
+    """Sequences are full, the run resumes bit by bit, and test lines are measured one by one."""
+    (tmp_path / "text.txt").write_text("".join(f"{target}\n" for _, target in PAIRS))
+    recipe = RECIPE.replace('kind = "tsv"', 'kind = "text"\npacked = true\ntest = 3')
+    recipe = recipe.replace("toy.tsv", "text.txt").replace("= 300", "= 300\nmax_length = 16")
+    model = (
+        'format = 1\nname = "lm"\nbuilder = "decoder"\nvocab = 280\nn_layers = 1\n'
+        "d_model = 16\nn_heads = 2\nd_ff = 32\ndropout = 0.1\n"
+    )
+    whole = toy("whole", recipe=recipe, model=model)
+    toy("parts", recipe=recipe.replace("steps = 12", "steps = 8"), model=model)
+    resumed = toy("parts", recipe=recipe, model=model, resume=True)
+    assert resumed["content_digest"] == whole["content_digest"]
+    tokenizer = Tokenizer.from_file(str(tmp_path / "whole" / "tokenizer.json"))
+    lines = read_data(Text(train="text.txt", valid=4, test=3), tmp_path, seed=0).train
+    found = tokenizer.encode_batch([line.target for line in lines], add_special_tokens=False)
+    n_tokens = sum(len(line.ids) + 2 for line in found)
+    assert whole["examples"]["train"] == math.ceil((n_tokens - 1) / 16)
+    assert whole["examples"]["test"] == 3
+    assert whole["perplexity"] == pytest.approx(math.exp(whole["test_loss"]), rel=1e-5)
 
 
 def test_a_model_that_continues_text(toy: Toy, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def resolve(document: Document, registry: Registry) -> Resolved:
 class _Resolver:
     """Resolves one spec. `scope` is the chain of tables from the top level to that of a component,
     and `given` holds the dimensions that the enclosing components pass to it. `slots` maps the path
-    of each table that was read to the slot that it fills."""
+    of each table that was read, or could have been stated, to the slot that it fills."""
 
     def __init__(self, root: Table, registry: Registry, findings: Findings) -> None:
         self.root = root
@@ -151,10 +151,19 @@ class _Resolver:
 
     def of_other_kinds(self, table: KeyPath, key: str) -> str | None:
         """Return a help text that names the other kinds with a key for the slot that a table fills,
-        if there are any. The top level is the table of the builder."""
-        slot = self.slots.get(table)
-        if slot is None:
-            return None
+        if there are any. The top level is the table of the builder. For a key that nothing in the
+        spec reads, the kinds for all its slots count."""
+        own = self.slots.get(table)
+        having = self.having(own, key) if own is not None else None
+        if having or any(key in names for names in self.usage.known.values()):
+            return f"{quoted(key)} is a key of {having}" if having else None
+        others = [
+            found for slot in sorted({*self.slots.values()}) if (found := self.having(slot, key))
+        ]
+        return f"{quoted(key)} is a key of {', and of '.join(others)}" if others else None
+
+    def having(self, slot: str, key: str) -> str | None:
+        """Return a text that names the kinds with a key for a slot; None if there are none."""
         names = sorted(self.registry.plugins[slot])
         kinds = {name: self.load_quietly(slot, name) for name in names}
         having = [
@@ -162,7 +171,7 @@ class _Resolver:
             for name, cls in kinds.items()
             if cls and key in fields_of(cls).keys() - given_of(cls)
         ]
-        return f"{quoted(key)} is a key of the {slot} {' or '.join(having)}" if having else None
+        return f"the {slot} {' or '.join(having)}" if having else None
 
     def node(
         self,
@@ -280,6 +289,7 @@ class _Resolver:
         """Merge the tables of this slot in scope, from the outermost inwards."""
         own = scope[-1]
         merged = Table({}, own.document, (*own.path, name))
+        self.slots[merged.path] = slot.slot
         for table in scope if slot.inherit else scope[-1:]:
             for key in dict.fromkeys((slot.slot if slot.inherit else name, name)):
                 entry = table.entries.get(key)

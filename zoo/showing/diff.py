@@ -80,6 +80,15 @@ class _Table(NamedTuple):
             return _Table(_numbered(value), None, _numbered(nodes))
         return None
 
+    def rule(self, key: str, number: str | None) -> _Table | None:
+        """Return a rule in the list of tables at a key; None without a number."""
+        rules = self.inner(key)
+        return rules.inner(number) if rules is not None and number is not None else None
+
+    def only(self, keys: Sequence[str]) -> _Table:
+        """Return the table with these keys alone."""
+        return self._replace(data={key: self.data[key] for key in keys if key in self.data})
+
     def told(self, key: str, *, root: bool) -> dict[str, Any] | None:
         """Return the value at a key and where it was written; None if the key is absent."""
         if key not in self.data:
@@ -104,10 +113,40 @@ def _table_differences(a: _Table, b: _Table, prefix: str) -> Iterator[dict[str, 
         path = f"{prefix}{key}"
         left, right = a.inner(key), b.inner(key)
         if left is not None and right is not None:
-            yield from _table_differences(left, right, f"{path}.")
+            if _of_layers(a.data[key]) or _of_layers(b.data[key]):
+                yield from _layer_differences(a, b, key, path)
+            else:
+                yield from _table_differences(left, right, f"{path}.")
         elif not _same(a.data.get(key), b.data.get(key)):
             one, other = (side.told(key, root=not prefix) for side in (a, b))
             yield {"path": path, "a": one, "b": other}
+
+
+def _of_layers(value: object) -> dict[int, str]:
+    """Return the layers that a list of rules for layers speaks of, each with the number of its
+    rule; none for another value."""
+    rules = tables_in(value) if isinstance(value, list) else []
+    return {layer: str(n) for n, rule in enumerate(rules) for layer in rule.get("at", ())}
+
+
+def _layer_differences(a: _Table, b: _Table, key: str, path: str) -> Iterator[dict[str, Any]]:
+    """Yield each value that differs in the layers of two stacks that some rule speaks of. A layer
+    without a rule has the values of its stack. The numbers of the layers stand in the path."""
+    one_of, other_of = (_of_layers(side.data[key]) for side in (a, b))
+    alike: dict[tuple[str | None, str | None], list[int]] = {}
+    for layer in sorted({*one_of, *other_of}):
+        alike.setdefault((one_of.get(layer), other_of.get(layer)), []).append(layer)
+    found: list[dict[str, Any]] = []
+    for (one, other), layers in alike.items():
+        left, right = a.rule(key, one), b.rule(key, other)
+        keys = [name for name in (left or right or a).data if name != "at"]
+        sides = ((left or a).only(keys), (right or b).only(keys))
+        found += _table_differences(*sides, f"{path}{layers}.")
+    at = [[rule["at"] for rule in side.data[key]] for side in (a, b)]
+    if not found and at[0] != at[1]:  # some rules change nothing, or say together what others say
+        one_at, other_at = ({"value": value, "origin": None} for value in at)
+        found.append({"path": f"{path}.at", "a": one_at, "b": other_at})
+    yield from found
 
 
 def _same(a: object, b: object) -> bool:
@@ -190,7 +229,7 @@ def _value_text(found: Mapping[str, Any] | None) -> str:
     if n_values := _n_values(value):
         told = f"a table with {counted(n_values, 'value')}"
         for key, inner in value.items() if isinstance(value, Mapping) else ():
-            if not _n_values(inner):  # the first value distinguishes a rule from the others
+            if not _n_values(inner):  # mostly the `kind`
                 return f"{told}: {key} = {tomlkit.item(inner).as_string()}, ..."
         return told
     text = tomlkit.item(value).as_string()

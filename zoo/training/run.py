@@ -37,6 +37,7 @@ from zoo.training.progress import Silent, progress_of
 from zoo.training.recipe import Recipe
 from zoo.training.scores import score_lines, score_translations
 from zoo.training.split import Splits
+from zoo.training.tables import Datasets, Text
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
 from zoo.weights.file import FILE_NAME
@@ -66,9 +67,14 @@ class Run:
         self.recipe, self.folder = recipe, folder
         self.learner, self.tokens, self.splits = learner, tokens, splits
         self.origin = origin
-        self.train, self.valid, self.test = (
-            encode(part, tokens, max_length=recipe.training.max_length) for part in splits
+        data, longest = recipe.data, recipe.training.max_length
+        packed = isinstance(data, Text | Datasets) and data.packed
+        self.train, self.valid = (
+            encode(part, tokens, max_length=longest, packed=packed)
+            for part in (splits.train, splits.valid)
         )
+        # Texts are measured one by one, as by `zoo score`.
+        self.test = encode(splits.test, tokens, max_length=longest)
         self.loop = Loop(recipe, learner, tokens, self.train, self.valid, Silent(), self.checkpoint)
 
     def learn(self, *, resume: bool) -> None:

@@ -100,7 +100,7 @@ class Parallel(Parts):
 
 
 class Text(Parts):
-    """Text for models that continue it; each line is an example."""
+    """Text for models that continue it; each line is a text of its own."""
 
     train: str
     """The file with the training data."""
@@ -109,6 +109,10 @@ class Text(Parts):
     out of the training data, or a file."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
+    packed: bool = False
+    """Whether lines are joined, each with its begin and end, and cut into sequences of `max_length`
+    tokens for training and for `valid`. A sequence may hold several lines, and the later ones see
+    the earlier ones. Each line of `test` is measured by itself."""
 
 
 class Datasets(Parts):
@@ -130,6 +134,14 @@ class Datasets(Parts):
     are taken out of the training data, or a split."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
+    packed: bool = False
+    """For text: whether examples are joined and cut, as for the kind `text`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Datasets:
+        if self.packed and self.source is not None:
+            raise contradiction("only text is packed, and `source` makes pairs", "packed", "source")
+        return self
 
 
 Data = Tsv | Parallel | Text | Datasets
