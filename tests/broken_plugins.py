@@ -393,6 +393,16 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the output is another when `return_attention` is set",
     ),
+    "no_maps": Broken(
+        "builder",
+        {
+            "return (output, AttentionMaps(decoder=tuple(maps))) if return_attention else output": (
+                "return output"
+            )
+        },
+        ("interface",),
+        "its output and a `zoo.transformer.AttentionMaps`, not Tensor",
+    ),
     "narrow_embedding": Broken(
         "embedding",
         {"= self.dropout(x)": "= self.dropout(x)[..., :3]"},

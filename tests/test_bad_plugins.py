@@ -552,6 +552,14 @@ def test_a_plugin_whose_build_fails(
         ),
         (
             "builder",
+            "from zoo.layout import Layout, vector\nfrom zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def layout(self):\n"
+            "        return Layout({'a': vector(3), 'b': vector(4)})\n"
+            "    def ties(self):\n        return {'b': 'a'}\n",
+            "TypeError: `b` and `a` cannot be one: they are (4,) and (3,)",
+        ),
+        (
+            "builder",
             "from zoo.layout import Layout, LayerList, vector\nfrom zoo.slots import Builder\n"
             "class Mine(Builder):\n    def layout(self):\n"
             "        return Layout({'layers': LayerList((([0], vector(3)),))})\n",

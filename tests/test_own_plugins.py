@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from zoo.provenance.lock import read_lock
 from zoo.provenance.plugins import plugin_versions, replaced_plugins
 from zoo.registering.plugin_loading import PluginEntryPoint, PluginManager
 from zoo.registry import read_layers
+from zoo.testing import check_plugin
 from zoo.weights.reader import read_header
 
 ROOT = Path(__file__).parent.parent
@@ -196,6 +198,42 @@ def test_a_project_with_a_component_of_its_own(
     assert torch.equal(built(ids), model(ids))
 
 
+def test_a_project_with_two_encoders_that_are_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A part whose tensors are all tied is told by its name, and not by that of one tensor."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(PROJECTS / "siamese")
+    check_plugin("builder", "siamese", registry=Path("registry.toml"))
+    assert run(["show", "spec.toml"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"norm +16 += document.norm\n", shown)
+    assert re.search(r"tokens +88 += document.embed.tokens\n", shown)
+    patches = {"kind": "patches", "image_size": 8, "patch_size": 4}
+    pixels = {**tomllib.loads(Path("spec.toml").read_text()), "embedding": patches}
+    del pixels["vocab"]
+    assert re.search(r" embed +400 += document.embed\n", str(zoo.read_spec(pixels)))
+
+    zoo.save(zoo.build("spec.toml", dtype=torch.float64), tmp_path / "m.safetensors")
+    model = zoo.load(tmp_path / "m.safetensors").eval()
+    assert not [name for name in model.spec.tensors if name.startswith("query.")]
+    alone = zoo.build(
+        {
+            "format": 1,
+            "name": "alone",
+            "builder": "encoder",
+            "vocab": 11,
+            "encoder": model.spec.to_dict()["document"],
+            "head": "none",
+        },
+        dtype=torch.float64,
+    )
+    alone.encoder.load_state_dict(model.document.state_dict())
+    asked, told = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[7, 8], [9, 10]])
+    expected = alone(asked)[:, 0] @ alone(told)[:, 0].T
+    torch.testing.assert_close(model(asked, told), expected, rtol=0, atol=1e-12)
+
+
 def test_a_project_in_a_process_of_its_own(tmp_path: Path) -> None:
     code = """
     import sys, zoo.cli
@@ -292,6 +330,7 @@ def test_the_core_works_with_other_plugins_than_its_own(tmp_path: Path) -> None:
     sys.modules["zoo_components"] = None
     import torch, zoo
     from zoo.registry import read_layers
+from zoo.testing import check_plugin
     registry = read_layers([Path("registry.toml")])
     assert [kind for kinds in registry.plugins.values() for kind in kinds] == ["bigram", "constant"]
     model = zoo.build("spec.toml", registry=registry)

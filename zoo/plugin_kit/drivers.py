@@ -40,7 +40,7 @@ from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
 from zoo.slots import Embedding, Head, Position
 from zoo.spec import ModelSpec
-from zoo.transformer import Transformer
+from zoo.transformer import AttentionMaps, Transformer
 
 
 class NormDriver(Driver):
@@ -348,7 +348,17 @@ class BuilderDriver(Driver):
         expect_call(self.model.forward, *inputs, **options)
         output = self(*inputs)[0]
         expect("the output", output, BATCH, *[None] * (output.dim() - 1))
-        again, _ = self.model(*inputs, return_attention=True)
+        returned: object = self.model(*inputs, return_attention=True)
+        if not (
+            isinstance(returned, tuple)
+            and len(returned) == 2
+            and isinstance(returned[1], AttentionMaps)
+        ):
+            raise PromiseError(
+                "with `return_attention=True` the model returns its output and a "
+                f"`zoo.transformer.AttentionMaps`, not {type(returned).__name__}"
+            )
+        again = returned[0]
         if not close(output, again, 1e-5):
             raise PromiseError("the output is another when `return_attention` is set")
 
