@@ -87,8 +87,8 @@ class ModelSpec:
         stored, which is the lexicographically first.
 
         Raises:
-            PluginError: the builder's `ties` failed, names a tensor that does not exist, or two that
-                cannot be one.
+            PluginError: the builder's `ties` failed, names a tensor that does not exist, or ties
+                two of different shapes.
         """
         with plugin_code(f"the ties of {self.name}"):
             pairs = dict(self.model.ties())

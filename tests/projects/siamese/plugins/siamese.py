@@ -13,6 +13,7 @@ from zoo_components.stack import EncoderStack
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
     from zoo.transformer import AttentionMaps, Transformer
 
 
