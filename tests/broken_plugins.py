@@ -158,7 +158,10 @@ BROKEN: Mapping[str, Broken] = {
         "import os",
     ),
     "prints": Broken(
-        "ffn", {"@cache": "print('hello')\n\n\n@cache"}, ("imports",), "importing it prints"
+        "ffn",
+        {"        return Layout(": "        print('hello')\n        return Layout("},
+        ("layout",),
+        "it prints, into the output of commands",
     ),
     "other_slot": Broken(
         "ffn", {"(FeedForward)": "(Init)"}, ("imports",), "slot", "from zoo.slots import Init"
