@@ -268,6 +268,12 @@ BROKEN: Mapping[str, Broken] = {
     "built_a_class": Broken(
         "ffn", {BUILT: "return module_class()"}, ("meta",), "returned the class `Module`, and not"
     ),
+    "build_missing": Broken(
+        "ffn",
+        {"def build(self)": "def make(self)"},
+        ("meta",),
+        "(BuildMissing) has no method `build`",
+    ),
     "list_of_modules": Broken(
         "ffn",
         {MADE: f"{MADE}\n            self.more = [nn.Linear(d_model, d_model)]"},
@@ -311,6 +317,20 @@ BROKEN: Mapping[str, Broken] = {
         "not stored (none) have 0 elements, and `computed` of the layout says 1",
     ),
     # interface
+    "starts_itself": Broken(
+        "ffn",
+        {MADE: f"{MADE}\n            nn.init.zeros_(self.down_proj.weight)"},
+        ("layout",),
+        "sets all of `part.down_proj.weight` to 0, which has no effect: it starts as the layout "
+        "says, by its role (residual)",
+    ),
+    "starts_elsewhere": Broken(
+        "norm",
+        {"torch.ones(width)": "torch.full((width,), 0.5)"},
+        ("layout",),
+        "sets all of `part.weight` to 0.5, which has no effect: it starts as the layout says, by "
+        "its role (constant, 1)",
+    ),
     "own_call": Broken(
         "norm",
         {"    return Module\n": "    Module.__call__ = Module.forward\n    return Module\n"},
@@ -607,6 +627,16 @@ BROKEN: Mapping[str, Broken] = {
         "is another spec",
         "from pydantic import field_validator",
     ),
+    "draws_a_number": Broken(
+        "ffn",
+        {
+            **WITH_TORCH,
+            MADE: f"{MADE}\n            self.scale = float(torch.rand(1, device='cpu'))",
+            RETURN: RETURN.replace("self.down", "self.scale * self.down"),
+        },
+        ("saving", "precision"),
+        "help: what decides it is a field or a tensor; `build` draws nothing at random",
+    ),
     "not_dumped": Broken(
         "ffn",
         {
@@ -718,6 +748,12 @@ BROKEN: Mapping[str, Broken] = {
         {**before("x = x + x.roll(-1, -2)"), FIELD: FIELD + MIXES},
         ("tokens",),
         "what sees later tokens says so: its `looks_ahead` is True",
+    ),
+    "one_shape": Broken(
+        "ffn",
+        before("x = x.view(2, -1, x.shape[-1])"),
+        ("tokens",),
+        "the output for x (12, 16) must be (12, 16), not (2, 6, 16)",
     ),
     "three_dimensions": Broken(
         "ffn",

@@ -111,6 +111,8 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
     if not (isinstance(plugin, type) and issubclass(plugin, interface)):
         message = f"{quoted(entry.target)} is not a description for the slot `{entry.group}`"
         hint = f"make it a subclass of {interface.__module__}.{interface.__name__}"
+        if isinstance(plugin, interface):
+            hint = f"name the class, `{type(plugin).__name__}`, and not an instance of it"
         raise PluginError(Problem(message, entry.place, hint, named()))
     if entry.group != SOURCE and (over := _field_over(plugin, interface)):
         message = f"{entry.group} {quoted(entry.name)} cannot be loaded: {over}"
