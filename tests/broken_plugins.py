@@ -100,6 +100,12 @@ GENERATES = {
 }
 """A builder that declares that its model generates."""
 
+POOLS = {
+    "    n_classes: Size": "    pools: ClassVar[bool] = True\n    n_classes: Size",
+    "x: torch.Tensor)": "x: torch.Tensor, mask: torch.Tensor | None = None)",
+}
+"""A head that declares that it returns one output for a whole sequence."""
+
 SEQUENTIAL = """\
 from torch import nn
 
@@ -533,10 +539,7 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "pools_and_does_not": Broken(
         "head",
-        {
-            "    n_classes: Size": "    pools: ClassVar[bool] = True\n    n_classes: Size",
-            "x: torch.Tensor)": "x: torch.Tensor, mask: torch.Tensor | None = None)",
-        },
+        POOLS,
         ("interface",),
         "the output, one for each sequence, must be (2, any), not (2, 6, 2)",
         "from typing import ClassVar",
@@ -560,6 +563,16 @@ BROKEN: Mapping[str, Broken] = {
         "head", {"self.out(x)": "self.out(x)[0]"}, ("interface",), "must be (2, 6, any), not (6, 2)"
     ),
     # determinism
+    "start_by_inputs": Broken(
+        "init",
+        {
+            'Constant(0.0) if tensor.role == "bias" else Uniform(self.bound)': (
+                "Uniform(self.bound / tensor.fan_in)"
+            )
+        },
+        ("determinism",),
+        "ZeroDivisionError",
+    ),
     "random_start": Broken(
         "init",
         {"Uniform(self.bound)": "Uniform(self.bound * random())"},
@@ -806,6 +819,30 @@ BROKEN: Mapping[str, Broken] = {
         {"mean(-1, keepdim=True)": "mean()"},
         ("tokens",),
         "a token alone has another output than beside others",
+    ),
+    "pools_padding": Broken(
+        "head",
+        {
+            **POOLS,
+            "self.out(x)": "self.out(x.mean(-2))",
+        },
+        ("masks",),
+        "a token that the mask (batch, length) hides changes the output",
+        "from typing import ClassVar",
+    ),
+    "pools_nothing": Broken(
+        "head",
+        {
+            **POOLS,
+            "            output: ": "            seen = x[..., 0] * 0 + 1\n"
+            "            if mask is not None:\n"
+            "                seen = mask.to(x.dtype)\n"
+            "            x = (x * seen[..., None]).sum(-2) / seen.sum(-1, keepdim=True)\n"
+            "            output: ",
+        },
+        ("masks",),
+        "a mask that hides everything gives NaN",
+        "from typing import ClassVar",
     ),
     "pools_unsaid": Broken(
         "head",

@@ -366,7 +366,7 @@ PROMISES: Mapping[str, Mapping[str, Promise]] = {
     "norm": _BY_TOKEN,
     "position": _OF_MODULES,
     "embedding": {**_WITH_MASKS, "tokens": tokens},
-    "head": _BY_TOKEN,
+    "head": {**_WITH_MASKS, "tokens": tokens},
     "init": _OF_ALL,
 }
 """The promises of each slot, in addition to the checks of the pipeline."""
