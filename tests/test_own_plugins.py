@@ -280,6 +280,38 @@ def test_a_component_that_was_changed_after_saving_is_told(
     assert told.endswith("= help: the weights were made with other code of `ffn.bilinear`\n")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "    d_ff: Shared[Size]\n",
+            "    d_ff: Shared[Size]\n    power: Size\n",
+            "`power` is missing",
+        ),
+        ("d_ff: Shared[Size]", "width: Shared[Size]", "unknown key `d_ff`"),
+        ("d_ff: Shared[Size]", "d_ff: Shared[str]", "`d_ff` must be a string"),
+    ],
+)
+def test_a_component_that_no_longer_takes_the_spec_of_weights_is_told(
+    old: str, new: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody can mend the spec in a weights file: the help says what has changed."""
+    shutil.copytree(PROJECTS / "own_ffn", tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine")
+    zoo.save(zoo.build("spec.toml"), "m.safetensors")
+    shutil.copytree(tmp_path / "mine", tmp_path / "theirs")
+    monkeypatch.chdir(tmp_path / "theirs")
+    plugin = Path("plugins/bilinear.py")
+    assert old in plugin.read_text()
+    plugin.write_text(plugin.read_text().replace(old, new).replace("self.d_ff", "8"))
+    with pytest.raises(zoo.SpecError) as caught:
+        zoo.load("m.safetensors")
+    assert message in str(caught.value)
+    help_ = "= help: the weights were made with other code of `ffn.bilinear`"
+    assert str(caught.value).endswith(help_)
+    assert "add `power" not in str(caught.value)
+
+
 def test_weights_that_do_not_say_what_they_were_made_with(project: Path) -> None:
     shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
     spec = zoo.read_spec("spec.toml")

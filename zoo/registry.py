@@ -69,6 +69,10 @@ class Registry:
         """
         return self._class(slot, kind, at)
 
+    def loaded(self, slot: str, kind: str) -> type[Plugin] | None:
+        """Return the class of a plugin if it was used before; None otherwise."""
+        return self._loaded.get((slot, kind))
+
     def source(self, kind: str, at: Callable[[], Place] | None = None) -> type[Source]:
         """Return the source registered as `kind`. Raises as `plugin`."""
         return self._class(SOURCE, kind, at)
