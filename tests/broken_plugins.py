@@ -100,6 +100,12 @@ GENERATES = {
 }
 """A builder that declares that its model generates."""
 
+POOLS = {
+    "    n_classes: Size": "    pools: ClassVar[bool] = True\n    n_classes: Size",
+    "x: torch.Tensor)": "x: torch.Tensor, mask: torch.Tensor | None = None)",
+}
+"""A head that declares that it returns one output for a whole sequence."""
+
 SEQUENTIAL = """\
 from torch import nn
 
@@ -158,7 +164,10 @@ BROKEN: Mapping[str, Broken] = {
         "import os",
     ),
     "prints": Broken(
-        "ffn", {"@cache": "print('hello')\n\n\n@cache"}, ("imports",), "importing it prints"
+        "ffn",
+        {"        return Layout(": "        print('hello')\n        return Layout("},
+        ("layout",),
+        "it prints, into the output of commands",
     ),
     "other_slot": Broken(
         "ffn", {"(FeedForward)": "(Init)"}, ("imports",), "slot", "from zoo.slots import Init"
@@ -265,6 +274,12 @@ BROKEN: Mapping[str, Broken] = {
     "built_a_class": Broken(
         "ffn", {BUILT: "return module_class()"}, ("meta",), "returned the class `Module`, and not"
     ),
+    "build_missing": Broken(
+        "ffn",
+        {"def build(self)": "def make(self)"},
+        ("meta",),
+        "(BuildMissing) has no method `build`",
+    ),
     "list_of_modules": Broken(
         "ffn",
         {MADE: f"{MADE}\n            self.more = [nn.Linear(d_model, d_model)]"},
@@ -308,6 +323,20 @@ BROKEN: Mapping[str, Broken] = {
         "not stored (none) have 0 elements, and `computed` of the layout says 1",
     ),
     # interface
+    "starts_itself": Broken(
+        "ffn",
+        {MADE: f"{MADE}\n            nn.init.zeros_(self.down_proj.weight)"},
+        ("layout",),
+        "sets all of `part.down_proj.weight` to 0, which has no effect: it starts as the layout "
+        "says, by its role (residual)",
+    ),
+    "starts_elsewhere": Broken(
+        "norm",
+        {"torch.ones(width)": "torch.full((width,), 0.5)"},
+        ("layout",),
+        "sets all of `part.weight` to 0.5, which has no effect: it starts as the layout says, by "
+        "its role (constant, 1)",
+    ),
     "own_call": Broken(
         "norm",
         {"    return Module\n": "    Module.__call__ = Module.forward\n    return Module\n"},
@@ -392,6 +421,16 @@ BROKEN: Mapping[str, Broken] = {
         {"output = self.head(x)": "output = self.head(x * (1 + return_attention))"},
         ("interface",),
         "the output is another when `return_attention` is set",
+    ),
+    "no_maps": Broken(
+        "builder",
+        {
+            "return (output, AttentionMaps(decoder=tuple(maps))) if return_attention else output": (
+                "return output"
+            )
+        },
+        ("interface",),
+        "its output and a `zoo.transformer.AttentionMaps`, not Tensor",
     ),
     "narrow_embedding": Broken(
         "embedding",
@@ -500,10 +539,7 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "pools_and_does_not": Broken(
         "head",
-        {
-            "    n_classes: Size": "    pools: ClassVar[bool] = True\n    n_classes: Size",
-            "x: torch.Tensor)": "x: torch.Tensor, mask: torch.Tensor | None = None)",
-        },
+        POOLS,
         ("interface",),
         "the output, one for each sequence, must be (2, any), not (2, 6, 2)",
         "from typing import ClassVar",
@@ -527,6 +563,16 @@ BROKEN: Mapping[str, Broken] = {
         "head", {"self.out(x)": "self.out(x)[0]"}, ("interface",), "must be (2, 6, any), not (6, 2)"
     ),
     # determinism
+    "start_by_inputs": Broken(
+        "init",
+        {
+            'Constant(0.0) if tensor.role == "bias" else Uniform(self.bound)': (
+                "Uniform(self.bound / tensor.fan_in)"
+            )
+        },
+        ("determinism",),
+        "ZeroDivisionError",
+    ),
     "random_start": Broken(
         "init",
         {"Uniform(self.bound)": "Uniform(self.bound * random())"},
@@ -593,6 +639,16 @@ BROKEN: Mapping[str, Broken] = {
         ("saving",),
         "is another spec",
         "from pydantic import field_validator",
+    ),
+    "draws_a_number": Broken(
+        "ffn",
+        {
+            **WITH_TORCH,
+            MADE: f"{MADE}\n            self.scale = float(torch.rand(1, device='cpu'))",
+            RETURN: RETURN.replace("self.down", "self.scale * self.down"),
+        },
+        ("saving", "precision"),
+        "help: what decides it is a field or a tensor; `build` draws nothing at random",
     ),
     "not_dumped": Broken(
         "ffn",
@@ -706,6 +762,12 @@ BROKEN: Mapping[str, Broken] = {
         ("tokens",),
         "what sees later tokens says so: its `looks_ahead` is True",
     ),
+    "one_shape": Broken(
+        "ffn",
+        before("x = x.view(2, -1, x.shape[-1])"),
+        ("tokens",),
+        "the output for x (12, 16) must be (12, 16), not (2, 6, 16)",
+    ),
     "three_dimensions": Broken(
         "ffn",
         before("batch, length, width = x.shape"),
@@ -757,6 +819,30 @@ BROKEN: Mapping[str, Broken] = {
         {"mean(-1, keepdim=True)": "mean()"},
         ("tokens",),
         "a token alone has another output than beside others",
+    ),
+    "pools_padding": Broken(
+        "head",
+        {
+            **POOLS,
+            "self.out(x)": "self.out(x.mean(-2))",
+        },
+        ("masks",),
+        "a token that the mask (batch, length) hides changes the output",
+        "from typing import ClassVar",
+    ),
+    "pools_nothing": Broken(
+        "head",
+        {
+            **POOLS,
+            "            output: ": "            seen = x[..., 0] * 0 + 1\n"
+            "            if mask is not None:\n"
+            "                seen = mask.to(x.dtype)\n"
+            "            x = (x * seen[..., None]).sum(-2) / seen.sum(-1, keepdim=True)\n"
+            "            output: ",
+        },
+        ("masks",),
+        "a mask that hides everything gives NaN",
+        "from typing import ClassVar",
     ),
     "pools_unsaid": Broken(
         "head",

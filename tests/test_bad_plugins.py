@@ -165,6 +165,16 @@ LOADING: dict[str, tuple[str, str, str]] = {
     ),
     "has no such class": ("class Other: pass", "has no `Mine`", "allowed here: `Other`\n"),
     "has no class": ("", "has no `Mine`", "it defines no class"),
+    "is an instance": (
+        GOOD + "Mine = Mine.model_construct()\n",
+        "is not a description for the slot `ffn`",
+        "name the class, `Mine`, and not an instance of it",
+    ),
+    "describes by a property": (
+        GOOD.replace("    def layout", "    @property\n    def layout"),
+        "TypeError: `layout` of Mine is a property: write `def layout(self)`",
+        MEND,
+    ),
     "is a value": ("Mine = 3", "is not a description for the slot `ffn`", "FeedForward"),
 }
 
@@ -389,6 +399,10 @@ def test_an_array_is_a_tuple(project: Path) -> None:
 LAYOUT = '        return Layout({"up_proj": linear(self.d_model, self.d_model)})\n'
 DESCRIBING: dict[str, tuple[str, str]] = {
     "raises": ("        raise KeyError('up')\n", "KeyError: 'up'"),
+    "sets a value": (
+        "        self.inner = 3\n",
+        "ValidationError: `inner`: Instance is frozen",
+    ),
     "asserts": ("        assert not self.d_model\n", "AssertionError"),
     "exits": ("        raise SystemExit(1)\n", "SystemExit: 1"),
     "returns another part": (
@@ -549,6 +563,14 @@ def test_a_plugin_whose_build_fails(
             "from zoo.slots import Builder\n"
             "class Mine(Builder):\n    def ties(self):\n        return {'a.b': 'c'}\n",
             "the ties of bad failed: TypeError: there is no tensor `a.b`",
+        ),
+        (
+            "builder",
+            "from zoo.layout import Layout, vector\nfrom zoo.slots import Builder\n"
+            "class Mine(Builder):\n    def layout(self):\n"
+            "        return Layout({'a': vector(3), 'b': vector(4)})\n"
+            "    def ties(self):\n        return {'b': 'a'}\n",
+            "TypeError: `b` and `a` cannot be one: they are (4,) and (3,)",
         ),
         (
             "builder",

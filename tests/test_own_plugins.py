@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from zoo.provenance.lock import read_lock
 from zoo.provenance.plugins import plugin_versions, replaced_plugins
 from zoo.registering.plugin_loading import PluginEntryPoint, PluginManager
 from zoo.registry import read_layers
+from zoo.testing import check_plugin
 from zoo.weights.reader import read_header
 
 ROOT = Path(__file__).parent.parent
@@ -68,7 +70,8 @@ def test_only_the_plugins_that_a_spec_names_are_imported(project: Path) -> None:
             project / f"{name}.py",
             f"""\
             from zoo.slots import Norm
-            print("imported {name}")
+            with open("imported", "a") as file:
+                file.write("{name} ")
             class Mine(Norm):
                 "A norm."
             """,
@@ -86,11 +89,13 @@ def test_only_the_plugins_that_a_spec_names_are_imported(project: Path) -> None:
     assert not shipped & {"moe", "latent", "rotary", "classifier"}, shipped
     assert "torch" not in sys.modules
     """
-    assert python(code, cwd=project) == "imported used\n"
+    python(code, cwd=project)
+    assert (project / "imported").read_text() == "used "
     listing = (
         "import zoo.cli, sys; zoo.cli.run(['list']); assert 'zoo_components' not in sys.modules"
     )
-    assert "imported" not in python(listing, cwd=project)
+    python(listing, cwd=project)
+    assert (project / "imported").read_text() == "used "
 
 
 def test_stevedore_loads_every_plugin_from_our_entry_points_alone(project: Path) -> None:
@@ -196,6 +201,42 @@ def test_a_project_with_a_component_of_its_own(
     assert torch.equal(built(ids), model(ids))
 
 
+def test_a_project_with_two_encoders_that_are_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A part whose tensors are all tied is told by its name, and not by that of one tensor."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(PROJECTS / "siamese")
+    check_plugin("builder", "siamese", registry=Path("registry.toml"))
+    assert run(["show", "spec.toml"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"norm +16 += document.norm\n", shown)
+    assert re.search(r"tokens +88 += document.embed.tokens\n", shown)
+    patches = {"kind": "patches", "image_size": 8, "patch_size": 4}
+    pixels = {**tomllib.loads(Path("spec.toml").read_text()), "embedding": patches}
+    del pixels["vocab"]
+    assert re.search(r" embed +400 += document.embed\n", str(zoo.read_spec(pixels)))
+
+    zoo.save(zoo.build("spec.toml", dtype=torch.float64), tmp_path / "m.safetensors")
+    model = zoo.load(tmp_path / "m.safetensors").eval()
+    assert not [name for name in model.spec.tensors if name.startswith("query.")]
+    alone = zoo.build(
+        {
+            "format": 1,
+            "name": "alone",
+            "builder": "encoder",
+            "vocab": 11,
+            "encoder": model.spec.to_dict()["document"],
+            "head": "none",
+        },
+        dtype=torch.float64,
+    )
+    alone.encoder.load_state_dict(model.document.state_dict())
+    asked, told = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[7, 8], [9, 10]])
+    expected = alone(asked)[:, 0] @ alone(told)[:, 0].T
+    torch.testing.assert_close(model(asked, told), expected, rtol=0, atol=1e-12)
+
+
 def test_a_project_in_a_process_of_its_own(tmp_path: Path) -> None:
     code = """
     import sys, zoo.cli
@@ -237,6 +278,38 @@ def test_a_component_that_was_changed_after_saving_is_told(
     told = capsys.readouterr().err
     assert "no place for the tensor `decoder.layers.0.ffn.left_proj.weight`\n" in told
     assert told.endswith("= help: the weights were made with other code of `ffn.bilinear`\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "    d_ff: Shared[Size]\n",
+            "    d_ff: Shared[Size]\n    power: Size\n",
+            "`power` is missing",
+        ),
+        ("d_ff: Shared[Size]", "width: Shared[Size]", "unknown key `d_ff`"),
+        ("d_ff: Shared[Size]", "d_ff: Shared[str]", "`d_ff` must be a string"),
+    ],
+)
+def test_a_component_that_no_longer_takes_the_spec_of_weights_is_told(
+    old: str, new: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody can mend the spec in a weights file: the help says what has changed."""
+    shutil.copytree(PROJECTS / "own_ffn", tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine")
+    zoo.save(zoo.build("spec.toml"), "m.safetensors")
+    shutil.copytree(tmp_path / "mine", tmp_path / "theirs")
+    monkeypatch.chdir(tmp_path / "theirs")
+    plugin = Path("plugins/bilinear.py")
+    assert old in plugin.read_text()
+    plugin.write_text(plugin.read_text().replace(old, new).replace("self.d_ff", "8"))
+    with pytest.raises(zoo.SpecError) as caught:
+        zoo.load("m.safetensors")
+    assert message in str(caught.value)
+    help_ = "= help: the weights were made with other code of `ffn.bilinear`"
+    assert str(caught.value).endswith(help_)
+    assert "add `power" not in str(caught.value)
 
 
 def test_weights_that_do_not_say_what_they_were_made_with(project: Path) -> None:

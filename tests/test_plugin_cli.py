@@ -22,6 +22,9 @@ PRINTS = '''
 from zoo.slots import FeedForward
 
 
+print("imported")
+
+
 class Prints(FeedForward):
     """x."""
 
@@ -273,8 +276,23 @@ def test_what_a_plugin_prints_leaves_the_report_alone(tmp_path: Path) -> None:
     project(tmp_path, 'format = 1\n[ffn]\nprints = "prints.py:Prints"\n')
     (tmp_path / "prints.py").write_text(PRINTS)
     done = zoo("plugin", "check", "ffn.prints", "--json", cwd=tmp_path)
-    assert [report["ok"] for report in json.loads(done.stdout)] == [True]
+    [report] = json.loads(done.stdout)
+    failed = {c["name"]: c["reason"] for c in report["checks"] if c["ok"] is False}
+    assert list(failed) == ["meta"]
+    assert failed["meta"].startswith("it prints, into the output of commands")
     assert "built" in done.stderr
+
+
+def test_what_a_plugin_prints_on_import_leaves_the_output_of_commands_alone(
+    tmp_path: Path,
+) -> None:
+    project(tmp_path, 'format = 1\n[ffn]\nprints = "prints.py:Prints"\n')
+    (tmp_path / "prints.py").write_text(PRINTS)
+    spec = 'format = 1\nname = "a"\nbuilder = "decoder"\nvocab = 5\nn_layers = 1\n'
+    (tmp_path / "a.toml").write_text(f'{spec}d_model = 4\nn_heads = 1\nffn = "prints"\n')
+    done = zoo("show", "a.toml", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["name"] == "a"
+    assert done.stderr == "imported\n"
 
 
 def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ OF_SLOTS = {
     "ffn": {"tokens"},
     "norm": {"tokens"},
     "embedding": {"masks", "tokens"},
-    "head": {"tokens"},
+    "head": {"masks", "tokens"},
 }
 
 STATISTICS = '''

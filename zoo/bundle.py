@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zoo.atomic import copy_synced, make_folder, new_folder, write_text
-from zoo.document import from_weights, read_document
+from zoo.document import read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
 from zoo.model_files import BESIDES, find_files, selected
 from zoo.provenance.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
-from zoo.reading import spec_of
+from zoo.reading import spec_of_weights
 from zoo.registry import Registry
 from zoo.weights.file import FILE_NAME, INDEX_NAME, Header, changed_tensors
 from zoo.weights.open_file import cannot_read
@@ -231,7 +231,7 @@ def write_bundle(
     check_output_name(folder, folder=True)
     with new_folder(folder) as new, open_weights(saved) as weights:
         header = weights.header
-        spec = spec_of(from_weights(header.spec, f"{saved} (its spec)"), registry)
+        spec = spec_of_weights(header, f"{saved} (its spec)", registry)
         with destination(new, max_shard_bytes=max_shard_bytes) as write:
             write(header, lambda name: _checked(weights, name))
         write_text(new / SPEC_NAME, data_to_toml(header.spec))

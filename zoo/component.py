@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from zoo.errors import quoted
+from zoo.errors import PluginError, Problem, quoted
 from zoo.field_rules import check_names, check_types
 from zoo.layout import Layout
-from zoo.registering.plugin_errors import plugin_code
+from zoo.registering.plugin_errors import MEND, plugin_code
 from zoo.registering.returned import checked
 
 if TYPE_CHECKING:
@@ -178,6 +178,10 @@ class Component(BaseModel):
                 "and what follows from them is a property"
             )
         check_names(cls)
+        for name in ("build", "layout"):
+            if not callable(vars(cls).get(name, check_names)):
+                what = f"a {type(vars(cls)[name]).__name__}"
+                raise TypeError(f"`{name}` of {cls.__name__} is {what}: write `def {name}(self)`")
         if "build" in vars(cls):
             cls.build = checked(cls.build, lambda made_by: made_by._builds)  # type: ignore[method-assign]
         if "layout" in vars(cls):
@@ -200,7 +204,11 @@ class Component(BaseModel):
 
     def build(self) -> nn.Module:
         """The module, on torch's current default device. Its tensors are filled afterwards."""
-        raise TypeError(f"{type(self).__name__} has no build method")
+        raise self._lacks("build")
+
+    def _lacks(self, method: str) -> PluginError:
+        """Return the error for a method that a description does not define and that is called."""
+        return PluginError(Problem(f"{self._named()} has no method `{method}`", help=MEND))
 
     def _named(self) -> str:
         """Return its name for messages."""

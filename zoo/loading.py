@@ -13,11 +13,10 @@ import torch
 from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.devices import usable_device
-from zoo.document import from_weights
 from zoo.errors import Place, Problem, WeightsError, quoted
 from zoo.layout import Tensor
 from zoo.provenance.lock import Lock, check_locked
-from zoo.reading import spec_of
+from zoo.reading import made_with_others, spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.sharding.parts import local
 from zoo.spec import ModelSpec
@@ -168,7 +167,7 @@ def _checked_spec(
     path, header = weights.path, weights.header
     if lock is not None:
         check_weights(path.parent, lock, weights)
-    spec = spec_of(from_weights(header.spec, f"{path} (its spec)"), registry)
+    spec = spec_of_weights(header, f"{path} (its spec)", registry)
     if locked:
         check_locked(spec, path.parent)
     _check_against_spec(header, spec, Place(str(path)))
@@ -193,10 +192,9 @@ def _check_against_spec(header: Header, spec: ModelSpec, where: Place) -> None:
         from zoo.provenance.plugins import replaced_plugins  # here: only a mistake needs it
 
         replaced = replaced_plugins(spec, header.plugins)
-        others = [quoted(one.plugin) for one in replaced if one.made_with is not None]
+        others = [one.plugin for one in replaced if one.made_with is not None]
         if others:
-            hint = f"the weights were made with other code of {', '.join(others[:3])}"
-            problems[-1] = problems[-1]._replace(help=hint)
+            problems[-1] = problems[-1]._replace(help=made_with_others(others))
         raise WeightsError(problems)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,27 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
     return spec
 
 
+def spec_of_weights(header: Header, name: str, registry: Registry) -> ModelSpec:
+    """Return the spec that weights hold, which messages call `name`. Raises as `read_spec`; if
+    plugins are others than the weights were made with, the help says so."""
+    try:
+        return spec_of(from_weights(header.spec, name), registry)
+    except SpecError as error:
+        from zoo.provenance.plugins import changed_plugins  # here: only a mistake needs it
+
+        changed = changed_plugins(registry, header.plugins)
+        if not changed:
+            raise
+        problems = [problem._replace(help=None) for problem in error.problems]
+        problems[-1] = problems[-1]._replace(help=made_with_others(changed))
+        raise SpecError(problems) from None
+
+
+def made_with_others(plugins: Sequence[str]) -> str:
+    """Return the help for weights that were made with other code of these plugins."""
+    return f"the weights were made with other code of {', '.join(map(quoted, plugins[:3]))}"
+
+
 def is_recipe(document: Document) -> bool:
     """Return whether a file is a recipe for training and not a spec, judged by its content.
 
@@ -105,7 +126,7 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
     if path != folder and not os.path.exists(path):
         return read_spec(source, registry=registry), None
     header = read_header(path)
-    return spec_of(from_weights(header.spec, str(path)), registry), header
+    return spec_of_weights(header, str(path), registry), header
 
 
 def _stored(name: str, registry: Registry) -> Path | None:

@@ -69,6 +69,10 @@ class Registry:
         """
         return self._class(slot, kind, at)
 
+    def loaded(self, slot: str, kind: str) -> type[Plugin] | None:
+        """Return the class of a plugin if it was used before; None otherwise."""
+        return self._loaded.get((slot, kind))
+
     def source(self, kind: str, at: Callable[[], Place] | None = None) -> type[Source]:
         """Return the source registered as `kind`. Raises as `plugin`."""
         return self._class(SOURCE, kind, at)
@@ -111,6 +115,8 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
     if not (isinstance(plugin, type) and issubclass(plugin, interface)):
         message = f"{quoted(entry.target)} is not a description for the slot `{entry.group}`"
         hint = f"make it a subclass of {interface.__module__}.{interface.__name__}"
+        if isinstance(plugin, interface):
+            hint = f"name the class, `{type(plugin).__name__}`, and not an instance of it"
         raise PluginError(Problem(message, entry.place, hint, named()))
     if entry.group != SOURCE and (over := _field_over(plugin, interface)):
         message = f"{entry.group} {quoted(entry.name)} cannot be loaded: {over}"

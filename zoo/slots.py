@@ -192,7 +192,7 @@ class Position(Plugin):
 
     def build(self) -> "PositionScheme":
         """The module, on torch's current default device."""
-        raise TypeError(f"{type(self).__name__} has no build method")
+        raise self._lacks("build")
 
 
 class Embedding(Plugin):
@@ -246,7 +246,7 @@ class Embedding(Plugin):
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
         """The module, which applies `scheme.embed` to the embedded tokens."""
-        raise TypeError(f"{type(self).__name__} has no build method")
+        raise self._lacks("build")
 
 
 class Head(Plugin):
@@ -345,7 +345,7 @@ class Init(Plugin):
 
     def distribution(self, tensor: Tensor) -> "Distribution":
         """The distribution of a tensor that is not a constant, by its role and fans."""
-        raise TypeError(f"{type(self).__name__} has no distribution method")
+        raise self._lacks("distribution")
 
 
 class Builder(Plugin):
@@ -393,7 +393,7 @@ class Builder(Plugin):
 
     def build(self) -> "Transformer":
         """The module, on torch's current default device."""
-        raise TypeError(f"{type(self).__name__} has no build method")
+        raise self._lacks("build")
 
 
 SLOTS: Mapping[str, type[Plugin]] = {

@@ -87,20 +87,29 @@ class ModelSpec:
         stored, which is the lexicographically first.
 
         Raises:
-            PluginError: the builder's `ties` failed, or names a tensor that does not exist.
+            PluginError: the builder's `ties` failed, names a tensor that does not exist, or ties
+                two of different shapes.
         """
         with plugin_code(f"the ties of {self.name}"):
             pairs = dict(self.model.ties())
-            for name in (*pairs, *pairs.values()):
-                try:
-                    self.layout.find(name)
-                except KeyError:
-                    raise TypeError(f"there is no tensor {quoted(name)}") from None
+            for alias, target in pairs.items():
+                shapes = self._shape(alias), self._shape(target)
+                if shapes[0] != shapes[1]:
+                    raise TypeError(
+                        f"{quoted(alias)} and {quoted(target)} cannot be one: they are "
+                        f"{shapes[0]} and {shapes[1]}"
+                    )
         groups: dict[str, set[str]] = {}
         for alias, target in pairs.items():
             group = groups.get(alias, {alias}) | groups.get(target, {target})
             groups.update(dict.fromkeys(group, group))
         return {name: min(group) for name, group in sorted(groups.items()) if name != min(group)}
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        try:
+            return self.layout.find(name).shape
+        except KeyError:
+            raise TypeError(f"there is no tensor {quoted(name)}") from None
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:

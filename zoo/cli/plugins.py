@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import sys
 from itertools import chain
 from pathlib import Path
 
@@ -70,8 +68,7 @@ def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
     matching = (list_components(name, registry=registry) or [name] for name in names)
     wanted = list(dict.fromkeys(chain.from_iterable(matching))) or every_plugin(registry)
     gc.enable()
-    # A plugin that prints must not spoil the output.
-    with count_bar("checking", len(wanted)) as bar, contextlib.redirect_stdout(sys.stderr):
+    with count_bar("checking", len(wanted)) as bar:
 
         def on_done(report: Report) -> None:
             bar.advance()

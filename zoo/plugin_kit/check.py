@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
+from io import StringIO
 from typing import Any
 
 from zoo.component import Slot, fields_of
@@ -177,6 +180,10 @@ class _Subject:
                 raise PromiseError(f"{prefix}{found.reason}")
 
 
+PRINTS = (
+    "it prints, into the output of commands such as `zoo show --json`\n"
+    "help: print nothing, or to `sys.stderr`"
+)
 _HOLDERS = ("builder", "block")
 """Slots whose components have only the cuts of the components inside."""
 
@@ -186,6 +193,14 @@ def _unbroken(checks: Sequence[Check]) -> bool:
 
 
 def _run(name: str, check: Callable[[], str | None]) -> Check:
+    """Run one check; also a plugin that prints to stdout breaks a promise."""
+    with redirect_stdout(StringIO()) as printed:
+        found = _found(name, check)
+    sys.stderr.write(printed.getvalue())
+    return Check(name, False, PRINTS) if found.ok and printed.getvalue() else found
+
+
+def _found(name: str, check: Callable[[], str | None]) -> Check:
     """Run one check. Whatever a plugin's code raises breaks a promise, `SystemExit` included."""
     try:
         return Check(name, True, check() or "")

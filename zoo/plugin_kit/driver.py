@@ -178,6 +178,7 @@ def expect_by_token(module: nn.Module, shape: tuple[int, ...], help: str) -> Non
         raise PromiseError(
             f"{told}\nhelp: x may have any number of dimensions before the last"
         ) from None
+    expect(f"the output for x ({sizes})", found, *shape, output.shape[-1])
     if not close(found, output.reshape(*shape, output.shape[-1]), 1e-9):
         raise PromiseError(
             f"the same tokens have another output in a call with x ({sizes}) than in one with "

@@ -40,7 +40,7 @@ from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
 from zoo.slots import Embedding, Head, Position
 from zoo.spec import ModelSpec
-from zoo.transformer import Transformer
+from zoo.transformer import AttentionMaps, Transformer
 
 
 class NormDriver(Driver):
@@ -304,6 +304,22 @@ class HeadDriver(Driver):
             help = "a head of whole sequences says so: its `pools` is True"
             expect_by_token(self.model.part, (BATCH * LENGTH,), help)
 
+    def leaks(self) -> Iterator[str]:
+        if not self.described.pools:
+            return
+        head, x = self.model.part, self.inputs(torch.float64)[0]
+        mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+        for hidden in (1, LENGTH - 1):  # not the first, which a head may pool whatever it is
+            seen = mask.clone()
+            seen[:, hidden] = False
+            one, other = (head(states, mask=seen) for states in (x, with_another(x, hidden)))
+            if not close(one, other, 1e-9):
+                yield "a token that the mask (batch, length) hides changes the output"
+        if not close(head(x, mask=mask), head(x, mask=None), 1e-9):
+            yield "the output is another with a mask that hides nothing than without one"
+        if not bool(head(x, mask=~mask).isfinite().all()):
+            yield "a mask that hides everything gives NaN"
+
     def _check_ties(self, head: Head) -> None:
         """Raises PromiseError unless a tensor that may be tied to a token table has its shape."""
         ties: object = head.ties("tokens.weight")
@@ -348,7 +364,17 @@ class BuilderDriver(Driver):
         expect_call(self.model.forward, *inputs, **options)
         output = self(*inputs)[0]
         expect("the output", output, BATCH, *[None] * (output.dim() - 1))
-        again, _ = self.model(*inputs, return_attention=True)
+        returned: object = self.model(*inputs, return_attention=True)
+        if not (
+            isinstance(returned, tuple)
+            and len(returned) == 2
+            and isinstance(returned[1], AttentionMaps)
+        ):
+            raise PromiseError(
+                "with `return_attention=True` the model returns its output and a "
+                f"`zoo.transformer.AttentionMaps`, not {type(returned).__name__}"
+            )
+        again = returned[0]
         if not close(output, again, 1e-5):
             raise PromiseError("the output is another when `return_attention` is set")
 

@@ -122,7 +122,7 @@ class InitHost(Builder):
                 "up": linear(16, 32),
                 "down": linear(32, 16, residual=True),
                 "kernel": Layout({"weight": Tensor((8, 16, 3), fan_in=48, fan_out=24)}),
-                "norm": Layout({"weight": vector(16, value=1.0)}),
+                "norm": Layout({"weight": vector(16, value=1.0), "bias": vector(16, "bias")}),
             }
         )
 

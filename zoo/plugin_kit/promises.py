@@ -101,7 +101,8 @@ def meta(spec: ModelSpec, registry: Registry) -> None:
 
 def layout(spec: ModelSpec, registry: Registry) -> None:
     """The layout states the names, shapes and kinds of the tensors of the module, and thereby its
-    number of parameters, and the number of elements of the buffers that are not stored."""
+    number of parameters, where those start that the module sets to a number, and the number of
+    elements of the buffers that are not stored."""
     model = build_on_meta(spec, torch.float32)
     stored = model.state_dict().keys()
     tables = {name: table for name, table in model.named_buffers() if name not in stored}
@@ -111,6 +112,39 @@ def layout(spec: ModelSpec, registry: Registry) -> None:
             f"the buffers that are not stored ({', '.join(tables) or 'none'}) have {n_elements} "
             f"elements, and `computed` of the layout says {spec.layout.n_computed}"
         )
+    set_to = constants(spec)
+    for name, tensor in spec.tensors.items():
+        value = set_to.get(name)
+        # A bias of 0 is what `nn.LayerNorm` and the like begin with; inits know that.
+        if value is None or (value == 0.0 and tensor.role == "bias"):
+            continue
+        if tensor.role != "constant" or value != float(torch.tensor(tensor.value)):
+            told = f"{tensor.role}, {tensor.value:g}" if tensor.role == "constant" else tensor.role
+            raise PromiseError(
+                f"the module sets all of `{name}` to {value:g}, which has no effect: it starts as "
+                f"the layout says, by its role ({told})\n"
+                f'help: state `role="constant", value={value:g}` in the layout, or leave the start '
+                "to it by `torch.empty`"
+            )
+
+
+def constants(spec: ModelSpec) -> dict[str, float]:
+    """Return the parameters that the module itself sets to one number, with the number."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # then `torch.empty` is NaN
+    try:
+        one, other = _constants_of_a_build(spec), _constants_of_a_build(spec)
+    finally:
+        torch.use_deterministic_algorithms(before)
+    # A single element that is drawn, as by `nn.Linear`, is another number each time.
+    return {name: value for name, value in one.items() if other.get(name) == value}
+
+
+def _constants_of_a_build(spec: ModelSpec) -> dict[str, float]:
+    with torch.device("cpu"):
+        model = spec.model.build()
+    flat = {name: tensor.detach().flatten() for name, tensor in model.named_parameters()}
+    return {name: float(t[0]) for name, t in flat.items() if len(t) and bool((t == t[0]).all())}
 
 
 def interface(spec: ModelSpec, registry: Registry) -> None:
@@ -180,7 +214,10 @@ def saving(spec: ModelSpec, registry: Registry) -> None:
             driver_for(spec, model)(*inputs), driver_for(spec, loaded)(*inputs), strict=True
         )
         if not all(torch.equal(a, b) for a, b in pairs):
-            raise PromiseError("the model that is loaded again has another output")
+            raise PromiseError(
+                "the model that is loaded again has another output\n"
+                "help: what decides it is a field or a tensor; `build` draws nothing at random"
+            )
 
 
 def modes(spec: ModelSpec, registry: Registry) -> None:
@@ -329,7 +366,7 @@ PROMISES: Mapping[str, Mapping[str, Promise]] = {
     "norm": _BY_TOKEN,
     "position": _OF_MODULES,
     "embedding": {**_WITH_MASKS, "tokens": tokens},
-    "head": _BY_TOKEN,
+    "head": {**_WITH_MASKS, "tokens": tokens},
     "init": _OF_ALL,
 }
 """The promises of each slot, in addition to the checks of the pipeline."""

@@ -10,8 +10,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +18,6 @@ from zoo.errors import PluginError
 from zoo.registering.plugin_errors import reason
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
-
-PRINTS = (
-    "importing it prints, into the output of commands such as `zoo show --json`\n"
-    "help: print nothing, or to `sys.stderr`"
-)
 
 
 def import_failures(entries: Iterable[Entry]) -> list[str | None]:
@@ -49,18 +42,12 @@ def import_failures(entries: Iterable[Entry]) -> list[str | None]:
 def main() -> None:
     """Read entries as JSON from stdin and write one JSON line for each: null, or the failure."""
     entries: list[list[str]] = json.load(sys.stdin)
-    answers = sys.stdout
     torch: Mapping[str, Any] = {"torch": None}
     sys.modules.update(torch)  # from here on, `import torch` raises
     for slot, kind, target, folder in entries:
         registry = Registry()
         registry.plugins[slot][kind] = Entry(slot, kind, target, Document(folder, {}), Path(folder))
-        with redirect_stdout(StringIO()) as printed:
-            failure = _failure(registry, slot, kind)
-        if failure is None and printed.getvalue():
-            failure = PRINTS
-        answers.write(json.dumps(failure) + "\n")
-        answers.flush()
+        print(json.dumps(_failure(registry, slot, kind)), flush=True)
 
 
 def _failure(registry: Registry, slot: str, kind: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import zoo
 from zoo.component import Component, fields_of
 from zoo.document import read_document
-from zoo.registry import shipped_registry
+from zoo.registry import Registry, shipped_registry
 from zoo.slots import SLOTS, Plugin, slot_of
 from zoo.spec import ModelSpec
 
@@ -38,6 +38,21 @@ def replaced_plugins(spec: ModelSpec, made_with: Mapping[str, str]) -> list[Repl
     build the model, but may compute something else with its weights."""
     found = ((name, made_with.get(name), now) for name, now in plugin_versions(spec).items())
     return [Replaced(*one) for one in found if one[1] != one[2]]
+
+
+def changed_plugins(registry: Registry, made_with: Mapping[str, str]) -> list[str]:
+    """Return the plugins, as `slot.kind`, that differ from those in the header of weights, among
+    those that were used; none if one of them is not registered."""
+    found: list[str] = []
+    shipped = _shipped_packages()
+    for name, before in made_with.items():
+        slot, _, kind = name.partition(".")
+        if kind not in registry.plugins.get(slot, {}):
+            return []
+        cls = registry.loaded(slot, kind)
+        if cls is not None and _origin(cls, shipped) != before:
+            found.append(name)
+    return found
 
 
 def _plugins(component: Component) -> Iterator[tuple[str, type[Plugin]]]:

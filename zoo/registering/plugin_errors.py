@@ -59,7 +59,7 @@ def describe_failure(what: str, error: BaseException, place: Place | None = None
     if isinstance(error, SyntaxError):
         lines.append(f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}")
     message = "\n".join([f"{what} failed: {_headline(error)}", *lines[-8:]])
-    return Problem(message, place, _missing(error, frames) or MEND)
+    return Problem(message, place, _missing(error, frames) or _frozen(error) or MEND)
 
 
 def reason(problem: Problem) -> str:
@@ -84,6 +84,17 @@ def _missing(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> 
     return f"install {quoted(missing)}, which the plugin needs" if missing else None
 
 
+def _frozen(error: BaseException) -> str | None:
+    """Return a hint for code that sets an attribute of a description; None for other errors."""
+    if not isinstance(error, pydantic.ValidationError):
+        return None
+    hint = "a description cannot change: what follows from its fields is a property"
+    return hint if error.errors(include_url=False)[0]["type"] == "frozen_instance" else None
+
+
 def _headline(error: BaseException) -> str:
     first = printable(str(error).split("\n")[0])
+    if isinstance(error, pydantic.ValidationError):
+        wrong = error.errors(include_url=False)[0]
+        first = f"{quoted('.'.join(map(str, wrong['loc'])))}: {wrong['msg']}"
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

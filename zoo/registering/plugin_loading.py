@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from importlib.util import module_from_spec, spec_from_file_location
@@ -25,8 +26,9 @@ from zoo.registering.plugin_errors import plugin_code
 SHA256 = "__sha256__"
 """The attribute of an imported file's module that holds the hexadecimal SHA-256 of the file."""
 
-_importing_file = RLock()
-"""Held while a file is imported, so that no other thread sees a partially initialized module."""
+_importing = RLock()
+"""Held while a plugin is imported, so that no other thread sees a file's partially initialized
+module, and one alone redirects stdout."""
 
 
 class PluginEntryPoint(EntryPoint):
@@ -49,7 +51,12 @@ class PluginEntryPoint(EntryPoint):
                 included, which stevedore would let through.
         """
         where, _, attribute = self.value.rpartition(":")
-        with plugin_code(f"importing {quoted(self.value)}"):
+        # What a plugin prints must not get into the output of a command.
+        with (
+            plugin_code(f"importing {quoted(self.value)}"),
+            _importing,
+            redirect_stdout(sys.stderr),
+        ):
             module = self._import_file(where) if where.endswith(".py") else _import_module(where)
             if not hasattr(module, attribute):
                 own = [
@@ -70,21 +77,20 @@ class PluginEntryPoint(EntryPoint):
             raise PluginError(Problem(f"there is no file {quoted(path, 500)}", help=hint))
         # Named after its full path: shadows no other module, and is imported once.
         name = f"zoo_plugin_file_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
-        with _importing_file:
-            if name not in sys.modules:
-                spec = spec_from_file_location(name, path)
-                if spec is None or spec.loader is None:
-                    raise PluginError(f"{quoted(path)} cannot be imported")
-                module = module_from_spec(spec)
-                # Computed now, for the code that runs: the file may change later.
-                vars(module)[SHA256] = hashlib.sha256(path.read_bytes()).hexdigest()
-                sys.modules[name] = module
-                try:
-                    spec.loader.exec_module(module)
-                except BaseException:
-                    del sys.modules[name]
-                    raise
-            return sys.modules[name]
+        if name not in sys.modules:
+            spec = spec_from_file_location(name, path)
+            if spec is None or spec.loader is None:
+                raise PluginError(f"{quoted(path)} cannot be imported")
+            module = module_from_spec(spec)
+            # Computed now, for the code that runs: the file may change later.
+            vars(module)[SHA256] = hashlib.sha256(path.read_bytes()).hexdigest()
+            sys.modules[name] = module
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
+        return sys.modules[name]
 
 
 def _import_module(name: str) -> ModuleType:

@@ -104,7 +104,10 @@ def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
 def _tree_lines(data: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each part: name, parameters, description. A long description continues on
     the lines below."""
-    ties = {alias.rpartition(".")[0]: target for alias, target in data["tied"].items()}
+    ties: dict[str, str] = {}
+    for alias, target in data["tied"].items():
+        owner, _, name = alias.rpartition(".")
+        ties[owner] = target.removesuffix(f".{name}")
     lines = list(_lines_of(data["parts"], ties, "", ""))
     names = max((len(line.name) for line in lines), default=0)
     sizes = max((len(line.size) for line in lines), default=0)
@@ -142,7 +145,7 @@ def _lines_of(
         yield _Line(
             f"{indent}{'└─ ' if last else '├─ '}{_title(part)}",
             (f"{count:,}" if count else "") + ("     " if part["layers"] is None else " each"),
-            f"= {ties[path].removesuffix('.weight')}" if path in ties else part["label"],
+            f"= {ties[path]}" if path in ties else part["label"],
             deeper + ("│" if part["parts"] else ""),
         )
         yield from _lines_of(part["parts"], ties, f"{path}.", deeper)

@@ -101,8 +101,8 @@ class GroupedLinear(nn.Module):
     def __init__(self, n_experts: int, n_in: int, n_out: int, *, bias: bool) -> None:
         super().__init__()
         self.n_in = n_in
-        self.weight = nn.Parameter(torch.zeros(n_experts, n_out, n_in))
-        self.bias = nn.Parameter(torch.zeros(n_experts, n_out)) if bias else None
+        self.weight = nn.Parameter(torch.empty(n_experts, n_out, n_in))
+        self.bias = nn.Parameter(torch.empty(n_experts, n_out)) if bias else None
 
     def forward(self, x: torch.Tensor, experts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         """(rows, n_in) to (rows, n_out); `experts` (rows,) names the expert of each row, in

@@ -44,8 +44,8 @@ class Router(nn.Module):
         self.normalize, self.normalize_order = normalize, normalize_order
         self.normalize_eps, self.normalize_min = normalize_eps, normalize_min
         self.scale = scale
-        self.weight = nn.Parameter(torch.zeros(n_experts, d_model))
-        self.bias = nn.Parameter(torch.zeros(n_experts)) if bias else None
+        self.weight = nn.Parameter(torch.empty(n_experts, d_model))
+        self.bias = nn.Parameter(torch.empty(n_experts)) if bias else None
         self.register_buffer("correction_bias", torch.zeros(n_experts) if correction_bias else None)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
