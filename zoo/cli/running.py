@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from zoo.cli.options import json_option, model_type
+from zoo.cli.options import dtype_choice, json_option, model_type
 from zoo.cli.output import print_report
 from zoo.errors import InputError, Place, Problem
 
@@ -92,6 +92,9 @@ GENERATING_OPTIONS = {
     help="The id that begins a target; stated again, the one after it, such as that of a language."
     "  [default: that of the folder]",
 )
+@click.option(
+    "--dtype", type=dtype_choice, help="Compute in this dtype.  [default: that of the weights]"
+)
 @click.option("--mask-id", type=int, help="The id of a masked token, if texts are ids.")
 @json_option
 @click.pass_context
@@ -112,6 +115,7 @@ def run(
     repetition_penalty: float | None,
     eos: int | None,
     start: tuple[int, ...],
+    dtype: str | None,
     mask_id: int | None,
     as_json: bool,
 ) -> None:
@@ -141,6 +145,8 @@ def run(
         raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
+    import torch
+
     from zoo.generation.methods import for_batch
     from zoo.running.settings import Settings
     from zoo.running.tasks import GENERATING, as_text
@@ -155,7 +161,11 @@ def run(
         Settings().method(changes, sample=sample or bool(given), beams=beams)  # the options fit
         if texts == ("-",):
             texts = (_standard_input(),)
-        found = TextModel.load(model, registry=context.obj())
+        found = TextModel.load(
+            model,
+            dtype=None if dtype is None else getattr(torch, dtype),
+            registry=context.obj(),
+        )
         gc.enable()  # the standard input may have any number of lines
         if found.task not in GENERATING:
             _refuse_generating(context, found.transformer.spec.name)
