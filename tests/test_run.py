@@ -118,6 +118,15 @@ def test_text_from_the_standard_input(
     assert "the text is empty" in refused("run", decoder, "-")
 
 
+def test_another_dtype(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(saved / "pooled")
+    as_stored = reported(capsys, folder, "3 4 5")
+    rounded = reported(capsys, folder, "3 4 5", "--dtype", "bfloat16")
+    assert rounded["embedding"] != as_stored["embedding"]
+    (expected,) = zoo.TextModel.load(folder, dtype=torch.bfloat16).run(["3 4 5"])
+    assert rounded == expected
+
+
 @pytest.mark.parametrize("text", ["ich \udcff", None, 3])
 def test_what_is_no_text(with_words: Callable[[str], str], refused: Refused, text: Any) -> None:
     folder = with_words("decoder")
