@@ -433,6 +433,9 @@ def test_what_is_neither_a_licence_nor_a_tag(
     assert run(["bundle", "make", "saved", "made", option, "mine\nlanguage: en"]) == 2
     assert "is not a licence or a tag" in capsys.readouterr().err
     assert not Path("made").exists()
+    wrong = option == "--license"
+    assert run(["bundle", "make", "saved", "made", option, "apache2"]) == (2 if wrong else 0)
+    assert ("did you mean `Apache-2.0`?" in capsys.readouterr().err) == wrong
 
 
 def test_a_revision_is_what_follows_the_last_at_sign() -> None:

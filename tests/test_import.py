@@ -407,6 +407,10 @@ def test_no_config(source: Path) -> None:
     ("text", "message"),
     [
         ("{", "config.json:1:2: error: not JSON"),
+        (
+            "\N{BYTE ORDER MARK}{}",
+            "config.json: error: not JSON: it begins with a byte order mark\n",
+        ),
         ('{"a": 1,\n "a": 2}', "written twice"),
         ('{"a": NaN}', "NaN is no number"),
         ("[]", "an object is expected"),

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import zoo
 from zoo.running.perplexity import perplexity
-from zoo.running.text import Numbers, SpecialIds, Tokenized
+from zoo.running.settings import Settings
+from zoo.running.text import Numbers, Tokenized
 from zoo.transformer import Transformer
 
 SIZES = {"format": 1, "name": "m", "n_layers": 2, "d_model": 8, "n_heads": 2, "d_ff": 8}
@@ -57,7 +58,7 @@ def test_an_offloaded_model_generates(
 
 @WAYS
 def test_an_offloaded_model_takes_text(offload: Offload, tmp_path: Path) -> None:
-    model = zoo.TextModel(zoo.build({**SIZES, **CLASSES}), Numbers(), SpecialIds())
+    model = zoo.TextModel(zoo.build({**SIZES, **CLASSES}), Numbers(), Settings())
     expected = model.run(["1 2 3"])
     offload(model.transformer, tmp_path)
     assert next(model.transformer.parameters()).is_meta
@@ -69,7 +70,7 @@ def test_an_offloaded_model_predicts_a_text(offload: Offload, tmp_path: Path) ->
     words = Tokenizer(models.WordLevel({str(n): n for n in range(10)}, "0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     transformer = zoo.build({**SIZES, **DECODER})
-    model = zoo.TextModel(transformer, Tokenized(words, words, tmp_path), SpecialIds())
+    model = zoo.TextModel(transformer, Tokenized(words, words, tmp_path), Settings())
     expected = perplexity(model, "1 2 3 4")
     offload(transformer, tmp_path)
     assert perplexity(model, "1 2 3 4") == expected

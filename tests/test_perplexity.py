@@ -84,8 +84,11 @@ def test_each_token_is_predicted_once_from_its_window(
     assert found["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-10)
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / n_bytes, rel=1e-10)
     (tmp_path / "a.txt").write_text(TEXT, "utf-8")
-    again = zoo.score(folder, data=tmp_path / "a.txt", window=window, stride=stride)
+    options: dict[str, Any] = {"window": window, "stride": stride}
+    again = zoo.score(folder, data=tmp_path / "a.txt", **options)
     assert again == pytest.approx(found, rel=1e-5)
+    same = zoo.score(folder, data=tmp_path / "a.txt", dtype=torch.float64, **options)
+    assert same == pytest.approx(found, rel=1e-12)
 
 
 @torch.no_grad()

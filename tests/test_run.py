@@ -19,7 +19,8 @@ from trials import Refused
 import zoo
 from zoo.cli import run
 from zoo.errors import InputError
-from zoo.running.text import Numbers, SpecialIds
+from zoo.running.settings import Settings
+from zoo.running.text import Numbers
 
 WORDS = ["[PAD]", "[EOS]", "[MASK]", "ich", "ein", "bier", "a", "beer", "I", "want"]
 SIZES = {"format": 1, "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 8}
@@ -115,6 +116,15 @@ def test_text_from_the_standard_input(
     assert "the standard input is not UTF-8" in refused("run", decoder, "-")
     monkeypatch.setattr(sys, "stdin", None)  # closed
     assert "the text is empty" in refused("run", decoder, "-")
+
+
+def test_another_dtype(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(saved / "pooled")
+    as_stored = reported(capsys, folder, "3 4 5")
+    rounded = reported(capsys, folder, "3 4 5", "--dtype", "bfloat16")
+    assert rounded["embedding"] != as_stored["embedding"]
+    (expected,) = zoo.TextModel.load(folder, dtype=torch.bfloat16).run(["3 4 5"])
+    assert rounded == expected
 
 
 @pytest.mark.parametrize("text", ["ich \udcff", None, 3])
@@ -397,9 +407,13 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     assert "help: `zoo list models` lists" in refused("run", "nothing-is-like-this", "3")
     folder = Path(with_words("decoder"))
     (folder / "generation_config.json").write_text('{"eos_token_id": "end"}')
-    assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")
+    assert "generation_config.json: error: the settings of generation" in refused(
+        "run", str(folder), "ich"
+    )
     (folder / "generation_config.json").write_text("[" * 100_000)
-    assert "generation_config.json: error: the special ids" in refused("run", str(folder), "ich")
+    assert "generation_config.json: error: the settings of generation" in refused(
+        "run", str(folder), "ich"
+    )
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json: error: this is not a tokenizer" in refused("run", str(folder), "ich")
 
@@ -575,7 +589,7 @@ def test_a_terminal_sees_tokens_as_they_come(
 
 def test_a_text_that_is_longer_than_the_model_reads() -> None:
     spec = {**SIZES, **MODELS["mlm"], "name": "short", "position": "learned", "max_length": 3}
-    model = zoo.TextModel(zoo.build(spec), Numbers(), SpecialIds())
+    model = zoo.TextModel(zoo.build(spec), Numbers(), Settings())
     assert len(model.run(["3 2 4"], mask_id=2)) == 1
     with pytest.raises(zoo.ZooError, match="text: 4 tokens are longer than the model's 3 pos"):
         model.run(["3 2 4", "3 2 4 5"], mask_id=2)
@@ -620,7 +634,7 @@ def test_a_model_that_is_not_called_with_ids_alone(
     spec: dict[str, Any], help: str, text: str
 ) -> None:
     """It may have a task, but not for text, which cannot state its other inputs."""
-    model = zoo.TextModel(zoo.build({**SIZES, **spec, "name": "m"}), Numbers(), SpecialIds())
+    model = zoo.TextModel(zoo.build({**SIZES, **spec, "name": "m"}), Numbers(), Settings())
     with pytest.raises(InputError) as error:
         model.run([text], start=0)
     (problem,) = error.value.problems
@@ -637,5 +651,5 @@ def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> No
                 "utf-8", "replace"
             )
 
-    model = zoo.TextModel(zoo.load(saved / "decoder"), Bytes(), SpecialIds())
+    model = zoo.TextModel(zoo.load(saved / "decoder"), Bytes(), Settings())
     assert list(model.stream("3 4", max_new_tokens=5)) == ["ä", "ä", "\N{REPLACEMENT CHARACTER}"]

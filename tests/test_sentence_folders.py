@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertModel
@@ -104,6 +105,33 @@ def test_pooling_dense_and_normalisation(source: Path) -> None:
     mean = (states(source) * MASK[..., None]).sum(1) / MASK.sum(1, keepdim=True)
     dense = torch.tanh(F.linear(mean, weights["linear.weight"], weights["linear.bias"]))
     torch.testing.assert_close(imported(source), F.normalize(dense, dim=-1), rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["T5", "MT5", "UMT5", "LongT5", "SwitchTransformers"])
+def test_the_encoder_alone_of_a_model_of_pairs(name: str, tmp_path: Path) -> None:
+    """As the models of sentences, and of images from texts, have it; and with a head as these."""
+    sizes = {"vocab_size": 19, "d_model": WIDTH, "d_kv": 4, "d_ff": 12, "num_heads": 2}
+    config = getattr(transformers, f"{name}Config")(**sizes, num_layers=2)
+    torch.manual_seed(0)
+    theirs = getattr(transformers, f"{name}EncoderModel")(config).eval()
+    folder = tmp_path / "source"
+    theirs.save_pretrained(folder)
+    import_folder(folder, tmp_path / "alone")
+    model = zoo.load(tmp_path / "alone").eval()
+    expected = theirs(IDS, attention_mask=MASK.long()).last_hidden_state
+    found = model(IDS, source_mask=MASK)
+    torch.testing.assert_close(found[MASK], expected[MASK], rtol=0, atol=1e-5)
+    zoo.export_folder(tmp_path / "alone", tmp_path / "back")
+    back = load_file(tmp_path / "back" / "model.safetensors")
+    wanted = load_file(folder / "model.safetensors")
+    assert back.keys() == wanted.keys()
+    assert all(torch.equal(back[key], wanted[key]) for key in wanted)
+
+    state_modules(folder, [TRANSFORMER, POOLING, NORMALIZE])
+    write(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    mean = (expected * MASK[..., None]).sum(1) / MASK.sum(1, keepdim=True)
+    torch.testing.assert_close(imported(folder), F.normalize(mean, dim=-1), rtol=0, atol=1e-5)
 
 
 def pooled(states: Tensor, mode: str) -> Tensor:

@@ -726,6 +726,45 @@ def test_a_licence_is_not_empty(project: Path, store: Store, refused: Refused) -
     assert "the licence of the weights is empty" in told
 
 
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [
+        ("Apache2", "is no licence that SPDX or the hub names\n      = help: did you mean `Apa"),
+        ("MIT OR Apatche-2.0", "did you mean `Apache-2.0`?"),
+        ("my own words", "`my` is no licence"),
+        ("unknown", "`unknown` is no licence"),
+        ("qqqqqq", "help: other terms are `LicenseRef-NAME` or `other`"),
+    ],
+)
+def test_a_licence_has_the_name_of_one(
+    project: Path, store: Store, refused: Refused, stated: str, told: str
+) -> None:
+    write_files(project / "model", bundle())
+    assert told in refused("push", "model", "there", "--license", stated)
+    assert not Path("there").exists()
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        "apache-2.0",
+        "MIT OR (Apache-2.0 AND GPL-2.0-or-later WITH Classpath-exception-2.0)",
+        "LicenseRef-Mine",
+        "NOASSERTION",
+        "other",
+        "llama3.2",
+        "openrail++",
+        "GPL-2.0+",
+    ],
+)
+def test_names_of_licences(
+    project: Path, store: Store, capsys: pytest.CaptureFixture[str], stated: str
+) -> None:
+    write_files(project / "model", bundle())
+    assert run(["push", "model", "there", "--license", stated]) == 0
+    assert stated in capsys.readouterr().out
+
+
 def test_a_weights_file_by_itself_is_bundled_first(
     project: Path, store: Store, refused: Refused
 ) -> None:

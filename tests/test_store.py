@@ -942,8 +942,10 @@ def test_the_file_of_a_model_is_neither_a_spec_nor_weights(
         )
     for line in (["load", file], ["run", file, "1"], ["push", file, "to", "--license", "MIT"]):
         told = refused(*line)
-        assert "`zoo build models/small.v1.toml -o DIR` makes the initial weights of a spec" in told
-        assert "a published model goes by its name: `small.v1`" in told
+        assert "= help: a published model goes by its name: `small.v1`\n" in told
+    Path("spec.toml").write_text('format = 1\nname = "small"\n')
+    told = refused("load", "spec.toml")
+    assert "= help: `zoo build spec.toml -o DIR` makes the initial weights of a spec\n" in told
 
 
 def test_what_a_collector_was_about_to_remove_is_shown(published: Path, store: Store) -> None:

@@ -16,8 +16,8 @@ TOKENIZER = "tokenizer.json"
 """The tokenizer of the model's input."""
 TARGET_TOKENIZER = "tokenizer_target.json"
 """The tokenizer of the model's output, if it is a different one."""
-SPECIAL_IDS = "generation_config.json"
-"""The ids of special tokens, under the names that `transformers` gives them."""
+SETTINGS = "generation_config.json"
+"""How text is generated, and its special ids, under the names that `transformers` gives them."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
 """The texts of the special tokens, and often the chat template."""
 SPECIAL_TOKENS = "special_tokens_map.json"
@@ -46,7 +46,7 @@ COMPANIONS = (
     "source.spm",
     "target.spm",
     CHAT_TEMPLATE,
-    SPECIAL_IDS,
+    SETTINGS,
     "preprocessor_config.json",
     "processor_config.json",
     "sentence_bert_config.json",

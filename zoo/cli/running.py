@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from zoo.cli.options import json_option, model_type
+from zoo.cli.options import dtype_choice, json_option, model_type
 from zoo.cli.output import print_report
 from zoo.errors import InputError, Place, Problem
 
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
     from zoo.running.chat import Chat
+    from zoo.running.settings import Settings
     from zoo.running.text_model import TextModel
 
 AT_ONCE = 256
@@ -57,9 +58,15 @@ GENERATING_OPTIONS = {
     show_default=True,
     help="Generate at most so many tokens.",
 )
-@click.option("--beams", type=click.IntRange(1), help="Use beam search with so many beams.")
 @click.option(
-    "--sample", is_flag=True, help="Draw tokens at random instead of taking the likeliest."
+    "--beams",
+    type=click.IntRange(1),
+    help="Use beam search with so many beams.  [default: as the folder says]",
+)
+@click.option(
+    "--sample/--no-sample",
+    default=None,
+    help="Draw tokens at random, or take the likeliest.  [default: as the folder says]",
 )
 @click.option("--temperature", type=float, help="With --sample: below 1 favours likely tokens.")
 @click.option("--top-k", type=int, help="With --sample: only so many of the likeliest tokens.")
@@ -75,9 +82,7 @@ GENERATING_OPTIONS = {
 @click.option(
     "--repetition-penalty",
     type=float,
-    default=1.0,
-    show_default=True,
-    help="Above 1, tokens that have occurred become less likely.",
+    help="Above 1, tokens that have occurred become less likely.  [default: as the folder says]",
 )
 @click.option("--eos", type=int, help="The id that ends text.  [default: that of the folder]")
 @click.option(
@@ -86,6 +91,9 @@ GENERATING_OPTIONS = {
     multiple=True,
     help="The id that begins a target; stated again, the one after it, such as that of a language."
     "  [default: that of the folder]",
+)
+@click.option(
+    "--dtype", type=dtype_choice, help="Compute in this dtype.  [default: that of the weights]"
 )
 @click.option("--mask-id", type=int, help="The id of a masked token, if texts are ids.")
 @json_option
@@ -98,15 +106,16 @@ def run(
     system: str | None,
     max_new_tokens: int,
     beams: int | None,
-    sample: bool,
+    sample: bool | None,
     temperature: float | None,
     top_k: int | None,
     top_p: float | None,
     min_p: float | None,
     seed: int | None,
-    repetition_penalty: float,
+    repetition_penalty: float | None,
     eos: int | None,
     start: tuple[int, ...],
+    dtype: str | None,
     mask_id: int | None,
     as_json: bool,
 ) -> None:
@@ -127,13 +136,19 @@ def run(
         "seed": seed,
     }
     given = {name: value for name, value in drawing.items() if value is not None}
-    if given and not sample:
-        raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
+    changes = given.copy()
+    if repetition_penalty is not None:
+        changes["repetition_penalty"] = repetition_penalty
+    if given and (sample is False or beams is not None):
+        raise _only_drawn(given)
     if sample and beams is not None:
         raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
+    import torch
+
     from zoo.generation.methods import for_batch
+    from zoo.running.settings import Settings
     from zoo.running.tasks import GENERATING, as_text
     from zoo.running.text_model import TextModel
 
@@ -143,13 +158,23 @@ def run(
         return [*instructions, _message("user", text)] if chat else text
 
     with _options_named(context):
-        method = _method(given if sample else None, beams, repetition_penalty)
+        Settings().method(changes, sample=sample or bool(given), beams=beams)  # the options fit
         if texts == ("-",):
             texts = (_standard_input(),)
-        found = TextModel.load(model, registry=context.obj())
+        found = TextModel.load(
+            model,
+            dtype=None if dtype is None else getattr(torch, dtype),
+            registry=context.obj(),
+        )
         gc.enable()  # the standard input may have any number of lines
         if found.task not in GENERATING:
             _refuse_generating(context, found.transformer.spec.name)
+        method = None
+        if found.task in GENERATING:
+            if given and not sample and not found.settings.do_sample:
+                raise _only_drawn(given)
+            method = found.settings.method(changes, sample=sample, beams=beams)
+            _tell_settings(found.settings, method)
         asked: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
             "method": method,
@@ -162,7 +187,8 @@ def run(
         elif not texts:
             for number, (places, lines) in enumerate(_lines()):
                 # Batches within these lines are numbered from here; there are at most AT_ONCE.
-                asked["method"] = for_batch(method, number * AT_ONCE)
+                if method is not None:
+                    asked["method"] = for_batch(method, number * AT_ONCE)
                 prompts = map(prompt, lines)
                 for report in found.run(prompts, **asked, mask_id=mask_id, places=places):
                     print_report(as_json, report, as_text, one_of_several=True)
@@ -171,6 +197,19 @@ def run(
                 print_report(as_json, report, as_text, one_of_several=True)
         else:
             answer(prompt(texts[0]))
+
+
+def _only_drawn(given: Iterable[str]) -> click.UsageError:
+    return click.UsageError(f"--{next(iter(given)).replace('_', '-')} goes with --sample")
+
+
+def _tell_settings(settings: Settings, method: Greedy | Sampling | Beam) -> None:
+    """Say on the standard error what the folder, and no option, says of how tokens are chosen."""
+    if applied := settings.applied(method):
+        import json
+
+        shown = ", ".join(f"{name} = {json.dumps(value)}" for name, value in applied.items())
+        click.echo(f"{settings.read_from}: {shown}", err=True)
 
 
 def _message(role: str, content: str) -> dict[str, str]:
@@ -283,17 +322,3 @@ def _options_named(context: click.Context) -> Generator[None]:
             )
             for problem in error.problems
         ) from None
-
-
-def _method(
-    drawing: dict[str, float] | None, beams: int | None, penalty: float
-) -> Greedy | Sampling | Beam:
-    """Return the method that chooses tokens: sampling, unless `drawing` is None. Raises InputError
-    for a number that is out of range."""
-    from zoo.generation.methods import Beam, Greedy, Sampling
-
-    if beams is not None:
-        return Beam(size=beams, repetition_penalty=penalty)
-    if drawing is None:
-        return Greedy(repetition_penalty=penalty)
-    return Sampling.model_validate({**drawing, "repetition_penalty": penalty})

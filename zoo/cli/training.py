@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zoo.cli.options import Layers, json_option, model_type, path_type
+from zoo.cli.options import Layers, dtype_choice, json_option, model_type, path_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
 from zoo.errors import counted
@@ -85,6 +85,13 @@ def train(
     type=click.IntRange(min=1),
     help="By how much the window moves on.  [default: half of it]",
 )
+@click.option(
+    "--dtype",
+    type=dtype_choice,
+    default="float32",
+    show_default=True,
+    help="Compute in this dtype, such as that in which the model will be used.",
+)
 @json_option
 @click.pass_obj
 def score(
@@ -93,6 +100,7 @@ def score(
     data: Path | None,
     window: int | None,
     stride: int | None,
+    dtype: str,
     as_json: bool,
 ) -> None:
     """Measure a model: BLEU of translations, perplexity of text.
@@ -100,6 +108,8 @@ def score(
     MODEL is a folder made by `zoo train`, which is measured on the test data of its recipe; or,
     with a file of text, any decoder with a tokenizer.
     """
+    import torch
+
     from zoo.training.scores import score as measure
 
     gc.enable()
@@ -109,6 +119,7 @@ def score(
             data=data,
             window=window,
             stride=stride,
+            dtype=getattr(torch, dtype),
             registry=layers(),
             on_progress=bar.set_done,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -106,6 +107,9 @@ def json_value(path: Path, raw: bytes, loads: Callable[[str], Any] = json.loads)
         WeightsError: they are not JSON; the error has the place.
     """
     place = Place(str(path))
+    if raw.startswith(BOM_UTF8):
+        help_ = "save it as UTF-8 without one; other programs do not read it either"
+        raise WeightsError(Problem("not JSON: it begins with a byte order mark", place, help_))
     try:
         return loads(raw.decode("utf-8"))
     except json.JSONDecodeError as error:

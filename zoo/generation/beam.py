@@ -12,8 +12,8 @@ from zoo.errors import InputError, Problem
 from zoo.generation.decoding import Decoding
 from zoo.generation.methods import Beam, Generated
 from zoo.generation.prompts import Rows
-from zoo.generation.scores import largest, penalize
-from zoo.generation.search import Ends
+from zoo.generation.scores import constrain, largest, penalize
+from zoo.generation.search import Ends, present
 from zoo.memory import memory_limit
 
 
@@ -80,9 +80,11 @@ class Hypotheses:
     def settled(self, best_running: float, n_tokens: int, method: Beam) -> bool:
         """Whether the search of this row is done: the list of ended sequences is full, and the best
         running sequence, with log-probability `best_running`, scores no better than the worst of
-        them."""
+        them, or does not count."""
         if len(self.ended) < method.size:
             return False
+        if method.early_stopping:
+            return True
         return self.ended[-1].score >= method.judged(best_running, n_tokens)
 
 
@@ -101,6 +103,7 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
     scores = decoding.scores(prompt.values, prompt.mask)
     _check_memory(size, scores)
     rows = [Hypotheses(number, [()] * size) for number in range(batch)]
+    begun = [present(prompt, number) for number in range(batch)]
     best: dict[int, Generated] = {}
     copies = torch.arange(batch, device=device).repeat_interleave(size)
     decoding.select(copies)
@@ -111,7 +114,21 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
     # The most candidates that can end in one step, plus the `size` that go on.
     n_best = (1 + len(ends.last_ids)) * size
     for n_tokens in range(1, ends.max_new_tokens + 1):
-        values, beams, tokens = _candidates(scores, totals, seen, method, n_best)
+        judged = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
+        judged = penalize(judged, seen, method.repetition_penalty)
+        if method.constrains:
+            sequences = [[*begun[row.number], *ids] for row in rows for ids in row.running]
+            judged = constrain(
+                judged,
+                sequences,
+                method,
+                n_new=n_tokens - 1,
+                max_new_tokens=ends.max_new_tokens,
+                eos=ends.eos,
+            )
+        if method.renormalize:
+            judged = judged.log_softmax(-1)
+        values, beams, tokens = _candidates(judged, totals, n_best)
         table = list(zip(values.tolist(), beams.tolist(), tokens.tolist(), strict=True))
         decoding.check([row_values[0] for row_values, _, _ in table])
         going: list[int] = []
@@ -153,15 +170,13 @@ def _check_memory(size: int, scores: torch.Tensor) -> None:
 
 
 def _candidates(
-    scores: torch.Tensor, totals: torch.Tensor, seen: torch.Tensor, method: Beam, n_best: int
+    judged: torch.Tensor, totals: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Find the best extensions of each row's sequences.
 
     Args:
-        scores: scores of the next token, (rows * size, vocab).
+        judged: log-probabilities of the next token, (rows * size, vocab).
         totals: log-probabilities of the running sequences, (rows, size).
-        seen: the ids of each sequence so far, (rows * size, n).
-        method: the repetition penalty.
         n_best: the number of extensions per row.
 
     Returns:
@@ -169,8 +184,6 @@ def _candidates(
         extend, and their tokens, each (rows, n_best), or fewer columns if there are fewer
         extensions.
     """
-    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    judged = penalize(wide.log_softmax(-1), seen, method.repetition_penalty)
     found, tokens = largest(judged, n_best)
     sums = found.view(*totals.shape, -1) + totals[:, :, None]
     values, places = sums.flatten(1).topk(min(n_best, sums[0].numel()))

@@ -62,7 +62,14 @@ def generate(
     _check_method(method, (Greedy, Sampling, Beam))
     ends = Ends.read(max_new_tokens, eos, stop)
     inputs = Inputs.read(
-        model, ids, ends=ends, start=start, mask=mask, memory=memory, memory_mask=memory_mask
+        model,
+        ids,
+        method=method,
+        ends=ends,
+        start=start,
+        mask=mask,
+        memory=memory,
+        memory_mask=memory_mask,
     )
     found: dict[int, Generated] = {}
     with torch.inference_mode(), evaluating(model):
@@ -103,7 +110,14 @@ def stream(
     _check_method(method, (Greedy, Sampling))
     ends = Ends.read(max_new_tokens, eos, stop)
     inputs = Inputs.read(
-        model, ids, ends=ends, start=start, mask=mask, memory=memory, memory_mask=memory_mask
+        model,
+        ids,
+        method=method,
+        ends=ends,
+        start=start,
+        mask=mask,
+        memory=memory,
+        memory_mask=memory_mask,
     )
     return _steps(model, inputs, method, cache)
 

@@ -11,6 +11,7 @@ import torch
 from zoo.devices import input_device
 from zoo.errors import InputError, Problem, counted
 from zoo.generation.decoding import Decoding, Memory, describe, encode
+from zoo.generation.methods import Method
 from zoo.generation.prompts import (
     Ids,
     Rows,
@@ -47,6 +48,7 @@ class Inputs:
         model: Transformer,
         ids: Ids,
         *,
+        method: Method,
         ends: Ends,
         start: int | Sequence[int] | None,
         mask: torch.Tensor | None,
@@ -68,6 +70,7 @@ class Inputs:
                 )
             )
         ends.check(how.target_vocab)
+        method.check(how.target_vocab)
         dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
         source = None
         if how.has_source:

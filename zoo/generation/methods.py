@@ -19,6 +19,8 @@ from zoo.errors import InputError, Problem, did_you_mean, quoted
 from zoo.toml.value_errors import nearest_literal, value_message
 
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
+Id = Annotated[int, Field(ge=0)]
+Word = Annotated[tuple[Id, ...], Field(strict=False, min_length=1)]
 
 
 class Method(BaseModel):
@@ -34,6 +36,18 @@ class Method(BaseModel):
     """Penalty on tokens that the sequence already holds: their logits are divided by it if positive
     and multiplied by it otherwise (Keskar et al. 2019, arXiv:1909.05858). Values above 1 reduce
     repetition. The range is bounded because far from 1 the results could be infinite."""
+    no_repeat_ngram_size: Annotated[int, Field(ge=0)] = 0
+    """No sequence of this number of tokens occurs twice, the prompt included (Paulus et al. 2017,
+    arXiv:1705.04304); 0 for no limit."""
+    bad_words: Annotated[tuple[Word, ...], Field(strict=False)] = ()
+    """Sequences of ids that are not generated. An id of `eos` alone is not forbidden by them."""
+    min_new_tokens: Annotated[int, Field(ge=0)] = 0
+    """No id of `eos` comes before this number of new tokens."""
+    first_id: Id | None = None
+    """The first new token, whatever the model scores; many translators begin a target with the id
+    of its language."""
+    last_id: Id | None = None
+    """The token that follows when only one of `max_new_tokens` is left; mostly an id of `eos`."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -51,6 +65,35 @@ class Method(BaseModel):
                     message = f"`{name}` {value_message(details)}"
                     problems.append(Problem(message, help=nearest_literal([details])))
             raise InputError(problems) from None
+
+    @property
+    def constrains(self) -> bool:
+        """Whether it forbids or forces tokens."""
+        return bool(
+            self.no_repeat_ngram_size
+            or self.bad_words
+            or self.min_new_tokens
+            or self.first_id is not None
+            or self.last_id is not None
+        )
+
+    def check(self, vocab: int) -> None:
+        """Raise InputError if an id is outside the vocabulary."""
+        stated = [("first_id", self.first_id), ("last_id", self.last_id)]
+        stated += [("bad_words", id_) for word in self.bad_words for id_ in word]
+        for name, id_ in stated:
+            if id_ is not None and id_ >= vocab:
+                raise outside_vocabulary(f"`{name}`", id_, vocab)
+
+
+def outside_vocabulary(what: str, id_: int, vocab: int) -> InputError:
+    """The error for an id that the model does not have; `what` holds it."""
+    return InputError(
+        Problem(
+            f"{what} holds the id {id_}, which is outside the vocabulary",
+            help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
+        )
+    )
 
 
 class Greedy(Method):
@@ -89,6 +132,12 @@ class Beam(Method):
     length_formula: Literal["power", "gnmt"] = "power"
     """The divisor of log p: n**alpha for `power`, ((5 + n) / 6)**alpha for `gnmt` (Wu et al. 2016,
     arXiv:1609.08144; alpha = 0.6 in Vaswani et al. 2017)."""
+    early_stopping: bool = False
+    """Whether a search ends as soon as `size` sequences have ended, even if one that runs on scores
+    better."""
+    renormalize: bool = False
+    """Whether the probabilities of the tokens that are left sum to 1 again, after the repetition
+    penalty and what is forbidden or forced."""
 
     def judged(self, log_probability: float, n_tokens: int) -> float:
         """The length-normalised score of a sequence of `n_tokens` tokens."""
@@ -115,7 +164,7 @@ class Generated:
         ids: the new tokens, without the prompt; they include the token or stop sequence that ended
             the sequence.
         score: the sum of the tokens' log-probabilities under the model; for beam search, after the
-            repetition penalty and normalised by length.
+            repetition penalty and what is forbidden or forced, and normalised by length.
         ended: why the sequence ended: a token of `eos`, a sequence of `stop`, or `max_new_tokens`.
     """
 

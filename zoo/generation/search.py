@@ -8,12 +8,12 @@ from typing import Literal
 
 import torch
 
-from zoo.errors import InputError, Problem
+from zoo.errors import InputError
 from zoo.generation.decoding import Decoding
-from zoo.generation.methods import Generated, Greedy, Sampling
+from zoo.generation.methods import Generated, Greedy, Sampling, outside_vocabulary
 from zoo.generation.prompts import Rows
 from zoo.generation.sampling import draw, probabilities
-from zoo.generation.scores import penalize
+from zoo.generation.scores import constrain, penalize
 
 
 def check_new_tokens(number: object) -> None:
@@ -62,13 +62,7 @@ class Ends:
         """Raise InputError if `eos` or `stop` has an id that is outside the vocabulary."""
         for one in sorted(self.eos.union(*self.stop)):
             if not 0 <= one < vocab:
-                name = "`eos`" if one in self.eos else "`stop`"
-                raise InputError(
-                    Problem(
-                        f"{name} holds the id {one}, which is outside the vocabulary",
-                        help=f"the model has {vocab:,} tokens, with ids from 0 to {vocab - 1:,}",
-                    )
-                )
+                raise outside_vocabulary("`eos`" if one in self.eos else "`stop`", one, vocab)
 
     @property
     def last_ids(self) -> frozenset[int]:
@@ -105,14 +99,14 @@ def search(
         results of the rows that end in this step, with their indices.
     """
     batch = prompt.values.shape[0]
-    rows = [Row(number, _present(prompt, number)) for number in range(batch)]
+    rows = [Row(number, present(prompt, number)) for number in range(batch)]
     random = None
     if isinstance(method, Sampling):
         random = torch.Generator(prompt.values.device).manual_seed(method.seed)
     tokens, mask = prompt.values, prompt.mask
     while rows:
         scores = decoding.scores(tokens, mask)
-        chosen, added = _choose(scores, rows, method, random)
+        chosen, added = _choose(scores, rows, method, ends, random)
         new: list[int] = chosen.tolist()
         log_probabilities: list[float] = added.tolist()
         decoding.check(log_probabilities)
@@ -137,7 +131,8 @@ def search(
             decoding.select(kept, kept)
 
 
-def _present(prompt: Rows, number: int) -> list[int]:
+def present(prompt: Rows, number: int) -> list[int]:
+    """The ids of a row of the prompt, without padding."""
     ids = prompt.values[number]
     found: list[int] = (ids if prompt.mask is None else ids[prompt.mask[number]]).tolist()
     return found
@@ -147,13 +142,18 @@ def _choose(
     scores: torch.Tensor,
     rows: Sequence[Row],
     method: Greedy | Sampling,
+    ends: Ends,
     random: torch.Generator | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The token of each row, and its log-probability under the model, both (rows,)."""
     wide = judged = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if method.repetition_penalty != 1.0:
+    if method.repetition_penalty != 1.0 or method.constrains:
         seen = [row.seen + row.ids for row in rows]
         judged = penalize(wide, _rectangle(seen, wide.device), method.repetition_penalty)
+        n_new = len(rows[0].ids)
+        judged = constrain(
+            judged, seen, method, n_new=n_new, max_new_tokens=ends.max_new_tokens, eos=ends.eos
+        )
     if isinstance(method, Sampling):
         found = probabilities(judged, method)
         # NaN cannot be drawn from; `Decoding.check` reports it later by the log-probability.

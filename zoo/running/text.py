@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from zoo.errors import InputError, Place, Problem, WeightsError
-from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
+from zoo.errors import InputError, Problem
+from zoo.model_files import TARGET_TOKENIZER, TOKENIZER
 from zoo.running.tokenizer_file import read_tokenizer
 
 if TYPE_CHECKING:
@@ -20,17 +17,6 @@ if TYPE_CHECKING:
 
 _PARTIAL = "\N{REPLACEMENT CHARACTER}"
 """The text of a part of a character."""
-Id = Annotated[int, Field(ge=0)]
-
-
-class SpecialIds(BaseModel):
-    """The ids that generation begins and ends with, from a `generation_config.json` or a
-    `config.json`. Their other keys are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-    eos_token_id: Id | list[Id] | None = None
-    decoder_start_token_id: Id | None = None
 
 
 class Text(Protocol):
@@ -163,24 +149,3 @@ def read_text(folder: Path) -> Text:
     source = read_tokenizer(path)
     other = folder / TARGET_TOKENIZER
     return Tokenized(source, read_tokenizer(other) if os.path.lexists(other) else source, folder)
-
-
-def read_special_ids(folder: Path, config: str | None) -> SpecialIds:
-    """Read the special ids from a folder's `generation_config.json`.
-
-    If it has none, they are those of `config`, the text of the `config.json` that the model was
-    imported with, as in transformers; empty if there is none.
-
-    Raises:
-        WeightsError: the ids are damaged.
-    """
-    path = folder
-    try:
-        if os.path.lexists(folder / SPECIAL_IDS):
-            path = folder / SPECIAL_IDS
-            config = path.read_text("utf-8")
-        return SpecialIds() if config is None else SpecialIds.model_validate(json.loads(config))
-    except (ValueError, OSError, RecursionError) as error:
-        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        message = f"the special ids cannot be read: {first}"
-        raise WeightsError(Problem(message, Place(str(path)))) from None

@@ -21,8 +21,9 @@ from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
 from zoo.running.labels import published_config, read_labels
+from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, read_off
-from zoo.running.text import SpecialIds, Text, pieces, read_special_ids, read_text
+from zoo.running.text import Text, pieces, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -30,7 +31,6 @@ from zoo.transformer import Transformer
 if TYPE_CHECKING:
     from zoo.running.chat import Chat
 
-GREEDY = Greedy()
 BATCH = 32
 """The most texts in a batch."""
 
@@ -42,12 +42,12 @@ class TextModel:
     Args:
         transformer: the model.
         text: turns text into its ids and back.
-        special: where generated text begins and ends.
+        settings: how the publisher has set up generation.
     """
 
     transformer: Transformer
     text: Text
-    special: SpecialIds
+    settings: Settings
 
     @classmethod
     def load(
@@ -59,7 +59,7 @@ class TextModel:
         registry: Registry | None = None,
     ) -> Self:
         """Load a model with the files beside it in its folder: its tokenizer (`tokenizer.json`, and
-        `tokenizer_target.json` if the output has a different one) and its special ids
+        `tokenizer_target.json` if the output has a different one) and its settings of generation
         (`generation_config.json`, or else the `config.json` of an imported model). Without a
         tokenizer, text is written as ids: `5 9 33`.
 
@@ -72,9 +72,11 @@ class TextModel:
         folder = find_weights(path_or_name, registry).path.parent
         text = read_text(folder)
         transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
-        generates = transformer.spec.model.generation is not None
-        config = published_config(transformer) if generates else None
-        return cls(transformer, text, read_special_ids(folder, config))
+        how = transformer.spec.model.generation
+        if how is None:
+            return cls(transformer, text, Settings())
+        config = published_config(transformer)
+        return cls(transformer, text, read_settings(folder, config, has_source=how.has_source))
 
     @property
     def task(self) -> Task:
@@ -95,7 +97,7 @@ class TextModel:
         texts: Iterable[str | Chat],
         *,
         max_new_tokens: int = 64,
-        method: Greedy | Sampling | Beam = GREEDY,
+        method: Greedy | Sampling | Beam | None = None,
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
         mask_id: int | None = None,
@@ -108,7 +110,9 @@ class TextModel:
                 model that was trained on chats takes the messages of a chat, such as
                 `[{"role": "user", "content": "Hello!"}]`, and answers them.
             max_new_tokens: the most tokens that are generated for a text.
-            method: how generated tokens are chosen.
+            method: how generated tokens are chosen; by default as the model's folder says, and
+                else the likeliest. What the folder forces or forbids, such as the id of a language
+                that a target begins with, holds for a method too that does not state it.
             eos: the id that ends generated text; overrides that of the model's folder.
             start: the id or ids that a target begins with; override that of the model's folder.
             mask_id: the id of a masked token; overrides that of the tokenizer.
@@ -140,7 +144,7 @@ class TextModel:
             except InputError as error:
                 raise placed(error, places[number]) if places else error from None
         if self.task in GENERATING:
-            found = self._generated(rows, method, self._asked(max_new_tokens, eos, start))
+            found = self._generated(rows, self._asked(max_new_tokens, method, eos, start))
         else:
             found = self._read(rows, mask_id)
         nothing = {"text": "", "ids": [], "score": 0.0, "ended": "eos"}
@@ -151,12 +155,13 @@ class TextModel:
         text: str | Chat,
         *,
         max_new_tokens: int = 64,
-        method: Greedy | Sampling = GREEDY,
+        method: Greedy | Sampling | None = None,
         eos: int | None = None,
         start: int | Sequence[int] | None = None,
     ) -> Iterator[str]:
         """Continue a text or answer a chat, and yield the new text in pieces as the tokens come.
-        The arguments are those of `run`.
+        The arguments are those of `run`. If the model's folder asks for beams, whose tokens are
+        known only at the end, the text is a single piece.
 
         Raises:
             InputError: the model does not generate, or the text does not fit it.
@@ -164,10 +169,13 @@ class TextModel:
         if self._is_blank(text):
             return
         check_new_tokens(max_new_tokens)
-        asked = self._asked(max_new_tokens, eos, start)
+        asked = self._asked(max_new_tokens, method, eos, start)
         ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
         rows = [self._ids(text, max_new_tokens)]
-        steps = stream(self.transformer, rows, method=method, **asked)
+        if method is None and isinstance(asked["method"], Beam):
+            yield from (found["text"] for found in self._generated(rows, asked))
+            return
+        steps = stream(self.transformer, rows, **asked)
         ids = takewhile(lambda id_: id_ is not None and id_ not in ends, (id_ for (id_,) in steps))
         yield from pieces(self.text, cast("Iterator[int]", ids))
 
@@ -209,27 +217,39 @@ class TextModel:
         return self.text.mask_id() if stated is None else stated
 
     def _asked(
-        self, max_new_tokens: int, eos: int | None, start: int | Sequence[int] | None
+        self,
+        max_new_tokens: int,
+        method: Greedy | Sampling | Beam | None,
+        eos: int | None,
+        start: int | Sequence[int] | None,
     ) -> dict[str, Any]:
-        """The arguments of `generate` that say where generated text begins and ends."""
-        ends = self.special.eos_token_id if eos is None else eos
-        how = self.transformer.spec.model.generation
-        if start is None and how is not None and how.has_source:
-            start = self.special.decoder_start_token_id
-        return {
-            "max_new_tokens": max_new_tokens,
-            "eos": () if ends is None else ends,
-            "start": start,
-        }
+        """The arguments of `generate` that say how text is generated, where it begins and where it
+        ends. Raises WeightsError if the settings do not fit the model."""
+        settings, how = self.settings, self.transformer.spec.model.generation
+        asked: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos": eos, "start": start}
+        stated = ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"]
+        if eos is None:
+            asked["eos"] = () if settings.eos_token_id is None else settings.eos_token_id
+            stated.append("eos_token_id")
+        assert how is not None  # the model has a task that generates
+        if start is None and how.has_source:
+            asked["start"] = settings.decoder_start_token_id
+            stated.append("decoder_start_token_id")
+        settings.check(stated, how.target_vocab)
+        asked["method"] = settings.method() if method is None else settings.completed(method)
+        if isinstance(start, Sequence) and len(start) > 1:
+            # The target begins with more than its usual id, so nothing is missing after that.
+            asked["method"] = asked["method"].model_copy(update={"first_id": None})
+        return asked
 
     def _generated(
-        self, rows: Sequence[list[int]], method: Greedy | Sampling | Beam, asked: dict[str, Any]
+        self, rows: Sequence[list[int]], asked: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
         found: dict[int, Generated] = {}
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
         for number, places in enumerate(_cut(order)):
-            batch, choose = [rows[place] for place in places], for_batch(method, number)
-            made = generate(self.transformer, batch, method=choose, **asked)
+            batch, choose = [rows[place] for place in places], for_batch(asked["method"], number)
+            made = generate(self.transformer, batch, **{**asked, "method": choose})
             found.update(zip(places, made, strict=True))
         for place in range(len(rows)):
             one = found[place]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from zoo.document import read_document
 from zoo.errors import (
     Place,
     Problem,
@@ -18,6 +19,7 @@ from zoo.errors import (
     typed,
 )
 from zoo.inside import neighbours
+from zoo.reading import is_card
 from zoo.registry import Registry
 from zoo.store import resolve
 from zoo.weights.file import is_file_name, weights_path
@@ -44,8 +46,9 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
     path = checked_path(path_or_name, "a model is loaded from a path or by the name of a model")
     name = str(path_or_name)
     if path.suffix == ".toml" and os.path.isfile(path):
-        made = f"`zoo build {typed(path)} -o DIR` makes the initial weights of a spec"
-        hint = f"{made}; a published model goes by its name: `{path.stem}`"
+        hint = f"`zoo build {typed(path)} -o DIR` makes the initial weights of a spec"
+        if is_card(read_document(path)):
+            hint = f"a published model goes by its name: `{path.stem}`"
         raise WeightsError(Problem("there are no weights in a .toml file", Place(str(path)), hint))
     if os.path.exists(path) or is_file_name(path):
         return Found(weights_path(path))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zoo.errors import Problem, quoted
 from zoo.model_files import SELECTED, find_files
 from zoo.provenance.card import CARD_NAME, stated_license
+from zoo.provenance.licenses import unknown_license
 from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.card_text import card_text
 from zoo.store.fetching import source_code
@@ -54,8 +55,8 @@ def push(
             (`s3://bucket/folder`).
         registry: names the sources.
         store: a place for temporary files.
-        license: the licence of the weights, as an SPDX identifier; by default that of the folder's
-            model card.
+        license: the licence of the weights, as SPDX or the Hugging Face hub names it; by default
+            that of the folder's model card.
         card_folder: the future folder of the model's file. A relative path as the address is then
             stated relative to it, so that the file and the model can be moved together.
         writing: called with the number of bytes to write, unless the source shows its own
@@ -65,7 +66,7 @@ def push(
     Raises:
         WeightsError: the weights or the bundle are damaged.
         SourceError: the address cannot be written, or holds files already.
-        StoreError: the licence is empty or not known, or the store cannot be written.
+        StoreError: the licence is not stated or no licence, or the store cannot be written.
     """
     import zoo
 
@@ -77,6 +78,8 @@ def push(
             raise StoreError(Problem(message, help=hint))
     if not license.strip():
         raise StoreError(Problem("the licence of the weights is empty", help=hint))
+    if problem := unknown_license(license):
+        raise StoreError(problem)
     source = _source(address, registry)
     if source.remote and (variable := offline()):
         raise SourceError(f"{variable} forbids to reach {address}")

@@ -39,6 +39,7 @@ def score(
     window: int | None = None,
     stride: int | None = None,
     device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
     registry: Registry | None = None,
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
@@ -54,7 +55,8 @@ def score(
         data: the folder that the names of the recipe's data files are relative to, by default the
             model's folder; or a file of text.
         window, stride: for a text as a whole, as in `zoo.running.perplexity.perplexity`.
-        device: the device of the computation, which is in float32.
+        device: the device of the computation.
+        dtype: the dtype of the computation.
         registry: where names are looked up; by default the layers around the working directory.
         on_progress: called with the number of sentences, lines or windows done, and the total.
 
@@ -70,7 +72,7 @@ def score(
     folder = Path(model)
     if not folder.is_dir():
         folder = find_weights(model, registry).path.parent
-    options: dict[str, Any] = {"device": device, "dtype": torch.float32, "registry": registry}
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "registry": registry}
     if data is not None and not isinstance(data, str | PathLike):
         hint = "write texts into a file, each on a line"
         raise InputError(Problem(f"`data` is the name of a file, not {data!r:.80}", help=hint))

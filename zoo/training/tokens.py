@@ -12,7 +12,7 @@ import tokenizers
 
 from zoo.atomic import write_text
 from zoo.errors import Problem, TrainingError, did_you_mean
-from zoo.model_files import SPECIAL_IDS, TARGET_TOKENIZER, TOKENIZER
+from zoo.model_files import SETTINGS, TARGET_TOKENIZER, TOKENIZER
 from zoo.purpose import Generation
 from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.split import Example
@@ -61,7 +61,7 @@ class Tokens:
             "eos_token_id": self.eos,
             "pad_token_id": self.pad,
         }
-        write_text(folder / SPECIAL_IDS, json.dumps(ids, indent=2) + "\n")
+        write_text(folder / SETTINGS, json.dumps(ids, indent=2) + "\n")
 
 
 def learn_tokens(table: Bpe, examples: Sequence[Example], model: Generation) -> Tokens:

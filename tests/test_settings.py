@@ -1,0 +1,273 @@
+"""The settings of generation that are published with a model, against `generate` of `transformers`,
+which reads the same folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
+from trials import Refused
+
+import zoo
+from zoo.cli import run
+from zoo.running.settings import UNSUPPORTED, SettingsWarning
+
+VOCAB, START, EOS, NEW = 41, 2, [25, 37], 14
+"""The ids that end a text are among those that these models like to generate."""
+TEXTS = ["5 9 33 17", "4 8", "11 30 7"]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "forced": {"forced_bos_token_id": 7, "forced_eos_token_id": 25},
+    "summaries": {
+        "forced_bos_token_id": 0,
+        "forced_eos_token_id": 25,
+        "early_stopping": True,
+        "length_penalty": 2.0,
+        "min_length": 6,
+        "no_repeat_ngram_size": 3,
+        "num_beams": 4,
+    },
+    "translations": {
+        "bad_words_ids": [[23], [26, 26], [25]],
+        "forced_eos_token_id": 25,
+        "num_beams": 3,
+        "renormalize_logits": True,
+    },
+    "penalties": {"repetition_penalty": 1.4, "min_new_tokens": 5, "no_repeat_ngram_size": 1},
+    "beams": {"num_beams": 3, "length_penalty": 0.6, "repetition_penalty": 1.2},
+    "pairs": {
+        "num_beams": 3,
+        "no_repeat_ngram_size": 2,
+        "bad_words_ids": [[18], [37, 33, 26], [23, 25]],
+    },
+    "the likeliest": {"do_sample": True, "top_k": 1, "temperature": 0.5},
+}
+
+
+def publish(folder: Path, theirs: Any, **settings: Any) -> Path:
+    """Write a checkpoint with these settings in the folder, and import it beside it."""
+    random = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter += 0.4 * torch.randn(parameter.shape, generator=random)
+    theirs.double().save_pretrained(folder)
+    ids = {"eos_token_id": EOS, "pad_token_id": 1, "decoder_start_token_id": START}
+    (folder / "generation_config.json").write_text(json.dumps({**ids, **settings}))
+    zoo.import_folder(folder, folder.with_name("ours"), name="ours")
+    return folder.with_name("ours")
+
+
+def bart() -> Any:
+    sizes = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "vocab_size": VOCAB}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    layers = {"encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": 90}
+    torch.manual_seed(1)
+    return BartForConditionalGeneration(BartConfig(**sizes, **heads, **layers))
+
+
+def gpt2() -> Any:
+    torch.manual_seed(1)
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": VOCAB, "n_positions": 90}
+    return GPT2LMHeadModel(GPT2Config(**sizes))
+
+
+def theirs_generate(folder: Path, text: str) -> list[int]:
+    decodes = "GPT2" in (folder / "config.json").read_text()
+    kind: Any = AutoModelForCausalLM if decodes else AutoModelForSeq2SeqLM
+    ids = torch.tensor([[int(word) for word in text.split()]])
+    model = kind.from_pretrained(folder).double().eval()
+    found = model.generate(ids, max_new_tokens=NEW, attention_mask=torch.ones_like(ids))
+    new: list[int] = found[0, ids.shape[1] if decodes else 1 :].tolist()
+    ends = [place for place, id_ in enumerate(new) if id_ in EOS]
+    return new[: ends[0] + 1] if ends else new
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("make", [bart, gpt2])
+def test_texts_are_those_of_transformers(make: Any, name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    settings = SETTINGS[name]
+    if make is gpt2:  # counts the prompt there, and is told, below
+        settings = {key: value for key, value in settings.items() if key != "min_length"}
+    model = zoo.TextModel.load(publish(folder, make(), **settings))
+    found = [one["ids"] for one in model.run(TEXTS, max_new_tokens=NEW)]
+    assert found == [theirs_generate(folder, text) for text in TEXTS]
+    for text, ids in zip(TEXTS, found, strict=True):
+        shown = ids[:-1] if ids[-1] in EOS else ids
+        assert "".join(model.stream(text, max_new_tokens=NEW)) == " ".join(map(str, shown))
+
+
+def test_settings_of_a_config_without_a_file_of_them(tmp_path: Path) -> None:
+    """As old checkpoints have them, also in the configuration of the decoder alone."""
+    folder = tmp_path / "theirs"
+    publish(folder, bart())
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"eos_token_id": EOS, "decoder_start_token_id": START, **SETTINGS["summaries"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    zoo.import_folder(folder, tmp_path / "old", name="old")
+    found = zoo.TextModel.load(tmp_path / "old").run(TEXTS, max_new_tokens=NEW)
+    assert [one["ids"] for one in found] == [theirs_generate(folder, text) for text in TEXTS]
+    inner = zoo.load(tmp_path / "old")
+    inner.origin = {"config": json.dumps({"num_beams": None, "decoder": {"num_beams": 3}})}
+    zoo.save(inner, tmp_path / "inner")
+    assert zoo.TextModel.load(tmp_path / "inner").settings.method() == zoo.Beam(size=3)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A translator that its folder has set up to draw tokens."""
+    settings = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_length": 99}
+    return publish(tmp_path / "theirs", bart(), **settings, forced_bos_token_id=7)
+
+
+def change(folder: Path, **settings: Any) -> None:
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+def test_options_go_before_the_settings(
+    model: Path, capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
+    path = model / "generation_config.json"
+    drawn = zoo.Sampling(temperature=0.6, top_p=0.9, top_k=50, first_id=7)
+    cases: list[tuple[list[str], Any, str]] = [
+        ([], drawn, "do_sample = true, temperature = 0.6, top_p = 0.9"),
+        (["--sample"], drawn, "do_sample = true, temperature = 0.6, top_p = 0.9"),
+        (
+            ["--temperature", "2", "--seed", "5"],
+            drawn.model_copy(update={"temperature": 2.0, "seed": 5}),
+            "do_sample = true, top_p = 0.9",
+        ),
+        (["--no-sample"], zoo.Greedy(first_id=7), ""),
+        (["--beams", "3"], zoo.Beam(size=3, first_id=7), ""),
+        (
+            ["--no-sample", "--repetition-penalty", "2"],
+            zoo.Greedy(repetition_penalty=2.0, first_id=7),
+            "",
+        ),
+    ]
+    transformer = zoo.load(model)
+    ids = [int(word) for word in TEXTS[0].split()]
+    for options, method, told in cases:
+        assert run(["run", str(model), TEXTS[0], "-n", "8", "--json", *options]) == 0
+        said = capsys.readouterr()
+        (found,) = zoo.generate(
+            transformer, ids, max_new_tokens=8, start=START, eos=EOS, method=method
+        )
+        assert json.loads(said.out)["ids"] == list(found.ids)
+        assert said.err == (f"{path}: {told}\n" if told else "")
+    for options in (["--no-sample"], ["--beams", "2"]):
+        told = refused("run", str(model), "5", "--top-p", "0.5", *options)
+        assert "--top-p goes with --sample" in told
+    change(model, do_sample=False)
+    assert "--top-p goes with --sample" in refused("run", str(model), "5", "--top-p", "0.5")
+    assert zoo.TextModel.load(model).settings.method(sample=True).top_k is None
+
+
+def test_what_is_forced_holds_for_every_method(model: Path) -> None:
+    change(model, forced_eos_token_id=[37, 25], bad_words_ids=[[40]])
+    found = zoo.TextModel.load(model)
+    for method in (zoo.Greedy(), zoo.Sampling(), zoo.Beam(), None):
+        (one,) = found.run(["5 9"], method=method, max_new_tokens=2)
+        assert one["ids"] == [7, 25]
+    own = zoo.Greedy(first_id=9)
+    assert found.run(["5 9"], method=own)[0]["ids"][0] == 9
+    # With several ids, the target begins as it shall already.
+    (one,) = found.run(["5 9"], method=zoo.Greedy(), start=[START, 11], max_new_tokens=3)
+    (wanted,) = zoo.generate(
+        found.transformer,
+        [5, 9],
+        max_new_tokens=3,
+        start=[START, 11],
+        eos=EOS,
+        method=zoo.Greedy(last_id=25, bad_words=[[40]]),
+    )
+    assert one["ids"] == list(wanted.ids)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"suppress_tokens": [3], "num_beam_groups": 2}, "`num_beam_groups`, `suppress_tokens`"),
+        ({"num_beams": 3}, "`num_beams`"),
+        ({"do_sample": False, "num_beams": 3, "early_stopping": "never"}, "`early_stopping`"),
+        (UNSUPPORTED, ""),
+        ({"max_length": 5, "my_own": 3, "use_cache": False, "pad_token_id": None}, ""),
+    ],
+    ids=str,
+)
+def test_what_is_not_applied_is_told(
+    model: Path, settings: dict[str, Any], names: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    change(model, **settings)
+    zoo.TextModel.load(model)
+    told = [str(one.message) for one in recwarn if one.category is SettingsWarning]
+    wanted = [f"{model / 'generation_config.json'}: {names}: not supported by the zoo"]
+    assert [one.partition(", so that")[0] for one in told] == (wanted if names else [])
+
+
+def test_a_decoders_shortest_text_is_told(tmp_path: Path) -> None:
+    """It would count the prompt."""
+    folder = publish(tmp_path / "theirs", gpt2(), min_length=4, forced_bos_token_id=3)
+    with pytest.warns(SettingsWarning, match="`min_length`: not supported"):
+        model = zoo.TextModel.load(folder)
+    assert model.settings.method() == zoo.Greedy()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"eos_token_id": [3, 41]}, "`eos_token_id` holds the id 41, which is outside"),
+        ({"decoder_start_token_id": 50}, "`decoder_start_token_id` holds the id 50, which is"),
+        ({"forced_bos_token_id": 41}, "`forced_bos_token_id` holds the id 41, which is outside"),
+        ({"bad_words_ids": [[3, 77]]}, "`bad_words_ids` holds the id 77, which is outside"),
+        ({"bad_words_ids": [[]]}, "`bad_words_ids` must have at least 1 item, not 0"),
+        ({"temperature": 0}, "`temperature` must be at least 0.000001, not the float `0.0`"),
+        ({"temperature": "warm"}, "cannot be read: `temperature` must be a number, not the string"),
+        ({"do_sample": False, "num_beams": -1}, "`num_beams` must be at least 1"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be(
+    model: Path, settings: dict[str, Any], told: str, refused: Refused
+) -> None:
+    change(model, **settings)
+    said = refused("run", str(model), "5 9")
+    assert f"{model / 'generation_config.json'}: error: " in said
+    assert told in said
+
+
+@pytest.mark.parametrize(
+    "settings", [{"eos_token_id": [3, 41]}, {"decoder_start_token_id": 50}, {"temperature": 0}]
+)
+def test_what_an_option_replaces_is_not_looked_at(model: Path, settings: dict[str, Any]) -> None:
+    change(model, **settings)
+    options = ["--eos", "3", "--start", "2", "--temperature", "1"]
+    assert run(["run", str(model), "5 9", *options]) == 0
+
+
+@pytest.mark.parametrize("method", [zoo.Greedy, zoo.Beam, zoo.Sampling])
+def test_if_everything_is_forbidden_nothing_is(method: Any) -> None:
+    spec = {"format": 1, "name": "m", "builder": "decoder", "vocab": 4, "n_layers": 1}
+    model = zoo.build({**spec, "d_model": 8, "n_heads": 2, "d_ff": 8})
+    chosen = method(no_repeat_ngram_size=1)
+    (found,) = zoo.generate(model, [1, 2], max_new_tokens=6, method=chosen)
+    assert {*found.ids[:2]} == {0, 3}
+    assert len(found.ids) == 6
+    for wrong in ({"first_id": 4}, {"last_id": 9}, {"bad_words": [[3, 4]]}):
+        with pytest.raises(
+            zoo.ZooError, match=f"`{next(iter(wrong))}` holds the id ., which is out"
+        ):
+            zoo.generate(model, [1], max_new_tokens=2, method=method(**wrong))

@@ -1,0 +1,264 @@
+"""How the publisher of a model has set up its generation: the folder's `generation_config.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from zoo.errors import InputError, Place, Problem, WeightsError
+from zoo.generation.methods import AnyMethod, Beam, Greedy, Method, Sampling, outside_vocabulary
+from zoo.model_files import SETTINGS
+from zoo.toml.value_errors import value_message
+
+Id = Annotated[int, Field(ge=0)]
+
+TOP_K = 50
+"""The `top_k` with which `transformers` samples if the settings state none."""
+
+UNSUPPORTED: Mapping[str, Any] = {
+    "begin_suppress_tokens": None,
+    "constraints": None,
+    "diversity_penalty": 0.0,
+    "dola_layers": None,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "exponential_decay_length_penalty": None,
+    "force_words_ids": None,
+    "forced_decoder_ids": None,
+    "guidance_scale": 1.0,
+    "max_time": None,
+    "num_beam_groups": 1,
+    "penalty_alpha": None,
+    "sequence_bias": None,
+    "stop_strings": None,
+    "suppress_tokens": None,
+    "token_healing": False,
+    "top_h": None,
+    "typical_p": 1.0,
+    "watermarking_config": None,
+}
+"""The settings of `transformers` that the zoo does not apply, with the value that changes nothing.
+"""
+
+
+class SettingsWarning(UserWarning):
+    """A setting of the model's folder that would change what is generated is not applied."""
+
+
+class Settings(BaseModel):
+    """The settings of generation, under the names of `transformers`, whose meaning they have. None
+    is for a setting that is not stated. Other keys are ignored.
+
+    `read_from` is the file, for messages, and `unsupported` has the names of stated settings that
+    are not applied."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    eos_token_id: Id | list[Id] | None = None
+    decoder_start_token_id: Id | None = None
+    forced_bos_token_id: Id | None = None
+    forced_eos_token_id: Id | list[Id] | None = None
+    bad_words_ids: list[list[Id]] | None = None
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    num_beams: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
+    renormalize_logits: bool | None = None
+    repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    min_length: int | None = None
+    min_new_tokens: int | None = None
+    read_from: str = ""
+    unsupported: tuple[str, ...] = ()
+
+    def check(self, names: Iterable[str], vocab: int) -> None:
+        """Raise WeightsError if one of these settings holds an id that is outside the
+        vocabulary."""
+        for name in names:
+            stated = [getattr(self, name)]
+            while stated:
+                one = stated.pop()
+                if isinstance(one, list):
+                    stated += one
+                elif one is not None and one >= vocab:
+                    (found,) = outside_vocabulary(f"`{name}`", one, vocab).problems
+                    raise WeightsError(found._replace(place=Place(self.read_from)))
+
+    def method(
+        self,
+        changes: Mapping[str, Any] = {},
+        *,
+        sample: bool | None = None,
+        beams: int | None = None,
+    ) -> Greedy | Sampling | Beam:
+        """The method of choosing tokens.
+
+        Args:
+            changes: fields of the method that differ from the settings.
+            sample: whether tokens are drawn, whatever the settings say.
+            beams: the number of beams, whatever the settings say.
+
+        Raises:
+            InputError: a value of `changes` is out of range.
+            WeightsError: a value of the settings is.
+        """
+        if sample is None:
+            sample = bool(self.do_sample) and beams is None
+        if sample:
+            top_k = TOP_K if self.do_sample and self.top_k is None else self.top_k
+            own = {"top_k": top_k or None}
+            return self._method(Sampling, (*_ALWAYS, *_DRAWING), own, changes)
+        if beams is None and (self.num_beams or 1) == 1:
+            return self._method(Greedy, _ALWAYS, {}, changes)
+        own = {"early_stopping": self.early_stopping is True}
+        if beams is not None:
+            changes = {"size": beams, **changes}
+        return self._method(Beam, (*_ALWAYS, *_SEARCHING), own, changes)
+
+    def completed(self, method: AnyMethod) -> AnyMethod:
+        """A method that the caller has chosen, with the ids that the model is forced to generate or
+        kept from generating, unless the method states others.
+
+        Raises:
+            WeightsError: an id is out of range.
+        """
+        stated = {name: getattr(method, name) for name in method.model_fields_set}
+        return self._method(type(method), _MODELS_OWN, {}, stated)
+
+    def applied(self, method: Method) -> dict[str, Any]:
+        """The settings that count in a method of `method`, by name: those that change it, and are
+        not replaced by others. Without those that `completed` adds."""
+        plain: dict[str, Any] = dict(Sampling()) | dict(Beam(size=1)) | {"top_k": None}
+        found: dict[str, Any] = {"do_sample": True} if isinstance(method, Sampling) else {}
+        found = found if self.do_sample else {}
+        for name, value in method:
+            setting = _NAMES.get(name, name)
+            if name in _MODELS_OWN or value == plain[name] or value != getattr(self, setting, None):
+                continue
+            found[setting] = value
+        return found
+
+    def _method(
+        self,
+        kind: type[AnyMethod],
+        names: Sequence[str],
+        own: Mapping[str, Any],
+        changes: Mapping[str, Any],
+    ) -> AnyMethod:
+        """A method with the settings of these names, the values of `own`, and the changes."""
+        kind.model_validate(changes)  # what is wrong from here on is wrong in the file
+        settings = {name: getattr(self, _NAMES.get(name, name)) for name in names}
+        stated = {name: value for name, value in settings.items() if value is not None}
+        try:
+            return kind.model_validate({**stated, **own, **changes})
+        except InputError as error:
+            raise WeightsError(
+                Problem(_published_name(problem.message), Place(self.read_from))
+                for problem in error.problems
+            ) from None
+
+
+_MODELS_OWN = ("first_id", "last_id", "bad_words")
+_ALWAYS = (*_MODELS_OWN, "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens")
+_DRAWING = ("temperature", "top_p", "min_p")
+_SEARCHING = ("size", "length_penalty", "renormalize")
+_NAMES = {
+    "first_id": "forced_bos_token_id",
+    "last_id": "forced_eos_token_id",
+    "bad_words": "bad_words_ids",
+    "size": "num_beams",
+    "renormalize": "renormalize_logits",
+}
+"""The settings whose fields have another name in the methods."""
+
+
+def _published_name(message: str) -> str:
+    """A message that begins with the name of a field, with that of the setting in its place."""
+    _, name, rest = message.split("`", 2)
+    return f"`{_NAMES.get(name, name)}`{rest}"
+
+
+def read_settings(folder: Path, config: str | None, *, has_source: bool) -> Settings:
+    """Read the settings of a folder's `generation_config.json`.
+
+    If it has none, they are those of `config`, the text of the `config.json` that the model was
+    imported with, as in transformers; empty if there is none. A `SettingsWarning` names settings
+    that are not applied.
+
+    Args:
+        folder: the model's.
+        config: the text of the config.json.
+        has_source: whether the model has an encoder. A decoder's texts begin with the prompt, and
+            nothing is forced there.
+
+    Raises:
+        WeightsError: the settings are damaged.
+    """
+    path = folder
+    try:
+        if os.path.lexists(folder / SETTINGS):
+            path = folder / SETTINGS
+            config = path.read_text("utf-8")
+        if config is None:
+            return Settings()
+        values = json.loads(config)
+        if path == folder and isinstance(values, dict):
+            values = _with_decoder(values)
+        found = Settings.model_validate(values)
+    except (ValueError, OSError, RecursionError) as error:
+        message: object = error
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            message = value_message(first)
+            if first["loc"]:
+                message = f"`{first['loc'][0]}` {message}"
+        message = f"the settings of generation cannot be read: {message}"
+        raise WeightsError(Problem(message, Place(str(path)))) from None
+    unsupported = [
+        name for name, neutral in UNSUPPORTED.items() if values.get(name) not in (None, neutral)
+    ]
+    changes: dict[str, Any] = {"read_from": str(path)}
+    if isinstance(found.forced_eos_token_id, list):  # as `transformers` chooses among equal scores
+        changes["forced_eos_token_id"] = min(found.forced_eos_token_id, default=None)
+    if not has_source:
+        changes["forced_bos_token_id"] = None
+        if found.min_length and found.min_new_tokens is None:
+            unsupported.append("min_length")
+    elif found.min_length and found.min_new_tokens is None:
+        changes["min_new_tokens"] = found.min_length - 1  # without the id that begins the target
+    if (found.num_beams or 1) > 1:
+        if found.do_sample:
+            unsupported.append("num_beams")
+        if isinstance(found.early_stopping, str):
+            unsupported.append("early_stopping")
+    if unsupported:
+        names = ", ".join(f"`{name}`" for name in sorted(unsupported))
+        warnings.warn(
+            f"{path}: {names}: not supported by the zoo, so that other texts may be generated than "
+            "the publisher meant",
+            SettingsWarning,
+            stacklevel=3,
+        )
+    return found.model_copy(update=changes)
+
+
+def _with_decoder(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json with the settings that only the configuration of its decoder states."""
+    inner = next((config[name] for name in ("decoder", "text_config") if name in config), None)
+    if not isinstance(inner, dict):
+        return config
+    known = {*Settings.model_fields, *UNSUPPORTED}
+    stated = {name: value for name, value in config.items() if value is not None}
+    return {**{name: inner[name] for name in known & inner.keys()}, **stated}
