@@ -117,6 +117,13 @@ def test_output_width_is_what_follows_sees() -> None:
     assert zoo.build(spec("encoder_decoder", **fields))(ids, ids).shape == (2, LENGTH, VOCAB)
 
 
+def test_printed_attention_maps_are_shapes() -> None:
+    model = built(n_layers=2, **FREE)
+    _, maps = model(vectors(), return_attention=True)
+    shape = tuple(vectors().shape[:1]) + tuple(maps.encoder[0].shape[1:])
+    assert repr(maps) == f"AttentionMaps(encoder=[{shape}, {shape}], decoder=[], cross=[])"
+
+
 def test_shared_layers() -> None:
     model = built(n_layers=3, encoder={"share_layers": True}, **FREE)
     assert len(model.encoder.layers) == 1

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 class AttentionMaps(NamedTuple):
     """The attention weights of every layer, by kind; each is (batch, heads, query, key).
 
-    The tuple of a kind that the model does not have is empty.
+    The tuple of a kind that the model does not have is empty. Printed are the shapes.
     """
 
     encoder: tuple[torch.Tensor, ...] = ()
     decoder: tuple[torch.Tensor, ...] = ()
     cross: tuple[torch.Tensor, ...] = ()
+
+    def __repr__(self) -> str:
+        shapes = {kind: [tuple(one.shape) for one in maps] for kind, maps in self._asdict().items()}
+        return f"AttentionMaps({', '.join(f'{kind}={found}' for kind, found in shapes.items())})"
 
 
 class Transformer(nn.Module):
