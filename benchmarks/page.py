@@ -74,8 +74,8 @@ def circumstances() -> str:
     lines = [
         f"{datetime.now(UTC):%Y-%m-%d}: Python {platform.python_version()}, {found}.",
         *([f"Not installed, and not measured: {missing}."] if missing else []),
-        f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; float32; "
-        f"load when it began {os.getloadavg()[0]:.1f}.",
+        f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores, "
+        f"{torch.get_num_threads()} threads; float32; load when it began {os.getloadavg()[0]:.1f}.",
     ]
     return "\n".join(f"- {line}" for line in lines)
 
