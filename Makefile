@@ -11,11 +11,13 @@ demo: $(VENV)/installed
 	$(BIN)/zoo show $(DEMO)
 	$(BIN)/python examples/run_model.py $(DEMO)
 
-# One thread for each of the two processes: more would wait for each other.
+# One thread for each of the two processes: more would wait for each other. The modules are compiled
+# first, as tests start hundreds of processes, and Python may be told to keep no compiled modules.
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict zoo plugins/zoo_components plugins/zoo_sources
+	$(BIN)/python -m compileall -q zoo plugins
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not drill"
 
 drill: $(VENV)/installed-dev

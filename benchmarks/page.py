@@ -22,10 +22,10 @@ Results = Sequence[Ratio] | Sequence[Curve]
 HEAD = """\
 # Performance
 
-Written by `make bench`. Each row is what the zoo takes over what a peer or a limit takes. Both are
-measured in the same run, in turn, one round to warm up and then at least five. The ratio is the
-median of the rounds' ratios, beside the least and the greatest of them. **Below 1 the zoo is
-faster.** The bar is what the ratio should not exceed.
+Measured by `python -m benchmarks`. Each row is what the zoo takes over what a peer or a limit
+takes. Both are measured in the same run, in turn, one round to warm up and then at least five. The
+ratio is the median of the rounds' ratios, beside the least and the greatest of them. **Below 1 the
+zoo is faster.** The bar is what the ratio should not exceed.
 """
 COLUMNS = """\
 | what | against | zoo | against | ratio | rounds | bar | |

@@ -322,7 +322,6 @@ BROKEN: Mapping[str, Broken] = {
         ("layout",),
         "not stored (none) have 0 elements, and `computed` of the layout says 1",
     ),
-    # interface
     "starts_itself": Broken(
         "ffn",
         {MADE: f"{MADE}\n            nn.init.zeros_(self.down_proj.weight)"},
@@ -337,6 +336,7 @@ BROKEN: Mapping[str, Broken] = {
         "sets all of `part.weight` to 0.5, which has no effect: it starts as the layout says, by "
         "its role (constant, 1)",
     ),
+    # interface
     "own_call": Broken(
         "norm",
         {"    return Module\n": "    Module.__call__ = Module.forward\n    return Module\n"},

@@ -167,10 +167,10 @@ def run(
             registry=context.obj(),
         )
         gc.enable()  # the standard input may have any number of lines
+        method = None
         if found.task not in GENERATING:
             _refuse_generating(context, found.transformer.spec.name)
-        method = None
-        if found.task in GENERATING:
+        else:
             if given and not sample and not found.settings.do_sample:
                 raise _only_drawn(given)
             method = found.settings.method(changes, sample=sample, beams=beams)

@@ -115,17 +115,12 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
     n_best = (1 + len(ends.last_ids)) * size
     for n_tokens in range(1, ends.max_new_tokens + 1):
         judged = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
-        judged = penalize(judged, seen, method.repetition_penalty)
-        if method.constrains:
+        if method.repetition_penalty != 1.0:
+            judged = penalize(judged, seen, method.repetition_penalty)
+        n_new = n_tokens - 1
+        if method.constrains(n_new, ends.max_new_tokens):
             sequences = [[*begun[row.number], *ids] for row in rows for ids in row.running]
-            judged = constrain(
-                judged,
-                sequences,
-                method,
-                n_new=n_tokens - 1,
-                max_new_tokens=ends.max_new_tokens,
-                eos=ends.eos,
-            )
+            judged = constrain(judged, sequences, method, n_new, ends.max_new_tokens, ends.eos)
         if method.renormalize:
             judged = judged.log_softmax(-1)
         values, beams, tokens = _candidates(judged, totals, n_best)

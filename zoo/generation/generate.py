@@ -61,16 +61,7 @@ def generate(
     """
     _check_method(method, (Greedy, Sampling, Beam))
     ends = Ends.read(max_new_tokens, eos, stop)
-    inputs = Inputs.read(
-        model,
-        ids,
-        method=method,
-        ends=ends,
-        start=start,
-        mask=mask,
-        memory=memory,
-        memory_mask=memory_mask,
-    )
+    inputs = Inputs.read(model, ids, method, ends, start, mask, memory, memory_mask)
     found: dict[int, Generated] = {}
     with torch.inference_mode(), evaluating(model):
         decoding = inputs.decoding(model, keep=cache)
@@ -109,16 +100,7 @@ def stream(
     """
     _check_method(method, (Greedy, Sampling))
     ends = Ends.read(max_new_tokens, eos, stop)
-    inputs = Inputs.read(
-        model,
-        ids,
-        method=method,
-        ends=ends,
-        start=start,
-        mask=mask,
-        memory=memory,
-        memory_mask=memory_mask,
-    )
+    inputs = Inputs.read(model, ids, method, ends, start, mask, memory, memory_mask)
     return _steps(model, inputs, method, cache)
 
 

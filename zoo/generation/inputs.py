@@ -47,7 +47,6 @@ class Inputs:
         cls,
         model: Transformer,
         ids: Ids,
-        *,
         method: Method,
         ends: Ends,
         start: int | Sequence[int] | None,

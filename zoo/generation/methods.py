@@ -66,15 +66,15 @@ class Method(BaseModel):
                     problems.append(Problem(message, help=nearest_literal([details])))
             raise InputError(problems) from None
 
-    @property
-    def constrains(self) -> bool:
-        """Whether it forbids or forces tokens."""
+    def constrains(self, n_new: int, max_new_tokens: int) -> bool:
+        """Whether it may forbid or force the token that follows `n_new` new ones, of at most
+        `max_new_tokens`."""
         return bool(
             self.no_repeat_ngram_size
             or self.bad_words
-            or self.min_new_tokens
-            or self.first_id is not None
-            or self.last_id is not None
+            or n_new < self.min_new_tokens
+            or (self.first_id is not None and n_new == 0)
+            or (self.last_id is not None and n_new == max_new_tokens - 1)
         )
 
     def check(self, vocab: int) -> None:

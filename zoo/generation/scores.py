@@ -17,8 +17,6 @@ SHARE = 8
 
 def penalize(scores: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.Tensor:
     """Penalize the scores, (rows, vocab), of the tokens in `seen`, (rows, n), for repetition."""
-    if penalty == 1.0:
-        return scores
     found = scores.gather(1, seen)
     return scores.scatter(1, seen, torch.where(found > 0, found / penalty, found * penalty))
 
@@ -27,7 +25,6 @@ def constrain(
     scores: torch.Tensor,
     sequences: Sequence[Sequence[int]],
     method: Method,
-    *,
     n_new: int,
     max_new_tokens: int,
     eos: frozenset[int],

@@ -88,6 +88,11 @@ class Row:
     ids: list[int] = field(default_factory=list[int])
     score: float = 0.0
 
+    @property
+    def sequence(self) -> list[int]:
+        """All its ids so far."""
+        return self.seen + self.ids
+
 
 def search(
     decoding: Decoding, prompt: Rows, method: Greedy | Sampling, ends: Ends
@@ -147,13 +152,13 @@ def _choose(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The token of each row, and its log-probability under the model, both (rows,)."""
     wide = judged = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if method.repetition_penalty != 1.0 or method.constrains:
-        seen = [row.seen + row.ids for row in rows]
-        judged = penalize(wide, _rectangle(seen, wide.device), method.repetition_penalty)
-        n_new = len(rows[0].ids)
-        judged = constrain(
-            judged, seen, method, n_new=n_new, max_new_tokens=ends.max_new_tokens, eos=ends.eos
-        )
+    if method.repetition_penalty != 1.0:
+        seen = _rectangle([row.sequence for row in rows], wide.device)
+        judged = penalize(judged, seen, method.repetition_penalty)
+    n_new = len(rows[0].ids)
+    if method.constrains(n_new, ends.max_new_tokens):
+        sequences = [row.sequence for row in rows]
+        judged = constrain(judged, sequences, method, n_new, ends.max_new_tokens, ends.eos)
     if isinstance(method, Sampling):
         found = probabilities(judged, method)
         # NaN cannot be drawn from; `Decoding.check` reports it later by the log-probability.

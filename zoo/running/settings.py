@@ -7,16 +7,22 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
-from zoo.generation.methods import AnyMethod, Beam, Greedy, Method, Sampling, outside_vocabulary
+from zoo.generation.methods import (
+    AnyMethod,
+    Beam,
+    Greedy,
+    Id,
+    Method,
+    Sampling,
+    outside_vocabulary,
+)
 from zoo.model_files import SETTINGS
 from zoo.toml.value_errors import value_message
-
-Id = Annotated[int, Field(ge=0)]
 
 TOP_K = 50
 """The `top_k` with which `transformers` samples if the settings state none."""
@@ -57,8 +63,7 @@ class Settings(BaseModel):
     """The settings of generation, under the names of `transformers`, whose meaning they have. None
     is for a setting that is not stated. Other keys are ignored.
 
-    `read_from` is the file, for messages, and `unsupported` has the names of stated settings that
-    are not applied."""
+    `read_from` is the file, for messages."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -81,7 +86,6 @@ class Settings(BaseModel):
     min_length: int | None = None
     min_new_tokens: int | None = None
     read_from: str = ""
-    unsupported: tuple[str, ...] = ()
 
     def check(self, names: Iterable[str], vocab: int) -> None:
         """Raise WeightsError if one of these settings holds an id that is outside the
