@@ -86,7 +86,16 @@ class Part:
         if value is None or isinstance(value, Component):
             return value
         if isinstance(value, list | tuple):
-            return tuple(self._validate(item, info) for item in value)
+            found: list[Any] = []
+            failed: PydanticCustomError | None = None
+            for item in value:  # all of them, so that all problems are found
+                try:
+                    found.append(self._validate(item, info))
+                except PydanticCustomError as error:
+                    failed = error
+            if failed is not None:
+                raise failed
+            return tuple(found)
         validator: ChildValidator | None = info.context
         if validator is None:
             raise ValueError("a component, not a table, is expected here")

@@ -1,8 +1,9 @@
-"""Select the layers of a rule in a stack's `layers`: `every = 6`, `first = 3`, `at = [0, 5]`."""
+"""Which layers a rule in a stack's `layers` is for (`every = 6`, `first = 3`, `at = [0, 5]`), and
+which layers are alike."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from zoo.errors import counted
@@ -84,3 +85,12 @@ def groups(selections: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[in
     for layer in sorted(rules_of):
         found.setdefault(tuple(rules_of[layer]), []).append(layer)
     return found
+
+
+def alike(layers: Sequence[int], lists: Collection[Sequence[Any]]) -> list[list[int]]:
+    """Group the layers for which all lists, which have one value for each layer, have the same
+    values, in the order of their first layers."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for layer in layers:
+        found.setdefault(tuple(repr(values[layer]) for values in lists), []).append(layer)
+    return list(found.values())

@@ -1,4 +1,5 @@
-"""Resolve documents into one complete tree of component tables: kinds, shared values, layer rules.
+"""Resolve documents into one complete tree of component tables: kinds, shared values, layer rules,
+values for each layer.
 
 Every leaf keeps the document and the key path where it was written, so that later errors and
 `zoo show --resolved` can state its origin. Only names are validated here.
@@ -6,9 +7,10 @@ Every leaf keeps the document and the key path where it was written, so that lat
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -32,18 +34,28 @@ from zoo.errors import (
     RegistryError,
     ZooError,
     allowed,
+    counted,
     did_you_mean,
     dotted,
     nearest,
     quoted,
 )
-from zoo.layer_rules import MOST_RULES, SELECTORS, START, RuleError, groups, selected
+from zoo.layer_rules import MOST_RULES, SELECTORS, START, RuleError, alike, groups, selected
 from zoo.node import Node, Resolved
 from zoo.registry import Registry, registered_near
 from zoo.slots import Plugin
 from zoo.spec import FORMAT
 from zoo.toml.extends import NAME_PATTERN, with_parents
-from zoo.toml.tables import Leaf, Table, as_table, described, long_form, merge_values
+from zoo.toml.tables import (
+    PER_LAYER,
+    REFUSED,
+    Leaf,
+    Table,
+    as_table,
+    described,
+    long_form,
+    merge_values,
+)
 from zoo.toml.usage import Usage
 
 _MISSING = "it is a plugin that the model was made with: name it in a `registry.toml`"
@@ -65,10 +77,23 @@ def resolve(document: Document, registry: Registry) -> Resolved:
     return _Resolver(root, registry, findings).resolve()
 
 
+@dataclass(eq=False, slots=True)
+class _Layer:
+    """The layer of a stack whose components are resolved: its number, the number of layers (None if
+    it is wrong itself), and the lists of values for each layer that were read for it."""
+
+    number: int
+    n_layers: int | None
+    lists: dict[tuple[Document, KeyPath], Sequence[Any]] = field(
+        default_factory=dict[tuple[Document, KeyPath], Sequence[Any]]
+    )
+
+
 class _Resolver:
     """Resolves one spec. `scope` is the chain of tables from the top level to that of a component,
     and `given` holds the dimensions that the enclosing components pass to it. `slots` maps the path
-    of each table that was read, or could have been stated, to the slot that it fills."""
+    of each table that was read, or could have been stated, to the slot that it fills. `layer` is
+    set inside what may differ between the layers of a stack."""
 
     def __init__(self, root: Table, registry: Registry, findings: Findings) -> None:
         self.root = root
@@ -77,6 +102,8 @@ class _Resolver:
         self.usage = Usage(self.of_other_kinds)
         self.slots: dict[KeyPath, str] = {(): "builder"}
         self.rules: list[Table] = []
+        self.items: dict[tuple[Document, KeyPath], Leaf | Table] = {}
+        self.layer: _Layer | None = None
         self.failed: set[tuple[str, str]] = set()
 
     def resolve(self) -> Resolved:
@@ -94,7 +121,8 @@ class _Resolver:
         if cls is None:
             raise self.findings.error()
         node = self.node(cls, builder, [self.root], (), frozenset())
-        for table in (self.root, *self.rules):
+        items = [item for item in self.items.values() if isinstance(item, Table)]
+        for table in (self.root, *self.rules, *items):
             self.usage.report_unused(table, self.findings, self.is_of_parents)
         return Resolved(name.value if name is not None else "", node, self.findings)
 
@@ -183,23 +211,40 @@ class _Resolver:
     ) -> Node:
         """Collect the values of `cls` from its own table, the last of `scope`, and outer tables."""
         node = Node(cls, path, scope[-1], kind)
-        for name, mark in fields_of(cls).items():
+        marks = fields_of(cls)
+        rules = next((mark for mark in marks.values() if isinstance(mark, LayerRules)), None)
+        first = self.first_layer(rules, marks, scope) if rules else None
+        around = self.layer
+        for name, mark in marks.items():
             if name == "kind" or mark is GIVEN:
                 continue
+            self.layer = around
             if not isinstance(mark, Part):
                 leaf = self.lookup(name, scope if mark is SHARED else scope[-1:])
                 if leaf is not None:
                     node.values[name] = leaf
                 continue
+            if rules and name in fields_of(rules.group):
+                self.layer = first
             inner = given | self.bound(node, mark)
-            if isinstance(mark, LayerRules):
-                node.values[name] = self.layer_rules(name, mark, node, scope, inner)
+            if isinstance(mark, LayerRules) and first is not None:
+                node.values[name] = self.layer_rules(name, mark, first, scope, path, inner)
             elif isinstance(mark, Slot):
                 if mark.needs is None or mark.needs in given:
                     node.values[name] = self.slot(name, mark, scope, (*path, name), inner)
             else:
                 node.values[name] = self.part(cls, name, scope, (*path, name), inner)
+        self.layer = around
         return node
+
+    def first_layer(
+        self, rules: LayerRules, marks: Mapping[str, object], scope: list[Table]
+    ) -> _Layer:
+        """Return the first layer of a stack, whose components are those of all layers for which
+        nothing else is stated."""
+        shared = marks[rules.count] is SHARED
+        count = self.lookup(rules.count, scope if shared else scope[-1:])
+        return _Layer(0, self.n_layers(count))
 
     def bound(self, node: Node, mark: Part) -> set[str]:
         """Return the dimensions that the mark passes on, without those whose source is absent."""
@@ -219,12 +264,55 @@ class _Resolver:
             if found is not None:
                 self.usage.cover(found, nearer)
             found = nearer
+        found = self.of_layer(name, found) if found is not None else None
         if isinstance(found, Table):  # validation will say that no table belongs here
             self.usage.use_all(found)
             return Leaf({}, found.document, found.path)
         if found is not None:
             self.usage.use(found)
         return found
+
+    def of_layer(self, name: str, entry: Leaf | Table) -> Leaf | Table:
+        """Return the value for the present layer of an entry that states one for each layer, and
+        any other entry as it is."""
+        if not isinstance(entry, Table) or PER_LAYER not in entry.entries:
+            return entry
+        stated = entry.entries[PER_LAYER]
+        self.usage.remember(entry, PER_LAYER)
+        self.usage.use(entry)
+        if isinstance(stated, Table):
+            self.usage.use_all(stated)
+        self.usage.use(stated)
+        values = stated.value if isinstance(stated, Leaf) else {}
+        where = stated.document, stated.path
+        layer = self.layer
+        hint = None
+        if layer is None:
+            message = f"`{name}` is read outside the layers of a stack too, where it is one value"
+            hint = f"`{PER_LAYER}` is for what only layers read, such as what a `block` states"
+        elif not isinstance(values, list | tuple):
+            message = f"`{PER_LAYER}` must be a list with a value for each layer"
+            message += f", not {described(values)}"
+        elif not values or len(values) != (layer.n_layers or len(values)):
+            message = f"`{name}` has {counted(len(values), 'value')}, one for each layer"
+            if layer.n_layers is not None:
+                message += f", and there are {counted(layer.n_layers, 'layer')}"
+        else:
+            layer.lists[where] = values
+            return self.item(*where, layer.number, values[layer.number])
+        self.findings.add_unless_told(Problem(message, stated.place(value=True), hint))
+        return Leaf(REFUSED, *where)
+
+    def item(self, document: Document, lists: KeyPath, number: int, value: Any) -> Leaf | Table:
+        """Return an item of the list at a path, always as the same object."""
+        path = (*lists, number)
+        if (document, path) not in self.items:
+            self.items[document, path] = (
+                as_table(value, document, path, self.findings)
+                if isinstance(value, dict)
+                else Leaf(value, document, path)
+            )
+        return self.items[document, path]
 
     def slot(
         self, name: str, slot: Slot, scope: list[Table], path: KeyPath, given: frozenset[str]
@@ -296,7 +384,8 @@ class _Resolver:
                 self.usage.remember(table, key)
                 if entry is None:
                     continue
-                self.slots[(*table.path, key)] = slot.slot
+                entry = self.of_layer(key, entry)
+                self.slots[entry.path] = slot.slot
                 self.usage.cover(merged, long_form(entry) or entry)
                 over = long_form(merge_values(merged, entry))
                 if over is not None:
@@ -341,47 +430,55 @@ class _Resolver:
         self,
         name: str,
         mark: LayerRules,
-        node: Node,
+        first: _Layer,
         scope: list[Table],
+        path: KeyPath,
         given: frozenset[str],
     ) -> list[Node]:
-        """Return one node for each set of layers to which the same rules apply."""
+        """Return one node for each set of layers to which the same rules apply, and for which the
+        same is stated wherever there is a value for each layer. `first` is the first layer as the
+        stack has it."""
         own = scope[-1]
         self.usage.remember(own, name)
         entry = own.entries.get(name)
-        written = [] if entry is None else self.list_of_tables(name, entry)
-        n_layers = self.n_layers(node.values.get(mark.count))
-        if entry is None or n_layers is None:
+        rules = [] if entry is None else self.list_of_tables(name, entry)
+        if first.n_layers is None:
             return []
-        rules: list[Table] = []
         selections: list[list[int]] = []
         n_rules: Counter[int] = Counter()
-        for index, data in enumerate(written):
-            rule = as_table(data, entry.document, (*entry.path, index), self.findings)
-            layers = self.layers_of(rule, n_layers)
+        for rule in rules:
+            layers = self.layers_of(rule, first.n_layers)
             n_rules.update(layers)
             if any(n_rules[layer] > MOST_RULES for layer in layers):
                 message = f"more than {MOST_RULES} rules speak of one layer"
                 self.findings.add(Problem(message, rule.place()))
                 return []
-            rules.append(rule)
             selections.append(layers)
         self.rules += rules
+        unruled = [layer for layer in range(first.n_layers) if layer not in n_rules]
+        sets = [((), layers) for layers in alike([0, *unruled], first.lists.values())[1:]]
+        left = deque(sorted([*groups(selections).items(), *sets], key=lambda some: some[1]))
         found: list[Node] = []
-        for numbers, layers in groups(selections).items():
-            around = [*scope, *(rules[number] for number in numbers)]
-            path = (*node.path, name, len(found))
-            group = self.node(mark.group, None, around, path, given)
-            group.values["at"] = Leaf(layers, around[-1].document, around[-1].path)
+        while left:
+            numbers, layers = left.popleft()
+            tables = [*scope, *(rules[number] for number in numbers)]
+            self.layer = _Layer(layers[0], first.n_layers)
+            group = self.node(mark.group, None, tables, (*path, name, len(found)), given)
+            same, *others = alike(layers, self.layer.lists.values())
+            left.extendleft((numbers, layers) for layers in reversed(others))
+            group.values["at"] = Leaf(same, tables[-1].document, tables[-1].path)
             found.append(group)
         return found
 
-    def list_of_tables(self, name: str, entry: Leaf | Table) -> list[dict[str, Any]]:
+    def list_of_tables(self, name: str, entry: Leaf | Table) -> list[Table]:
         """Return the tables of a list; none, with a problem, if the value is something else."""
         self.usage.use(entry)
         value = entry.value if isinstance(entry, Leaf) else None
         if isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value):
-            return list(value)
+            return [
+                as_table(item, entry.document, (*entry.path, index), self.findings)
+                for index, item in enumerate(value)
+            ]
         message = f"`{name}` must be a list of tables"
         if isinstance(entry, Table):
             self.usage.use_all(entry)
@@ -391,9 +488,9 @@ class _Resolver:
         self.findings.add_unless_told(Problem(message, entry.place(value=True), hint))
         return []
 
-    def n_layers(self, count: Leaf | Node | list[Node] | None) -> int | None:
+    def n_layers(self, count: Leaf | None) -> int | None:
         """Return the number of layers; None if it is not a number, or more than allowed."""
-        if not isinstance(count, Leaf) or type(count.value) is not int:
+        if count is None or type(count.value) is not int:
             return None
         limit = self.registry.budget.layers
         if count.value <= limit:

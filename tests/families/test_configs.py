@@ -225,18 +225,18 @@ REFUSED = {
     ),
     "no layers": (
         llama(num_hidden_layers=0),
-        "`decoder` has no layers",
+        "`n_layers` must be at least 1, not the integer `0`",
     ),
     "types for fewer layers than there are": (
         replace(
             with_config("qwen2", num_hidden_layers=3),
             published={"layer_types": ["full_attention", "sliding_attention"]},
         ),
-        "`decoder.self_attn.window` has 2 values for 3 layers",
+        "`window` has 2 values, one for each layer, and there are 3 layers",
     ),
     "one type for more layers than there are": (
         tiny("qwen2", layer_types=["full_attention"] * 5),
-        "`decoder.self_attn.window` has 5 values for 2 layers",
+        "`window` has 5 values, one for each layer, and there are 2 layers",
     ),
     "a scale that transformers does not apply": (
         Case(

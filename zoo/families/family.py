@@ -31,13 +31,11 @@ from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Findings, Place, Problem, SpecError, did_you_mean, quoted
 from zoo.families.config import read_json
 from zoo.toml.format import Format
-from zoo.toml.tables import Leaf, Table, as_table, merge_values, same_kind
+from zoo.toml.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
 from zoo.toml.value_errors import nearest_literal, value_message
 
 MAX_PARENTS = 8
 DEFAULTS_FILE = "defaults.json"
-PER_LAYER = "per_layer"
-"""`{ per_layer = "= [...]" }` states a value that differs between layers."""
 
 
 class Rule(BaseModel):

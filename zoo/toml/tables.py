@@ -19,6 +19,9 @@ class _Refused:
 
 REFUSED = _Refused()
 
+PER_LAYER = "per_layer"
+"""`{ per_layer = [...] }` states a value for each layer of a stack."""
+
 MAX_FINDINGS = 1_000
 """Beyond this number of problems, the items of arrays are no longer checked."""
 
@@ -163,9 +166,10 @@ def same_kind(outer: Table, inner: Table) -> bool:
 
 
 def long_form(value: Leaf | Table) -> Table | None:
-    """Expand `"mlp"` to the table `{ kind = "mlp" }`; None if the value cannot be a table."""
+    """Expand `"mlp"` to the table `{ kind = "mlp" }`; None if the value cannot be a table, or is
+    one for each layer."""
     if isinstance(value, Table):
-        return value
+        return None if PER_LAYER in value.entries else value
     if isinstance(value.value, str):
         return Table({"kind": value}, value.document, value.path)
     return None
