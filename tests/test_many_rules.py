@@ -1,5 +1,5 @@
-"""Specs with a rule for every layer: the work grows linearly, not quadratically, with the
-layers."""
+"""Specs with a rule, or a value, for every layer: the work grows linearly, not quadratically, with
+the layers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ def with_rules(n_layers: int, selector: str) -> str:
     return spec(*rules, n_layers=str(n_layers))
 
 
+def with_values(n_layers: int) -> str:
+    """Return a spec with a different width for each layer, in one list."""
+    widths = list(range(1, n_layers + 1))
+    return spec(n_layers=str(n_layers), d_ff=f"{{ per_layer = {widths} }}")
+
+
+@pytest.mark.parametrize(
+    "made", [lambda n: with_rules(n, "at = [{}]"), with_values], ids=["rules", "values"]
+)
 @pytest.mark.parametrize(
     "done",
     [
@@ -35,8 +44,10 @@ def with_rules(n_layers: int, selector: str) -> str:
     ],
     ids=["read", "show", "backends", "full form", "draw", "diff"],
 )
-def test_work_grows_with_the_layers(done: Callable[[zoo.ModelSpec], object]) -> None:
-    warm, few, many = (zoo.read_spec(with_rules(n, "at = [{}]")) for n in (10, 10, 80))
+def test_work_grows_with_the_layers(
+    done: Callable[[zoo.ModelSpec], object], made: Callable[[int], str]
+) -> None:
+    warm, few, many = (zoo.read_spec(made(n)) for n in (10, 10, 80))
     done(warm)  # fills the caches
     assert calls(lambda: done(many)) < 8 * calls(lambda: done(few))
 

@@ -70,6 +70,12 @@ SCOPED = {
         '[[decoder.layers]]\nlast = 1\nffn = { kind = "moe", n_experts = 4, top_k = 2 }\n'
         "[[decoder.layers]]\nat = [0, 2]\n[decoder.layers.block.self_attn]\nbias = []\n"
     ),
+    "values for each layer": (
+        "position = 'rotary'\nself_attn = { window = { per_layer = [4, 4, 'none', 8] } }\n"
+        "[decoder]\nposition = { per_layer = ['rotary', 'none', "
+        "{ kind = 'rotary', base = 7 }, {}] }\n"
+        "[decoder.block]\nffn = { per_layer = ['mlp', 'glu', { kind = 'glu' }, { d_ff = 7 }] }\n"
+    ),
     "a list or a word for it": 'bias = ["q", "k"]\nffn = { bias = false }\n',
 }
 
@@ -125,6 +131,26 @@ WRONG = {
     "another word": ({"norm_placement": "last"}, "$.norm_placement: 'last' is not one of"),
     "a number for a slot": ({"norm": 1e-5}, "$.norm: 1e-05 is not of type 'object'"),
     "a word for a part": ({"decoder": "stack"}, "$.decoder: 'stack' is not of type 'object'"),
+    "a wrong value of one layer": (
+        {"d_ff": {"per_layer": [3, "4"]}},
+        "$.d_ff.per_layer[1]: '4' is not of type 'integer'",
+    ),
+    "an unknown kind of one layer": (
+        {"ffn": {"per_layer": ["mlp", "mpl"]}},
+        "$.ffn.per_layer[1]: 'mpl' is not one of",
+    ),
+    "values for no layer": (
+        {"d_ff": {"per_layer": []}},
+        "$.d_ff.per_layer: [] should be non-empty",
+    ),
+    "a key beside the values": (
+        {"d_ff": {"per_layer": [3], "of": 4}},
+        "$.d_ff: Additional properties are not allowed ('of'",
+    ),
+    "a value of each layer outside the layers": (
+        {"vocab": {"per_layer": [4, 4, 4, 4]}},
+        "$.vocab: {'per_layer': [4, 4, 4, 4]} is not of type 'integer'",
+    ),
     "a rule without layers": (
         {"decoder": {"layers": [{"d_ff": 3}]}},
         "$.decoder.layers[0]: {'d_ff': 3} is not valid under any of the given schemas",
@@ -211,10 +237,14 @@ def test_keys_and_kinds_are_described(schema: dict[str, Any]) -> None:
                 if name in table["properties"] and "$ref" not in table["properties"][name]:
                     assert table["properties"][name]["description"] == doc
     mlp = definitions["ffn.mlp"]["properties"]
-    assert mlp["d_ff"] == {"type": "integer", "minimum": 1, "description": "The inner width."}
+    assert mlp["d_ff"]["description"] == "The inner width."
+    assert definitions[mlp["d_ff"]["$ref"].split("/")[-1]]["else"] == {
+        "type": "integer",
+        "minimum": 1,
+    }
     assert mlp["kind"]["const"] == "mlp"
     assert mlp["activation"]["default"] == "relu"
-    assert "relu" in mlp["activation"]["enum"]
+    assert "relu" in definitions[mlp["activation"]["$ref"].split("/")[-1]]["anyOf"][0]["enum"]
     norms = definitions["attention.multi_head"]["properties"]["norms"]["description"]
     assert norms.startswith("Which norms are there: of the sublayer")
 

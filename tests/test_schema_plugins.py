@@ -87,12 +87,21 @@ def test_a_plugin_of_ones_own_is_in_the_schema() -> None:
     validator = Validator(made)
     table = made["$defs"]["ffn.mine"]
     assert table["description"] == "A network of mine."
-    assert table["properties"]["rank"] == {"type": "integer", "description": "How many."}
+    rank = table["properties"]["rank"]
+    assert rank["description"] == "How many."
+    assert made["$defs"][rank["$ref"].split("/")[-1]]["else"] == {"type": "integer"}
     valid = {"kind": "mine", "rank": 3, "shade": 1, "colour": "red", "shape": 7, "length": "3m"}
     small = tomllib.loads(SMALL)
     assert list(validator.iter_errors({**small, "ffn": valid})) == []
     assert list(validator.iter_errors({**small, "shade": 0.25, "ffn": valid})) == []
-    for wrong in ({"rank": "3"}, {"colour": "green"}, {"shade": "dark"}, {"rnk": 3}):
+    assert validator.is_valid({**small, "ffn": {**valid, "rank": {"per_layer": [3, 4]}}})
+    for wrong in (
+        {"rank": "3"},
+        {"rank": {"per_layer": [3, "4"]}},
+        {"colour": "green"},
+        {"shade": "dark"},
+        {"rnk": 3},
+    ):
         assert not validator.is_valid({**small, "ffn": {**valid, **wrong}})
     assert not validator.is_valid({**small, "rank": 3, "ffn": "mine"})
     for colour, fits in (("green", True), ("red", False)):

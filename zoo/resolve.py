@@ -58,6 +58,7 @@ from zoo.toml.tables import (
 )
 from zoo.toml.usage import Usage
 
+_SOME = "values for some layers alone stand in a rule: `layers = [{ at = [3], ... }]`"
 _MISSING = "it is a plugin that the model was made with: name it in a `registry.toml`"
 """The help if a stored spec names a component that is not registered here."""
 
@@ -102,6 +103,7 @@ class _Resolver:
         self.usage = Usage(self.of_other_kinds)
         self.slots: dict[KeyPath, str] = {(): "builder"}
         self.rules: list[Table] = []
+        self.unread: dict[tuple[Document, KeyPath], dict[int, Any]] = {}
         self.items: dict[tuple[Document, KeyPath], Leaf | Table] = {}
         self.layer: _Layer | None = None
         self.failed: set[tuple[str, str]] = set()
@@ -124,6 +126,7 @@ class _Resolver:
         items = [item for item in self.items.values() if isinstance(item, Table)]
         for table in (self.root, *self.rules, *items):
             self.usage.report_unused(table, self.findings, self.is_of_parents)
+        self.report_unread()
         return Resolved(name.value if name is not None else "", node, self.findings)
 
     def top_level(self, key: str, kind: type, expected: str) -> Leaf | None:
@@ -299,6 +302,7 @@ class _Resolver:
                 message += f", and there are {counted(layer.n_layers, 'layer')}"
         else:
             layer.lists[where] = values
+            self.unread.setdefault(where, dict(enumerate(values)))
             return self.item(*where, layer.number, values[layer.number])
         self.findings.add_unless_told(Problem(message, stated.place(value=True), hint))
         return Leaf(REFUSED, *where)
@@ -313,6 +317,22 @@ class _Resolver:
                 else Leaf(value, document, path)
             )
         return self.items[document, path]
+
+    def read(self, layer: _Layer, layers: Sequence[int]) -> None:
+        """Record that these layers take effect as they stand, with the lists that `layer` reads."""
+        for where in layer.lists:
+            for number in layers:
+                self.unread[where].pop(number, None)
+
+    def report_unread(self) -> None:
+        """Report the values for single layers that no component of these layers reads."""
+        for (document, path), values in self.unread.items():
+            if not values or (document, path) in self.used_by_parents:
+                continue
+            for number, value in values.items():
+                message = f"the value for layer {number} has no effect: nothing in it reads it"
+                place = Leaf(value, document, (*path, number)).place(value=True)
+                self.findings.add(Problem(message, place, _SOME))
 
     def slot(
         self, name: str, slot: Slot, scope: list[Table], path: KeyPath, given: frozenset[str]
@@ -456,7 +476,9 @@ class _Resolver:
             selections.append(layers)
         self.rules += rules
         unruled = [layer for layer in range(first.n_layers) if layer not in n_rules]
-        sets = [((), layers) for layers in alike([0, *unruled], first.lists.values())[1:]]
+        of_stack, *others = alike([0, *unruled], first.lists.values())
+        self.read(first, of_stack)
+        sets = [((), layers) for layers in others]
         left = deque(sorted([*groups(selections).items(), *sets], key=lambda some: some[1]))
         found: list[Node] = []
         while left:
@@ -465,6 +487,7 @@ class _Resolver:
             self.layer = _Layer(layers[0], first.n_layers)
             group = self.node(mark.group, None, tables, (*path, name, len(found)), given)
             same, *others = alike(layers, self.layer.lists.values())
+            self.read(self.layer, same)
             left.extendleft((numbers, layers) for layers in reversed(others))
             group.values["at"] = Leaf(same, tables[-1].document, tables[-1].path)
             found.append(group)

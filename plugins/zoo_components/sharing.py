@@ -89,7 +89,7 @@ def check_sharing(layers: Sequence[Alike], weights: Sequence[int]) -> None:
             if (like.block, like.position) != (group.block, group.position):
                 raise contradiction(
                     f"layers {min(layer, other)} and {max(layer, other)} share their weights "
-                    "and cannot differ, as the rules say: change `share_layers` or the rules",
+                    "and cannot differ: change `share_layers`, or what is stated for single layers",
                     "share_layers",
                     "layers",
                 )

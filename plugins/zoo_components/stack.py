@@ -178,8 +178,10 @@ class Stack(Component):
         """Raise a contradiction if layers differ in positions that are added to the embeddings,
         which happens once, before the layers."""
         for group in self.layers:
-            if self.position != group.position and (
-                self.position.embedded or group.position.embedded
+            own = group.position
+            heads = {"n_heads": own.n_heads, "head_dim": own.head_dim}  # which matter in attention
+            if self.position.model_copy(update=heads) != own and (
+                self.position.embedded or own.embedded
             ):
                 raise contradiction(
                     "positions that are added to the embeddings are the same for all layers",

@@ -10,16 +10,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 
 from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of, part_class
 from zoo.errors import Problem, ZooError
 from zoo.layer_rules import SELECTORS, START
 from zoo.registry import Registry
 from zoo.schema.field_docs import class_doc, field_docs
-from zoo.schema.values import Reading, Readings, Schema, by_key, merged, named, plain_value, ref
+from zoo.schema.values import (
+    Reading,
+    Readings,
+    Schema,
+    by_key,
+    for_each_layer,
+    merged,
+    named,
+    plain_value,
+    ref,
+)
 from zoo.slots import Plugin
 from zoo.spec import FORMAT
 from zoo.toml.extends import NAME_PATTERN
+from zoo.toml.tables import PER_LAYER
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SPEC_NAME = f"^{NAME_PATTERN.pattern}$"
@@ -74,6 +86,7 @@ class _Schemas:
         self.problems: list[Problem] = []
         self.definitions: dict[str, Schema] = {}
         self.names: dict[type[Component], str] = {}
+        self.numbers: dict[str, int] = {}
 
     def spec(self) -> Schema:
         stated = ["format", "name", "builder"]
@@ -120,7 +133,7 @@ class _Schemas:
                 if cls := self.load(slot, kind):
                     _add(readings, self.keys(cls, kind))
             head = self.head(slot, self.kinds(slot))
-            return _table(readings, head, f"What fills the slot `{slot}`, of any kind.")
+            return self.table(readings, head, f"What fills the slot `{slot}`, of any kind.")
 
         return self.defined(f"any-{slot}", table)
 
@@ -137,7 +150,7 @@ class _Schemas:
             head = self.head(slot, {"const": kind, "description": _doc(cls)})
             if cls is None:
                 return {"type": "object", "properties": head}
-            return _table(self.keys(cls, kind), head, class_doc(cls))
+            return self.table(self.keys(cls, kind), head, class_doc(cls))
 
         return self.defined(f"{slot}.{kind}", table)
 
@@ -148,7 +161,7 @@ class _Schemas:
         """Return a reference to the table of a component with a fixed class."""
 
         def table() -> Schema:
-            return _table(self.keys(cls, cls.__name__), {}, class_doc(cls))
+            return self.table(self.keys(cls, cls.__name__), {}, class_doc(cls))
 
         return self.defined(f"part-{self.name_of(cls)}", table)
 
@@ -157,12 +170,33 @@ class _Schemas:
 
         def table() -> Schema:
             return {
-                **_table(self.keys(cls, cls.__name__), _RULE_KEYS, class_doc(cls)),
+                **self.table(self.keys(cls, cls.__name__), _RULE_KEYS, class_doc(cls)),
                 "oneOf": [{"required": [key]} for key in SELECTORS],
                 "dependentRequired": {START: ["every"]},
             }
 
         return self.defined(f"rule-{self.name_of(cls)}", table)
+
+    def table(self, readings: Readings, head: Mapping[str, Schema], description: str) -> Schema:
+        """Return the schema of a table with these keys and no others."""
+        properties = {key: self.of_key(found) for key, found in readings.items()} | dict(head)
+        return {
+            "type": "object",
+            "description": description,
+            "properties": properties,
+            "additionalProperties": False,
+        }
+
+    def of_key(self, readings: list[Reading]) -> Schema:
+        """Return the schema of a key. One that may differ between layers is a definition, since
+        many keys take the same values."""
+        schema = merged(readings)
+        told: Schema = {key: schema.pop(key) for key in ("description", "default") if key in schema}
+        if schema and any(reading.per_layer for reading in readings):
+            number = self.numbers.setdefault(repr(schema), len(self.numbers))
+            choice = for_each_layer(PER_LAYER, schema)
+            schema = self.defined(f"per-layer-{number}", lambda: choice)
+        return {**schema, **told}
 
     def defined(self, name: str, make: Callable[[], Schema]) -> Schema:
         """Return a reference to a definition, which is made at the first call for its name."""
@@ -187,16 +221,16 @@ class _Schemas:
         for name, mark in fields_of(cls).items():
             if name == "kind" or mark is GIVEN:
                 continue
-            schema = self.value(cls, name, mark)
+            reading = self.reading(cls, name, mark, owner)
             keys = [mark.slot, name] if isinstance(mark, Slot) and mark.inherit else [name]
-            _add(own, {key: [Reading(owner, schema)] for key in keys})
+            _add(own, {key: [reading] for key in keys})
         inner: Readings = {}
         for inside, kind in self.inside(cls, {cls: owner}).items():
             for name, mark in fields_of(inside).items():
                 if mark is SHARED or (isinstance(mark, Slot) and mark.inherit):
-                    schema = self.value(inside, name, mark)
+                    reading = self.reading(inside, name, mark, kind)
                     keys = [mark.slot, name] if isinstance(mark, Slot) else [name]
-                    _add(inner, {key: [Reading(kind, schema)] for key in keys})
+                    _add(inner, {key: [reading] for key in keys})
         return {**own, **{key: value for key, value in inner.items() if key not in own}}
 
     def inside(
@@ -220,6 +254,24 @@ class _Schemas:
             elif isinstance(mark, Part):
                 part = part_class(cls, name)
                 yield part, part.__name__
+
+    @cached_property
+    def of_layers(self) -> set[type[Component]]:
+        """The classes whose values may differ between the layers of a stack."""
+        builders = (self.load("builder", kind) for kind in self.registry.plugins["builder"])
+        found: dict[type[Component], str] = {}
+        for builder in filter(None, builders):
+            for inside in self.inside(builder, {builder: ""}):
+                if rules := _layer_rules(inside):
+                    self.inside(rules.group, found)
+        return set(found)
+
+    def reading(self, cls: type[Component], name: str, mark: object, owner: str) -> Reading:
+        """Return what a component reads from one key."""
+        rules = _layer_rules(cls)
+        stands_for_layers = rules is not None and name in fields_of(rules.group)
+        per_layer = stands_for_layers or cls in self.of_layers
+        return Reading(owner, self.value(cls, name, mark), per_layer)
 
     def value(self, cls: type[Component], name: str, mark: object) -> Schema:
         """Return the schema of the value of one key of a component."""
@@ -248,16 +300,10 @@ def _doc(cls: type[Component] | None) -> str:
     return class_doc(cls) if cls is not None else "This plugin cannot be loaded."
 
 
+def _layer_rules(cls: type[Component]) -> LayerRules | None:
+    return next((mark for mark in fields_of(cls).values() if isinstance(mark, LayerRules)), None)
+
+
 def _add(readings: Readings, more: Readings) -> None:
     for key, found in more.items():
         readings.setdefault(key, []).extend(found)
-
-
-def _table(readings: Readings, head: Mapping[str, Schema], description: str) -> Schema:
-    properties = {key: merged(found) for key, found in readings.items()} | dict(head)
-    return {
-        "type": "object",
-        "description": description,
-        "properties": properties,
-        "additionalProperties": False,
-    }

@@ -16,10 +16,12 @@ Schema = dict[str, Any]
 
 
 class Reading(NamedTuple):
-    """The name of a component that reads a key, and the schema of the values that it accepts."""
+    """The name of a component that reads a key, the schema of the values that it accepts, and
+    whether these may differ between the layers of a stack."""
 
     owner: str
     schema: Schema
+    per_layer: bool = False
 
 
 Readings = dict[str, list[Reading]]
@@ -77,7 +79,7 @@ def merged(readings: list[Reading]) -> Schema:
     """Return one schema for a key that several components read: any value that one accepts."""
     choices: list[Schema] = []
     owners: dict[str, list[str]] = {}
-    for owner, read in readings:
+    for owner, read, _ in readings:
         doc = read.get("description")
         if doc is not None and owner not in owners.setdefault(doc, []):
             owners[doc].append(owner)
@@ -87,10 +89,22 @@ def merged(readings: list[Reading]) -> Schema:
     schema: Schema = dict(choices[0]) if len(choices) == 1 else {"anyOf": choices}
     if owners:
         schema["description"] = _description(owners)
-    defaults = [read.get("default") for _, read in readings]
+    defaults = [reading.schema.get("default") for reading in readings]
     if defaults[0] is not None and defaults == defaults[:1] * len(defaults):
         schema["default"] = defaults[0]
     return schema
+
+
+def for_each_layer(key: str, schema: Schema) -> Schema:
+    """Return the schema of a value, or of a table whose `key` has one value for each layer."""
+    doc = "The value for each layer of the stack, from the first."
+    values = {"type": "array", "items": schema, "minItems": 1, "description": doc}
+    return {
+        "anyOf": [schema, True],  # where editors look for completions
+        "if": {"type": "object", "required": [key]},
+        "then": {"properties": {key: values}, "additionalProperties": False},
+        "else": schema,
+    }
 
 
 def _description(owners: Mapping[str, list[str]]) -> str:
