@@ -80,11 +80,6 @@ class _Table(NamedTuple):
             return _Table(_numbered(value), None, _numbered(nodes))
         return None
 
-    def rule(self, key: str, number: str | None) -> _Table | None:
-        """Return a rule in the list of tables at a key; None without a number."""
-        rules = self.inner(key)
-        return rules.inner(number) if rules is not None and number is not None else None
-
     def only(self, keys: Sequence[str]) -> _Table:
         """Return the table with these keys alone."""
         return self._replace(data={key: self.data[key] for key in keys if key in self.data})
@@ -133,12 +128,13 @@ def _layer_differences(a: _Table, b: _Table, key: str, path: str) -> Iterator[di
     """Yield each value that differs in the layers of two stacks that some rule speaks of. A layer
     without a rule has the values of its stack. The numbers of the layers stand in the path."""
     one_of, other_of = (_of_layers(side.data[key]) for side in (a, b))
+    a_rules, b_rules = (side.inner(key) or _table({}, None) for side in (a, b))
     alike: dict[tuple[str | None, str | None], list[int]] = {}
     for layer in sorted({*one_of, *other_of}):
         alike.setdefault((one_of.get(layer), other_of.get(layer)), []).append(layer)
     found: list[dict[str, Any]] = []
     for (one, other), layers in alike.items():
-        left, right = a.rule(key, one), b.rule(key, other)
+        left, right = a_rules.inner(one or ""), b_rules.inner(other or "")  # None without a rule
         keys = [name for name in (left or right or a).data if name != "at"]
         sides = ((left or a).only(keys), (right or b).only(keys))
         found += _table_differences(*sides, f"{path}{layers}.")
