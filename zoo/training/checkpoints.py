@@ -111,7 +111,8 @@ def read_checkpoint(path: Path, learner: Learner) -> None:
 def read_mean(paths: Sequence[Path], learner: Learner) -> None:
     """Load the mean of the weights of several checkpoints into a model (Vaswani et al. 2017,
     section 6.1). Raises as `read_checkpoint`."""
-    weights = _weights(learner)
+    # The sum of equal weights, divided by their number, may be another weight.
+    weights = {name: w for name, w in _weights(learner).items() if name not in learner.frozen}
     sums = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
     for path in paths:
         _read_into(weights, path, learner)

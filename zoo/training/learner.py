@@ -19,9 +19,11 @@ class Learner:
         model: the module to call; it may be wrapped, or hold a shard of the weights.
         optimizer: the optimiser of its parameters.
         accelerator: the `accelerate.Accelerator` of this process.
+        frozen: the names of the weights that are not trained.
     """
 
     spec: ModelSpec
     model: nn.Module
     optimizer: optim.Optimizer
     accelerator: Any
+    frozen: frozenset[str]

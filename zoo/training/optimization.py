@@ -13,14 +13,14 @@ from zoo.training.tables import Adam, AdamW, Constant, Cosine, InverseSqrt, Line
 
 @singledispatch
 def make_optimizer(table: Any, model: nn.Module) -> optim.Optimizer:
-    """Make the optimiser of a model's parameters from a recipe's table."""
+    """Make the optimiser of the parameters that a model learns, from a recipe's table."""
     raise TypeError(f"{type(table).__name__} is not a table of an optimiser")
 
 
 @make_optimizer.register
 def _(table: Adam, model: nn.Module) -> optim.Optimizer:
     return optim.Adam(
-        model.parameters(),
+        _learned(model),
         lr=table.lr,
         betas=table.betas,
         eps=table.eps,
@@ -30,7 +30,7 @@ def _(table: Adam, model: nn.Module) -> optim.Optimizer:
 
 @make_optimizer.register
 def _(table: AdamW, model: nn.Module) -> optim.Optimizer:
-    parameters = list(model.parameters())
+    parameters = _learned(model)
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": table.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
@@ -42,8 +42,12 @@ def _(table: AdamW, model: nn.Module) -> optim.Optimizer:
 @make_optimizer.register
 def _(table: Sgd, model: nn.Module) -> optim.Optimizer:
     return optim.SGD(
-        model.parameters(), lr=table.lr, momentum=table.momentum, weight_decay=table.weight_decay
+        _learned(model), lr=table.lr, momentum=table.momentum, weight_decay=table.weight_decay
     )
+
+
+def _learned(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def share_of_peak(schedule: Schedule, step: int, steps: int) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,9 +19,9 @@ from zoo.building import build
 from zoo.errors import ZooError
 from zoo.loading import load
 from zoo.registry import Registry
-from zoo.spec import ModelSpec
 from zoo.training.extras import imported
 from zoo.training.recipe import Recipe
+from zoo.training.start import Start
 
 
 def make_accelerator() -> Any:
@@ -48,14 +47,11 @@ def in_first_process(accelerator: Any) -> Generator[bool]:
         raise failure
 
 
-def make_model(
-    spec: ModelSpec, start: Path | None, recipe: Recipe, accelerator: Any, registry: Registry
-) -> nn.Module:
+def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registry) -> nn.Module:
     """Make the model that this process trains, in float32: the only one, a replica, or a shard.
 
     Args:
-        spec: the spec of the model.
-        start: the saved model whose weights it starts from; None for initial weights.
+        start: the model that the recipe names.
         recipe: has the seed, and whether the weights are sharded.
         accelerator: the `accelerate.Accelerator` of this process.
         registry: where the plugins are looked up.
@@ -66,10 +62,12 @@ def make_model(
 
         n_processes = (accelerator.num_processes,)
         mesh = init_device_mesh(accelerator.device.type, n_processes, mesh_dim_names=("fsdp",))
-    if start is None:
-        model = build(spec, seed=recipe.head.seed, mesh=mesh)
+    if start.weights is None:
+        model = build(start.spec, seed=recipe.head.seed, mesh=mesh)
     else:
-        model = load(start, dtype=torch.float32, mesh=mesh, registry=registry)
+        model = load(start.weights, dtype=torch.float32, mesh=mesh, registry=registry)
+    for name in start.frozen:
+        model.get_parameter(name).requires_grad_(False)
     if mesh is not None:
         return model
     prepared: nn.Module = accelerator.prepare_model(model)

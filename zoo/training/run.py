@@ -198,10 +198,12 @@ class Run:
 
     def metrics(self) -> dict[str, Any]:
         parts: dict[str, list[Row]] = {"valid": self.valid, "test": self.test}
+        tensors = self.learner.spec.tensors
         return {
             "name": self.recipe.head.name,
             "path": str(self.folder / FILE_NAME),
             "parameters": self.learner.spec.n_parameters,
+            "frozen_parameters": sum(tensors[name].size for name in self.learner.frozen),
             "steps": self.recipe.training.steps,
             "processes": self.learner.accelerator.num_processes,
             "examples": {"train": len(self.train), **{k: len(v) for k, v in parts.items()}},

@@ -12,6 +12,7 @@ from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.training.data import read_data
+from zoo.training.frozen import frozen_weights
 from zoo.training.recipe import Recipe
 from zoo.training.split import Splits
 from zoo.weights.file import weights_path
@@ -27,6 +28,8 @@ class Start(NamedTuple):
     """Where these weights came from, if the zoo has not made them."""
     sides: Generation
     """The vocabularies of the model."""
+    frozen: frozenset[str]
+    """The names of the weights that are not trained."""
 
 
 def find_start(recipe: Recipe, registry: Registry) -> Start:
@@ -53,10 +56,10 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         _ = spec.n_parameters  # raises if the layout is wrong
     except ZooError as error:
         raise placed(error, place) from None
-    sides = _sides(recipe, spec)
+    sides, frozen = _sides(recipe, spec), frozen_weights(recipe, spec)
     if header is None:
-        return Start(spec, None, None, sides)
-    return Start(spec, find_weights(source, registry).path, header.origin, sides)
+        return Start(spec, None, None, sides, frozen)
+    return Start(spec, find_weights(source, registry).path, header.origin, sides, frozen)
 
 
 def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:

@@ -296,6 +296,9 @@ class Training(Table):
     """The largest norm of all gradients together; larger ones are scaled down to it."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """The dtype of the arithmetic, by autocast; weights and optimiser stay in float32."""
+    frozen: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """The weights that stay as they are, by name; in a name, `*` stands for any text, `?` for one
+    character and `[0-5]` for one of these. A tied weight is meant by each of its names."""
     shard: bool = False
     """Whether the weights are sharded over several processes (FSDP2); otherwise each process has
     all of them."""

@@ -73,9 +73,9 @@ def train(
             _refuse_unwritable(folder)
             if begins:
                 made = _make_tokens(found, start, splits)
-    model = make_model(start.spec, start.weights, found, accelerator, registry)
+    model = make_model(start, found, accelerator, registry)
     optimizer = accelerator.prepare(make_optimizer(found.optimizer, model))
-    learner = Learner(start.spec, model, optimizer, accelerator)
+    learner = Learner(start.spec, model, optimizer, accelerator, start.frozen)
     # Files are written only now, so that a refused run leaves nothing behind.
     with in_first_process(accelerator):
         if made is not None:
