@@ -183,6 +183,12 @@ WRONG = {
     "outside the layers": ({"d_model": each(8, 8)}, "d_model.per_layer", "is read outside"),
     "outside the layers too": ({"norm": each("none", "none")}, "norm.per_layer", "is read outside"),
     "the number of layers": ({"n_layers": each(1, 2)}, "n_layers.per_layer", "is read outside"),
+    "beside a wrong number of layers": (
+        {"n_layers": "a", "d_ff": each(3, 4)},
+        "n_layers",
+        "must be an integer",
+    ),
+    "beside no layers": ({"n_layers": 0, "d_ff": each(3, 4)}, "n_layers", "must be at least 1"),
     "a stack": ({"encoder": each({}, {})}, "encoder.per_layer", "unknown key `per_layer`"),
     "rules": ({"encoder": {"layers": each([], [])}}, "encoder.layers", "must be a list of tables"),
     "of all layers, in a rule": (

@@ -302,7 +302,8 @@ class _Resolver:
                 message += f", and there are {counted(layer.n_layers, 'layer')}"
         else:
             layer.lists[where] = values
-            self.unread.setdefault(where, dict(enumerate(values)))
+            if layer.n_layers is not None:
+                self.unread.setdefault(where, dict(enumerate(values)))
             return self.item(*where, layer.number, values[layer.number])
         self.findings.add_unless_told(Problem(message, stated.place(value=True), hint))
         return Leaf(REFUSED, *where)
@@ -512,8 +513,8 @@ class _Resolver:
         return []
 
     def n_layers(self, count: Leaf | None) -> int | None:
-        """Return the number of layers; None if it is not a number, or more than allowed."""
-        if count is None or type(count.value) is not int:
+        """Return the number of layers; None if it is wrong, or more than allowed."""
+        if count is None or type(count.value) is not int or count.value < 1:
             return None
         limit = self.registry.budget.layers
         if count.value <= limit:
