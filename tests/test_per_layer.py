@@ -121,7 +121,10 @@ def test_it_means_what_a_rule_for_each_layer_means(data: st.DataObject) -> None:
     ],
 )
 def test_lists_and_rules_and_places(fields: dict[str, Any], expected: list[int]) -> None:
-    assert widths(read(n_layers=3, **fields)) == expected
+    found = read(n_layers=3, **fields)
+    assert widths(found) == expected
+    rules = [group.at for group in found.model.encoder.layers]
+    assert rules == sorted(rules)
 
 
 def test_a_child_replaces_the_list_of_its_parent(tmp_path: Path) -> None:
