@@ -11,6 +11,7 @@ import torch
 from toy_training import MODEL, RECIPE, in_processes, write_toy
 
 import zoo
+from zoo.cli import run
 from zoo.training.optimization import make_optimizer
 from zoo.training.tables import Adam, AdamW, Sgd
 
@@ -47,6 +48,17 @@ def test_frozen_weights_stay_and_the_others_learn(
     tensors = zoo.read_spec(MODEL).tensors
     sizes = [tensor.size for name, tensor in tensors.items() if is_frozen(name)]
     assert told["frozen_parameters"] == sum(sizes) > 0
+
+
+def test_the_command_tells_how_many_are_frozen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_toy(tmp_path, frozen(RECIPE, '["*embed.tokens*"]'))
+    assert run(["train", str(path), "-o", str(tmp_path / "run")]) == 0
+    n = zoo.read_spec(MODEL).n_parameters
+    assert (
+        f"toy: {n:,} parameters, {300 * 16:,} of them frozen, 12 steps" in capsys.readouterr().out
+    )
 
 
 def test_a_run_with_frozen_weights_goes_on_bit_by_bit(tmp_path: Path) -> None:

@@ -145,9 +145,11 @@ def _text(report: dict[str, Any]) -> str:
         for key, label in (("loss", "training"), ("valid_loss", "held out"), ("test_loss", "test"))
         if key in report
     ]
+    n_frozen = report["frozen_parameters"]
+    frozen = f", {n_frozen:,} of them frozen" if n_frozen else ""
     many = f", {report['processes']} processes" if report["processes"] > 1 else ""
     lines = [
-        f"{report['name']}: {report['parameters']:,} parameters, "
+        f"{report['name']}: {report['parameters']:,} parameters{frozen}, "
         f"{counted(report['steps'], 'step')}{many}",
         f"loss: {', '.join(losses)}",
     ]
