@@ -268,6 +268,12 @@ def fields_of(cls: type[Component]) -> dict[str, _Mark | Part | None]:
     return found
 
 
+@cache
+def layer_rules_of(cls: type[Component]) -> LayerRules | None:
+    """Return the mark of the field with the rules for single layers, if a description has one."""
+    return next((mark for mark in fields_of(cls).values() if isinstance(mark, LayerRules)), None)
+
+
 def part_class(cls: type[Component], name: str) -> type[Component]:
     """Return the class of the component in a field that is marked as a plain `Part`.
 

@@ -24,6 +24,7 @@ from zoo.component import (
     Slot,
     fields_of,
     given_of,
+    layer_rules_of,
     part_class,
 )
 from zoo.document import Document, KeyPath
@@ -215,7 +216,7 @@ class _Resolver:
         """Collect the values of `cls` from its own table, the last of `scope`, and outer tables."""
         node = Node(cls, path, scope[-1], kind)
         marks = fields_of(cls)
-        rules = next((mark for mark in marks.values() if isinstance(mark, LayerRules)), None)
+        rules = layer_rules_of(cls)
         first = self.first_layer(rules, marks, scope) if rules else None
         around = self.layer
         for name, mark in marks.items():

@@ -12,7 +12,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
-from zoo.component import GIVEN, SHARED, Component, LayerRules, Part, Slot, fields_of, part_class
+from zoo.component import (
+    GIVEN,
+    SHARED,
+    Component,
+    LayerRules,
+    Part,
+    Slot,
+    fields_of,
+    layer_rules_of,
+    part_class,
+)
 from zoo.errors import Problem, ZooError
 from zoo.layer_rules import SELECTORS, START
 from zoo.registry import Registry
@@ -262,13 +272,13 @@ class _Schemas:
         found: dict[type[Component], str] = {}
         for builder in filter(None, builders):
             for inside in self.inside(builder, {builder: ""}):
-                if rules := _layer_rules(inside):
+                if rules := layer_rules_of(inside):
                     self.inside(rules.group, found)
         return set(found)
 
     def reading(self, cls: type[Component], name: str, mark: object, owner: str) -> Reading:
         """Return what a component reads from one key."""
-        rules = _layer_rules(cls)
+        rules = layer_rules_of(cls)
         stands_for_layers = rules is not None and name in fields_of(rules.group)
         per_layer = stands_for_layers or cls in self.of_layers
         return Reading(owner, self.value(cls, name, mark), per_layer)
@@ -298,10 +308,6 @@ class _Schemas:
 
 def _doc(cls: type[Component] | None) -> str:
     return class_doc(cls) if cls is not None else "This plugin cannot be loaded."
-
-
-def _layer_rules(cls: type[Component]) -> LayerRules | None:
-    return next((mark for mark in fields_of(cls).values() if isinstance(mark, LayerRules)), None)
 
 
 def _add(readings: Readings, more: Readings) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
+from collections.abc import Collection
 
-from zoo.errors import Problem, TrainingError, nearest, quoted
+from zoo.errors import Problem, TrainingError, did_you_mean, quoted
 from zoo.spec import ModelSpec
 from zoo.training.recipe import Recipe
+from zoo.weights.matching import like, patterns_for
 
 
 def frozen_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
@@ -20,11 +21,11 @@ def frozen_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
     stored = dict(zip(weights, weights, strict=True)) | dict(spec.ties)
     found: set[str] = set()
     for number, pattern in enumerate(recipe.training.frozen):
-        meant = {name for alias, name in stored.items() if fnmatchcase(alias, pattern)}
+        meant = like(pattern, stored)
         if not meant:
             message = f"{quoted(pattern)} is the name of no weight of {spec.name}"
             place = recipe.document.place(("training", "frozen", number), value=True)
-            raise TrainingError(Problem(message, place, _hint(pattern, list(stored))))
+            raise TrainingError(Problem(message, place, _hint(pattern, stored)))
         found |= meant
     if len(found) == len(weights):
         place = recipe.document.place(("training", "frozen"), value=True)
@@ -32,11 +33,11 @@ def frozen_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:
     return frozenset(found)
 
 
-def _hint(pattern: str, weights: list[str]) -> str:
+def _hint(pattern: str, weights: Collection[str]) -> str:
     """Return the pattern for a module's weights that is meant, or an example of one."""
-    parts = [name.split(".") for name in weights]
-    modules = [".".join(part[:end]) for part in parts for end in range(len(part) - 1, 0, -1)]
-    every = list(dict.fromkeys([*(f"{module}.*" for module in modules), *weights]))
-    if close := nearest(pattern if pattern.endswith("*") else f"{pattern}.*", every):
-        return f"did you mean `{close}`?"
-    return f"`*` stands for any text, as in `{parts[0][0]}.*`; `zoo show` shows the names"
+    first = next(iter(weights)).partition(".")[0]
+    return did_you_mean(
+        pattern if pattern.endswith("*") else f"{pattern}.*",
+        patterns_for(weights),
+        f"`*` stands for any text, as in `{first}.*`; `zoo show` shows the names",
+    )

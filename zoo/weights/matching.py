@@ -1,8 +1,8 @@
-"""Selecting tensors of a weights file by patterns such as `encoder.*`."""
+"""Selecting tensors by patterns such as `encoder.*`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from zoo.errors import Place, Problem, WeightsError, counted, did_you_mean, quoted
@@ -24,7 +24,7 @@ def matching(header: Header, patterns: Sequence[str] | None, where: Place) -> se
     found: set[str] = set()
     problems: list[Problem] = []
     for pattern in patterns:
-        now = {first for name, first in stored_as.items() if fnmatchcase(name, pattern)}
+        now = like(pattern, stored_as)
         if not now:
             message = (
                 f"no tensor has a name like {quoted(pattern)}; there are "
@@ -37,8 +37,21 @@ def matching(header: Header, patterns: Sequence[str] | None, where: Place) -> se
     return found
 
 
-def _nearest(pattern: str, names: Iterable[str]) -> str:
-    """A help text: the nearest name or prefix of names, or examples of the first prefixes."""
+def like(pattern: str, stored_as: Mapping[str, str]) -> set[str]:
+    """The stored names of the tensors that have a name which matches a pattern. `stored_as` maps
+    every name to the one under which its tensor is stored."""
+    return {first for name, first in stored_as.items() if fnmatchcase(name, pattern)}
+
+
+def patterns_for(names: Collection[str]) -> set[str]:
+    """All names, and the pattern of each module that they are in."""
     starts = {f"{name[:end]}.*" for name in names for end, sign in enumerate(name) if sign == "."}
+    return {*names, *starts}
+
+
+def _nearest(pattern: str, names: Collection[str]) -> str:
+    """A help text: the nearest name or prefix of names, or examples of the first prefixes."""
     first = sorted({f"{name.partition('.')[0]}.*" for name in names})
-    return did_you_mean(pattern, {*names, *starts}, f"for example {', '.join(map(quoted, first))}")
+    return did_you_mean(
+        pattern, patterns_for(names), f"for example {', '.join(map(quoted, first))}"
+    )
