@@ -49,7 +49,8 @@ def test_work_grows_with_the_layers(
 ) -> None:
     warm, few, many = (zoo.read_spec(made(n)) for n in (10, 10, 80))
     done(warm)  # fills the caches
-    assert calls(lambda: done(many)) < 8 * calls(lambda: done(few))
+    # Linear work is 8 times as much, quadratic work 64 times; caches and collections move a little.
+    assert calls(lambda: done(many)) < 9 * calls(lambda: done(few))
 
 
 def test_a_layer_has_no_more_rules_than_are_read_fast() -> None:
