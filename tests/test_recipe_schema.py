@@ -10,8 +10,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
+from jsonschema_rs import Draft202012Validator as Validator
+from jsonschema_rs import meta
+from schema_errors import place
 from toy_training import RECIPE, write_toy
 
 from zoo.cli import run
@@ -31,14 +33,14 @@ CLASSES = [
 
 
 @pytest.fixture(scope="module")
-def validator() -> jsonschema.protocols.Validator:
+def validator() -> Validator:
     schema = recipe_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
+    meta.validate(schema)
+    return Validator(schema)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.parent.name)
-def test_shipped_recipes_are_valid(path: Path, validator: jsonschema.protocols.Validator) -> None:
+def test_shipped_recipes_are_valid(path: Path, validator: Validator) -> None:
     assert not list(validator.iter_errors(tomllib.loads(path.read_text())))
 
 
@@ -78,11 +80,11 @@ def test_it_refuses_what_the_zoo_refuses(
     wrong: str,
     at: str | None,
     tmp_path: Path,
-    validator: jsonschema.protocols.Validator,
+    validator: Validator,
 ) -> None:
     assert right in RECIPE
     path = write_toy(tmp_path, RECIPE.replace(right, wrong))
-    found = {error.json_path for error in validator.iter_errors(tomllib.loads(path.read_text()))}
+    found = {place(error) for error in validator.iter_errors(tomllib.loads(path.read_text()))}
     if at is None:
         read_recipe(path)
         assert not found
