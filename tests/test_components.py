@@ -22,6 +22,7 @@ STRETCHED = {"factor": 4.0, "original_length": 4}
 
 # The keys that a component needs in addition to the common sizes: its own keys, and others.
 NEEDS: dict[str, dict[str, Any]] = {
+    "block.channel_scaled": {"channel_scale": 0.3},
     "attention.latent": {
         "kv_lora_rank": 6,
         "qk_nope_head_dim": 4,
@@ -44,6 +45,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "embedding.patches": {"image_size": 6, "patch_size": 2},
     "head.token_classifier": {"n_classes": 3},
     "head.classifier": {"n_classes": 3},
+    "head.distilled_classifier": {"n_classes": 3},
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "attention.disentangled": {"position": "disentangled"},

@@ -40,11 +40,21 @@ def randomised(module: nn.Module) -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize("class_token", [True, False])
+@pytest.mark.parametrize(
+    ("class_token", "distillation_token", "n_registers"),
+    [(True, False, 0), (False, False, 0), (True, True, 0), (True, False, 3), (False, False, 2)],
+)
 @pytest.mark.parametrize(
     ("image_size", "patch_size", "channels"), [(6, 2, 3), (6, 3, 1), (4, 4, 2), (3, 1, 3)]
 )
-def test_patches(image_size: int, patch_size: int, channels: int, class_token: bool) -> None:
+def test_patches(
+    image_size: int,
+    patch_size: int,
+    channels: int,
+    class_token: bool,
+    distillation_token: bool,
+    n_registers: int,
+) -> None:
     description = Patches(
         kind="patches",
         d_model=D_MODEL,
@@ -52,10 +62,13 @@ def test_patches(image_size: int, patch_size: int, channels: int, class_token: b
         patch_size=patch_size,
         channels=channels,
         class_token=class_token,
+        distillation_token=distillation_token,
+        n_registers=n_registers,
     )
-    n_vectors = (image_size // patch_size) ** 2 + class_token
-    assert description.n_vectors == n_vectors
-    scheme = Learned(kind="learned", d_model=D_MODEL, max_length=n_vectors).build()
+    n_positions = (image_size // patch_size) ** 2 + class_token + distillation_token
+    n_vectors = n_positions + n_registers
+    assert (description.n_vectors, description.n_positions) == (n_vectors, n_positions)
+    scheme = Learned(kind="learned", d_model=D_MODEL, max_length=n_positions).build()
     module = randomised(description.build(scheme))
     layout = {name: tensor.shape for name, tensor in description.layout().tensors()}
     w = dict(module.named_parameters())
@@ -64,7 +77,7 @@ def test_patches(image_size: int, patch_size: int, channels: int, class_token: b
     images = torch.randn(2, channels, image_size, image_size, dtype=torch.float64)
     images.requires_grad_()
     named = {f"embed.{name}": tensor for name, tensor in w.items()}
-    expected = embedded(named, "embed", images, patch_size) + w["positions.weight"]
+    expected = embedded(named, "embed", images, patch_size)
     found = module(images, torch.arange(n_vectors))
     assert found.shape == (2, n_vectors, D_MODEL)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
@@ -174,7 +187,12 @@ def test_no_images() -> None:
     ("old", "new", "message"),
     [
         ("image_size = 6", "image_size = 7", "7 pixels cannot be divided into patches of 2"),
-        ("max_length = 10", "max_length = 9", "becomes 10 vectors, and there are 9 positions"),
+        ("max_length = 10", "max_length = 9", "becomes 10 vectors with positions, and there are 9"),
+        (
+            "channels = 3",
+            "channels = 3\nclass_token = false\ndistillation_token = true",
+            "a distillation token comes second, after a class token",
+        ),
     ],
 )
 def test_contradictions(old: str, new: str, message: str, tmp_path: Path) -> None:
@@ -193,5 +211,5 @@ def test_contradictions(old: str, new: str, message: str, tmp_path: Path) -> Non
     assert message in problem.message
     lines = text.replace(old, new).splitlines()
     assert problem.place is not None
-    assert lines[(problem.place.line or 0) - 1] == new
+    assert lines[(problem.place.line or 0) - 1] == new.splitlines()[-1]
     assert len(problem.related) == 1  # the other key

@@ -45,6 +45,14 @@ FORMS: dict[str, tuple[dict[str, Any], Layer]] = {
         {"norm_placement": "parallel", "block": {"residual_scale": 0.3, "skip_scale": 1.7}},
         Layer(parallel=True, residual_scale=0.3, skip_scale=1.7),
     ),
+    "channel scales": (
+        {"block": {"kind": "channel_scaled", "channel_scale": 0.2}, "norm_placement": "sandwich"},
+        Layer((["pre", "post"],) * 2),
+    ),
+    "parallel channel scales": (
+        {"block": {"kind": "channel_scaled", "channel_scale": 0.2}, "norm_placement": "parallel"},
+        Layer(parallel=True),
+    ),
     "skip from the norm": ({"block": {"skip_from": "normed"}}, Layer(skip_normed=True)),
     "learned scale": ({"block": {"layer_scale": "learned"}}, Layer()),
 }
@@ -56,7 +64,21 @@ def test_placements(name: str, causal: bool) -> None:
     fields, form = FORMS[name]
     model = built("decoder" if causal else "encoder", **FREE, **fields)
     same(model, [(0, form), (1, form)], causal=causal)
-    assert ("layers.0.scalar" in " ".join(model.spec.tensors)) is (name == "learned scale")
+    tensors = set(model.spec.tensors)
+    stack = "decoder" if causal else "encoder"
+    assert (f"{stack}.layers.0.scalar" in tensors) is (name == "learned scale")
+    for branch in ("self_attn", "ffn"):
+        scale = f"{stack}.layers.1.{branch}.channel_scale"
+        assert (scale in tensors) is ("channel scales" in name)
+
+
+def test_channel_scales_start_at_the_stated_value() -> None:
+    second = {"at": [1], "block": {"channel_scale": 3.0}}
+    block = {"kind": "channel_scaled", "channel_scale": 0.2}
+    model = zoo.build(spec(**FREE, block=block, encoder={"layers": [second]}))
+    for layer, value in zip(model.encoder.layers, (0.2, 3.0), strict=True):
+        for branch in (layer.self_attn, layer.ffn):
+            torch.testing.assert_close(branch.channel_scale, torch.full((D_MODEL,), value))
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,11 @@ class Embedding(Plugin):
         return None
 
     @property
+    def n_positions(self) -> int | None:
+        """The number of those vectors that positions are added to: the first ones are."""
+        return self.n_vectors
+
+    @property
     def incremental(self) -> bool:
         """Whether a token's vector depends only on that token and its position."""
         return True

@@ -1,16 +1,21 @@
 """Layers of a stack: the `block` slot."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from zoo.component import Given, Probability, Shared, Slot, contradiction
+from zoo.component import Given, PositiveFloat, Probability, Shared, Slot, contradiction
 from zoo.layout import LayerList, Layout, Tensor, vector
 from zoo.slots import Attention, Block, FeedForward, Position, Sublayer
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from zoo_components.modules.block import ResidualBlock
+
+Module = TypeVar("Module", bound="ResidualBlock")
 
 
 class Residual(Block):
@@ -175,9 +180,14 @@ class Residual(Block):
         return None if self.self_position.absent else self.self_position.build()
 
     def build(self) -> "nn.Module":
-        from zoo_components.modules.block import ResidualBlock, with_norms
+        from zoo_components.modules.block import ResidualBlock
 
-        return ResidualBlock(
+        return self._module(ResidualBlock)
+
+    def _module(self, cls: "type[Module]") -> "Module":
+        from zoo_components.modules.block import with_norms
+
+        return cls(
             {name: with_norms(s) for name, s in self.sublayers().items()},
             scheme=self._own_scheme(),
             scheme_name=self.self_position.site,
@@ -192,3 +202,32 @@ class Residual(Block):
             skip_from_normed=self.skip_from == "normed",
             learned_scale=self.layer_scale == "learned",
         )
+
+
+class ChannelScaled(Residual):
+    """The layer `residual`, in which each branch has a learned factor for each channel of its
+    output: x = out(x + dropout(channel_scale * post(f(pre(x))))) (LayerScale: Touvron et al. 2021,
+    arXiv:2103.17239, equation 4)."""
+
+    example: ClassVar[Mapping[str, Any]] = {"channel_scale": 1e-5}
+
+    channel_scale: Shared[PositiveFloat]
+    """The initial value of the factors: 0.1 up to 18 layers, 1e-5 for 24, 1e-6 for more (Touvron et
+    al., section 4.1); DINOv2 has 1e-5."""
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        factors = vector(self.d_model, value=self.channel_scale)
+        parts = dict(whole.parts)
+        for name in self.sublayers():
+            branch = parts[name]
+            assert isinstance(branch, Layout)
+            parts[name] = replace(branch, parts={**branch.parts, "channel_scale": factors})
+        return replace(whole, parts=parts)
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.block import ChannelScaledBlock
+
+        block = self._module(ChannelScaledBlock)
+        block.add_channel_scales(self.d_model)
+        return block

@@ -1,9 +1,10 @@
 """An embedding of images: the `embedding` slot."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from zoo.component import Probability, Shared, Size, contradiction
 from zoo.layout import Layout, Tensor
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 class Patches(Embedding):
     """Square patches of images, each mapped to a vector: the model is called with images (batch,
     channels, image_size, image_size). dropout([class_token, linear(patches)] + positions), row by
-    row (ViT: Dosovitskiy et al. 2020, arXiv:2010.11929, equation 1)."""
+    row (ViT: Dosovitskiy et al. 2020, arXiv:2010.11929, equation 1). The order is class token,
+    distillation token, registers, patches."""
 
     takes_ids: ClassVar[bool] = False
     example: ClassVar[Mapping[str, Any]] = {"image_size": 6, "patch_size": 2}
@@ -31,6 +33,12 @@ class Patches(Embedding):
     class_token: bool = True
     """Whether a learned vector comes before those of the patches, for heads that take the state of
     the first position."""
+    distillation_token: bool = False
+    """Whether a second learned vector comes after the class token, whose state learns from a
+    teacher (DeiT: Touvron et al. 2020, arXiv:2012.12877, section 4)."""
+    n_registers: int = Field(default=0, ge=0)
+    """The number of learned vectors before those of the patches that have no positions and that
+    no head reads (Darcet et al. 2023, arXiv:2309.16588; DINOv2)."""
     dropout: Shared[Probability] = 0.0
     """Dropout after the sum."""
 
@@ -43,6 +51,12 @@ class Patches(Embedding):
                 "image_size",
                 "patch_size",
             )
+        if self.distillation_token and not self.class_token:
+            raise contradiction(
+                "a distillation token comes second, after a class token",
+                "distillation_token",
+                "class_token",
+            )
         return self
 
     @property
@@ -51,7 +65,12 @@ class Patches(Embedding):
 
     @property
     def n_vectors(self) -> int:
-        return (self.image_size // self.patch_size) ** 2 + self.class_token
+        return self.n_positions + self.n_registers
+
+    @property
+    def n_positions(self) -> int:
+        n_patches = (self.image_size // self.patch_size) ** 2
+        return n_patches + self.class_token + self.distillation_token
 
     @property
     def incremental(self) -> bool:
@@ -63,10 +82,15 @@ class Patches(Embedding):
         shape = (self.d_model, self.channels, self.patch_size, self.patch_size)
         weight = Tensor(shape, fan_in=fan_in, fan_out=fan_out)
         bias = Tensor((self.d_model,), "bias", fan_in=fan_in, fan_out=fan_out)
-        parts: dict[str, Layout | Tensor] = {"patches": Layout({"weight": weight, "bias": bias})}
+        parts: dict[str, Layout | Tensor] = {}
+        token = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
         if self.class_token:
-            token = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
-            parts = {"class_token": token, **parts}
+            parts["class_token"] = token
+        if self.distillation_token:
+            parts["distillation_token"] = token
+        if self.n_registers:
+            parts["registers"] = replace(token, shape=(self.n_registers, self.d_model))
+        parts["patches"] = Layout({"weight": weight, "bias": bias})
         return Layout(parts, f"image_size {self.image_size}, patch_size {self.patch_size}")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
@@ -77,6 +101,8 @@ class Patches(Embedding):
             patch_size=self.patch_size,
             channels=self.channels,
             class_token=self.class_token,
+            distillation_token=self.distillation_token,
+            n_registers=self.n_registers,
             positions=scheme,
             dropout=self.dropout,
         )

@@ -188,10 +188,11 @@ class Stack(Component):
                     "layers",
                     "position.kind",
                 )
-        longest, n_vectors = self.position.longest, self.embedding.n_vectors
-        if n_vectors is not None and longest is not None and n_vectors > longest:
+        longest, n_positions = self.position.longest, self.embedding.n_positions
+        if n_positions is not None and longest is not None and n_positions > longest:
             raise contradiction(
-                f"an image becomes {n_vectors} vectors, and there are {longest} positions",
+                f"an image becomes {n_positions} vectors with positions, and there are {longest} "
+                "positions",
                 "position.max_length",
                 "embedding.image_size",
             )

@@ -86,7 +86,9 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
         if "encoder" in wanted:
             found["encoder"] = states
         if wanted & {"pooler", "nsp"}:
-            found["pooler"] = model.pooler(states, mask=inputs.mask)
+            # DINOv2 calls the first state the vector of the image, and has no pooler.
+            pooler = model.pooler
+            found["pooler"] = pooler(states, mask=inputs.mask) if pooler else states[:, 0]
         if "nsp" in wanted:
             found["nsp"] = model.nsp(found["pooler"])
     return {name: without_padding(found[name], name, inputs) for name in names}

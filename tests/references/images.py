@@ -26,20 +26,26 @@ def patches(image: Tensor, size: int) -> Tensor:
 
 
 def embedded(w: Weights, name: str, images: Tensor, size: int) -> Tensor:
-    """Images (batch, channels, height, width) to (batch, vectors, d_model), without positions."""
+    """Images (batch, channels, height, width) to (batch, vectors, d_model): the class token, the
+    distillation token, the registers, which have no positions, and the patches."""
     kernels = w[f"{name}.patches.weight"].flatten(1)
     rows = []
     for image in images:
         vectors = patches(image, size) @ kernels.T + w[f"{name}.patches.bias"]
-        if f"{name}.class_token" in w:
-            vectors = torch.cat([w[f"{name}.class_token"][None], vectors])
+        for token in ("distillation_token", "class_token"):
+            if f"{name}.{token}" in w:
+                vectors = torch.cat([w[f"{name}.{token}"][None], vectors])
+        vectors = vectors + w[f"{name}.positions.weight"]
+        if f"{name}.registers" in w:
+            place = len(vectors) - (image.shape[1] // size) * (image.shape[2] // size)
+            vectors = torch.cat([vectors[:place], w[f"{name}.registers"], vectors[place:]])
         rows.append(vectors)
     return torch.stack(rows)
 
 
 def states(w: Weights, images: Tensor, size: int, n_heads: int, n_layers: int) -> Tensor:
     """What the encoder returns, with positions that are learned."""
-    x = embedded(w, "encoder.embed", images, size) + w["encoder.embed.positions.weight"]
+    x = embedded(w, "encoder.embed", images, size)
     for i in range(n_layers):
         own, ffn = f"encoder.layers.{i}.self_attn", f"encoder.layers.{i}.ffn"
         x = x + attention(w, own, norm(w, f"{own}.pre_norm", x), n_heads, None, None)

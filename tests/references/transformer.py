@@ -87,6 +87,8 @@ def layer(
         y = f(normed)
         if "post" in norms:
             y = norm(w, f"{name}.{branch}.post_norm", y)
+        if f"{name}.{branch}.channel_scale" in w:
+            y = y * w[f"{name}.{branch}.channel_scale"]
         if form.parallel:
             total = total + y
             continue

@@ -205,3 +205,26 @@ class ResidualBlock(nn.Module):
         keys = at if context.key_positions is None else context.key_positions
         rotation = scheme.rotation(at, dtype) or context.rotation
         return rotation, add_biases(context.bias, scheme.bias(at, keys, dtype))
+
+
+class ChannelScaledBlock(ResidualBlock):
+    """A `ResidualBlock` with `channel_scale` beside the norms of each branch: a factor for each
+    channel of what the branch adds (LayerScale: Touvron et al. 2021, arXiv:2103.17239)."""
+
+    def add_channel_scales(self, d_model: int) -> None:
+        """Give each branch its factors, (d_model,)."""
+        for name in self.names:
+            factors = nn.Parameter(torch.empty(d_model))
+            getattr(self, name).register_parameter("channel_scale", factors)
+
+    def _branch(
+        self,
+        name: str,
+        x: torch.Tensor,
+        context: LayerContext,
+        maps: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        """channel_scale * residual_scale * dropout(post_norm(f(x))). Dropout sets the same elements
+        to zero before the factors as it would after them."""
+        scale: torch.Tensor = getattr(self, name).channel_scale
+        return scale * super()._branch(name, x, context, maps)

@@ -12,7 +12,8 @@ from zoo_components.modules.norm import is_autocast
 
 
 class Patches(nn.Module):
-    """dropout([class_token, linear(patches)] + positions)."""
+    """dropout([class_token, distillation_token, linear(patches)] + positions), with the registers,
+    which have no positions, before the patches."""
 
     def __init__(
         self,
@@ -21,11 +22,15 @@ class Patches(nn.Module):
         patch_size: int,
         channels: int,
         class_token: bool,
+        distillation_token: bool,
+        n_registers: int,
         positions: PositionScheme | None,
         dropout: float,
     ) -> None:
         super().__init__()
         self.class_token = nn.Parameter(torch.empty(d_model)) if class_token else None
+        self.distillation_token = nn.Parameter(torch.empty(d_model)) if distillation_token else None
+        self.registers = nn.Parameter(torch.empty(n_registers, d_model)) if n_registers else None
         self.patches = nn.Conv2d(channels, d_model, patch_size, stride=patch_size)
         self.positions = positions
         self.dropout = Dropout(dropout)
@@ -39,9 +44,10 @@ class Patches(nn.Module):
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """images (batch, channels, height, width) to (batch, n_vectors, d_model): the class token,
-        if there is one, and the patches row by row.
+        the distillation token and the registers, as far as there are any, and the patches row by
+        row.
 
-        positions: (n_vectors,); `mask` changes nothing.
+        positions: (n_vectors,), of which registers take none; `mask` changes nothing.
 
         Raises:
             TypeError: the images are of another dtype than the weights, and autocast converts
@@ -54,8 +60,13 @@ class Patches(nn.Module):
         if found != own and (torch.float64 in (found, own) or not is_autocast(images)):
             raise TypeError(f"these images are {found}, and the model is {own}: `images.to({own})`")
         x = self.patches(images).flatten(2).transpose(1, 2)
-        if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(x.shape[0], 1, -1), x], 1)
+        learned = (self.class_token, self.distillation_token)
+        tokens: list[torch.Tensor] = [token for token in learned if token is not None]
+        if tokens:
+            x = torch.cat([torch.stack(tokens).expand(x.shape[0], -1, -1), x], 1)
         if self.positions is not None:
-            x = self.positions.embed(x, positions)
+            x = self.positions.embed(x, positions[: x.shape[1]])
+        if self.registers is not None:
+            before, patches = x.tensor_split([len(tokens)], 1)
+            x = torch.cat([before, self.registers.expand(x.shape[0], -1, -1), patches], 1)
         return self.dropout(x)
