@@ -15,7 +15,6 @@ from transformers.models.roberta.modeling_roberta import RobertaClassificationHe
 
 from zoo_components.classifier import (
     Classifier,
-    DistilledClassifier,
     Pooler,
     Pooling,
     Span,
@@ -97,32 +96,6 @@ def test_token_classifier(fields: dict[str, Any]) -> None:
     if "norm" in fields:
         y = nn.functional.layer_norm(y, (D_MODEL,), w["norm.weight"], eps=1e-5)
     same(module(x), linear(w, "out", y), module, x)
-
-
-@pytest.mark.parametrize("mask", MASKS)
-def test_two_classifiers_of_two_positions(mask: str) -> None:
-    kind = "distilled_classifier"
-    description = DistilledClassifier(kind=kind, d_model=D_MODEL, n_classes=N_CLASSES)
-    module, x = built(description), states(3, 5)
-    w = module.state_dict(keep_vars=True)
-    expected = []
-    for number, sequence in enumerate(x):
-        there = MASKS[mask]
-        seen = [True, True] if there is None else there[min(number, len(there) - 1)].tolist()
-        scores = [
-            linear(w, name, state)
-            for name, state in zip(("out", "distillation"), sequence, strict=False)
-        ]
-        kept = [score for score, one in zip(scores, seen, strict=False) if one]
-        expected.append(sum(kept) / len(kept) if kept else torch.zeros_like(scores[0]))
-    same(module(x, mask=MASKS[mask]), torch.stack(expected), module, x)
-
-
-def test_two_classifiers_of_one_position() -> None:
-    kind = "distilled_classifier"
-    module = built(DistilledClassifier(kind=kind, d_model=D_MODEL, n_classes=N_CLASSES))
-    with pytest.raises(ValueError, match="two positions"):
-        module(states(2, 1))
 
 
 def test_a_span_has_two_scores_for_each_token() -> None:

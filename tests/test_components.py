@@ -46,6 +46,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "head.token_classifier": {"n_classes": 3},
     "head.classifier": {"n_classes": 3},
     "head.distilled_classifier": {"n_classes": 3},
+    "head.patch_classifier": {"n_classes": 3},
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "attention.disentangled": {"position": "disentangled"},

@@ -102,31 +102,6 @@ class Classifier(TokenClassifier):
         return self._build(pooling=self.pooling)
 
 
-class DistilledClassifier(Head):
-    """Scores of classes for each sequence, the mean of two classifiers' (DeiT: Touvron et al. 2020,
-    arXiv:2012.12877, section 4): (out(x_0) + distillation(x_1)) / 2 of the states of the first two
-    positions, of which the second learned from a teacher."""
-
-    pools: ClassVar[bool] = True
-    n_classes: Size
-    """The number of classes."""
-    bias: bool = True
-    """Whether the maps to the classes have biases."""
-
-    @property
-    def task(self) -> Task:
-        return "classify"
-
-    def layout(self) -> Layout:
-        out = linear(self.d_model, self.n_classes, bias=self.bias)
-        return Layout({"out": out, "distillation": out}, f"{self.kind}, n_classes {self.n_classes}")
-
-    def build(self) -> "nn.Module":
-        from zoo_components.modules.classifier import DistilledClassifier as Module
-
-        return Module(d_model=self.d_model, n_classes=self.n_classes, bias=self.bias)
-
-
 class Pooler(Head):
     """A vector for each sequence (Devlin et al. 2018, arXiv:1810.04805): tanh(dense(pool(x)))."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -36,7 +36,7 @@ class Patches(Embedding):
     distillation_token: bool = False
     """Whether a second learned vector comes after the class token, whose state learns from a
     teacher (DeiT: Touvron et al. 2020, arXiv:2012.12877, section 4)."""
-    n_registers: int = Field(default=0, ge=0)
+    n_registers: Shared[Annotated[int, Field(ge=0)]] = 0
     """The number of learned vectors before those of the patches that have no positions and that
     no head reads (Darcet et al. 2023, arXiv:2309.16588; DINOv2)."""
     dropout: Shared[Probability] = 0.0

@@ -77,27 +77,6 @@ class Classifier(nn.Module):
         return self.out(self.dropout(self.norm(x)))
 
 
-class DistilledClassifier(nn.Module):
-    """(out(x_0) + distillation(x_1)) / 2, of the states x_0 and x_1 of the first two positions."""
-
-    def __init__(self, *, d_model: int, n_classes: int, bias: bool) -> None:
-        super().__init__()
-        self.out = Linear(d_model, n_classes, bias=bias)
-        self.distillation = Linear(d_model, n_classes, bias=bias)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """(..., length, d_model) to (..., n_classes); a position that is padding by `mask`, as in
-        `pool`, has no part in the mean.
-
-        Raises:
-            ValueError: there is a single position.
-        """
-        if x.shape[-2] < 2:
-            raise ValueError("this head reads the states of two positions, and there is only one")
-        both = torch.stack([self.out(x[..., 0, :]), self.distillation(x[..., 1, :])], -2)
-        return pool(both, "mean", None if mask is None else mask[..., :2])
-
-
 class Pooler(Linear):
     """activation(weight pool(x) + bias), one vector for each sequence."""
 
