@@ -1,11 +1,13 @@
 """Generation of 64 tokens from 16, and translation by four beams, 8 x 32 tokens to 32. Float32.
 
 What is found is the same, but for peers that are marked as having the same sizes only, and for
-sampling. CTranslate2 finds the same by greedy search; its beams are pruned by its own rules. No
-peer is compiled; the zoo's weights are arranged (`zoo.arrange_weights`), but for the rows "as
-loaded". Weights are random, so that probabilities are nearly equal and `top_p` keeps most tokens,
-which is where sampling takes longest. The limit is reading every weight once for each token, at the
-rate at which this run reads memory: 85 % of it is a ratio of 1.18. It holds for one sequence."""
+sampling. CTranslate2 finds the same by greedy search; its beams are pruned by its own rules. In the
+rows "compiled", `torch.compile` compiles the zoo's layers and head, and the forward pass of
+`transformers`. Elsewhere nothing is compiled, and the zoo's weights are arranged
+(`zoo.arrange_weights`), but for the rows "as loaded". Weights are random, so that probabilities are
+nearly equal and `top_p` keeps most tokens, which is where sampling takes longest. The limit is
+reading every weight once for each token, at the rate at which this run reads memory: 85 % of it is
+a ratio of 1.18. It holds for one sequence."""
 
 from __future__ import annotations
 
@@ -35,6 +37,7 @@ def measure(rounds: int = 5) -> list[Ratio]:
         *greedy(GPT2, 8, NEW, rounds),
         *greedy(GPT2, 1, NEW, rounds, arranged=False),
         *greedy(GPT2, 8, NEW, rounds, arranged=False),
+        *compiled(GPT2, NEW, rounds),
         *sampling(GPT2, 8, NEW, rounds),
         *beam(TRANSLATOR, TARGET, rounds),
     ]
@@ -60,10 +63,43 @@ def greedy(sizes: Sizes, batch: int, n: int, rounds: int, *, arranged: bool = Tr
     bars = {}
     if batch == 1 and arranged:
         bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: limits.OF_READING}
-        cases[LIMIT] = limits.reading(sum(p.nbytes for p in ours.parameters()), times=n)
+        cases[LIMIT] = reading(ours, n)
     with torch.inference_mode():
-        what = f"greedy, GPT-2 small, {batch} x {n} new tokens"
+        what = continuing(batch, n)
         return compared(what if arranged else f"{what}, as loaded", cases, rounds, bars)
+
+
+def compiled(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
+    """The same for one prompt, with compiled layers."""
+    theirs, ours = hugging_face.gpt2(**sizes)
+    prompt = ids(1, PROMPT, sizes)
+    search = partial(searched, theirs, prompt, max_new_tokens=n)
+    expected = search()[:, PROMPT:].tolist()
+    for layer in ours.decoder.layers:
+        layer.compile()
+    ours.head.compile()
+    theirs.forward = torch.compile(theirs.forward)
+    static = partial(search, cache_implementation="static", disable_compile=True)
+    with torch.inference_mode():
+        assert generated(ours, prompt, max_new_tokens=n) == expected
+        assert static()[:, PROMPT:].tolist() == expected
+        cases: dict[str, Callable[[], float]] = {
+            "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n)),
+            "transformers, static cache, compiled": timed(static),
+            LIMIT: reading(ours, n),
+        }
+        what = f"{continuing(1, n)}, compiled"
+        return compared(what, cases, rounds, {LIMIT: limits.OF_READING})
+
+
+def continuing(batch: int, n: int) -> str:
+    """What is measured, in words."""
+    return f"greedy, GPT-2 small, {batch} x {n} new tokens"
+
+
+def reading(model: nn.Module, n: int) -> Callable[[], float]:
+    """The limit for `n` tokens of one sequence."""
+    return limits.reading(sum(p.nbytes for p in model.parameters()), times=n)
 
 
 def sampling(sizes: Sizes, batch: int, n: int, rounds: int) -> list[Ratio]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial, partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from torch import nn
 
 from benchmarks import forward, generation, growth, limits, measure, training
 from benchmarks.__main__ import run
@@ -33,6 +35,7 @@ SUITES: dict[str, Callable[[], Results]] = {
     "greedy, one": lambda: generation.greedy(DECODER, 1, 4, 1),
     "greedy, two": lambda: generation.greedy(DECODER, 2, 4, 1),
     "greedy, as loaded": lambda: generation.greedy(DECODER, 1, 4, 1, arranged=False),
+    "greedy, compiled": lambda: generation.compiled(DECODER, 4, 1),
     "beam": lambda: generation.beam(TRANSLATOR, 4, 1),
     "growth": lambda: growth.measure(1, {"length": (Size(), Size(length=256))}),
 }
@@ -46,6 +49,9 @@ def test_a_suite_is_measured_and_written(
     monkeypatch.setattr(measure, "SHORTEST", 1e-4)
     monkeypatch.setattr(measure, "MOST_ROUNDS", 3)
     monkeypatch.setattr(limits, "SIDE", 64)
+    # A compiler takes half a minute, and is not on every machine: the graphs are run as they are.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend="eager"))
     results: list[Ratio | Curve] = []
 
     def measured() -> Results:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import zoo
+from zoo.linear import Linear
 from zoo.transformer import Transformer
 
 N_LAYERS, N_NEW = 3, 24
@@ -67,6 +68,36 @@ def test_generating(name: str, rows: int | None, monkeypatch: pytest.MonkeyPatch
     assert [one.ids for one in found] == [one.ids for one in expected]
     # One graph for the first tokens, one for the next, one for any length; not one for each step.
     assert 2 <= graphs.count <= 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(6,), (1, 6), (1, 1, 6), (2, 6), (1, 3, 6)])
+def test_one_row_is_a_sum(shape: tuple[int, ...], bias: bool, dtype: torch.dtype) -> None:
+    """Compilers call MKL for a product, but make a loop of a sum."""
+    torch.manual_seed(0)
+    linear, x = Linear(6, 5, bias=bias).to(dtype), torch.randn(shape).to(dtype)
+    graphs: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        graphs.append(graph.code)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(linear, backend=backend, fullgraph=True)
+    with torch.no_grad():
+        found = compiled(x)
+    wide = [None if t is None else t.detach().double() for t in (x, linear.weight, linear.bias)]
+    expected = nn.functional.linear(*wide)
+    tolerance = {torch.float64: 1e-15, torch.float32: 1e-6, torch.bfloat16: 2**-8}[dtype]
+    assert (found.dtype, found.shape) == (dtype, expected.shape)
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+    assert [".sum(" in code for code in graphs] == [x.numel() == 6]
+    assert ["linear(" in code for code in graphs] == [x.numel() > 6]
+    compiled(x)  # with gradients, which a sum would keep all of its products for
+    assert ".sum(" not in graphs[1]
+    with torch.no_grad():
+        assert "linear" in str(torch.export.export(linear, (x,)).graph)
 
 
 def test_learning() -> None:
