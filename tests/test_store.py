@@ -830,6 +830,18 @@ def test_forgetting_is_explicit(untold: Path, store: Store) -> None:
     assert run(["pull", "small", "--trust-first-use"]) == 0
     lock = store.root / "trusted" / "small.v1" / "zoo.lock"
     assert sha256(weights(1)) in lock.read_text()
+    (ref,) = refs(store)
+    assert run(["rm", f"small@{ref.version}", "--forget"]) == 0
+    assert not lock.exists()
+
+
+def test_only_the_store_is_forgotten(project: Path, store: Store, refused: Refused) -> None:
+    """A bundle has a `zoo.lock` too."""
+    for folder in (project / "bundle", store.root / "bundle"):
+        write_files(folder, {"zoo.lock": b"mine"})
+        for path in (str(folder), os.path.relpath(folder, store.root / "trusted")):
+            assert "is not in the store" in refused("rm", path, "--forget")
+        assert (folder / "zoo.lock").read_bytes() == b"mine"
 
 
 def test_what_is_removed_is_told(
