@@ -53,6 +53,18 @@ def test_what_is_as_it_was_is_built(locked: Path) -> None:
     assert read_lock(locked).plugins["norm.layer_norm"] == f"zoo {zoo.__version__}"
 
 
+def test_a_lock_is_beside_its_spec(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(LOCK_NAME).unlink()
+    Path("below").mkdir()
+    Path("spec.toml").rename("below/spec.toml")
+    capsys.readouterr()
+    assert run(["lock", "below/spec.toml"]) == 0
+    assert capsys.readouterr().out == "below/zoo.lock\n"
+    assert run(["build", "below/spec.toml", "--locked", "-o", "out"]) == 0
+    Path("below/zoo.lock").rename(LOCK_NAME)
+    assert "there is no lock" in failure(capsys, "build", "below/spec.toml", "--locked")
+
+
 def test_a_plugin_of_a_single_layer_is_locked_too(locked: Path) -> None:
     rule = '[[decoder.layers]]\nlast = 1\nffn = { kind = "glu", d_ff = 8 }\n'
     Path("spec.toml").write_text(SPEC.replace('"encoder"', '"decoder"') + rule)
