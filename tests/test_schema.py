@@ -76,7 +76,8 @@ SCOPED = {
     ),
     "values for each layer": (
         "position = 'rotary'\ndropout = { per_layer = [0.1, 0, 0, 0.2] }\n"
-        "embedding = { dropout = 0.1 }\nself_attn = { window = { per_layer = [4, 4, 'none', 8] } }\n"
+        "embedding = { dropout = 0.1 }\n"
+        "self_attn = { window = { per_layer = [4, 4, 'none', 8] } }\n"
         "[decoder]\nposition = { per_layer = ['rotary', 'none', "
         "{ kind = 'rotary', base = 7 }, {}] }\n"
         "[decoder.block]\nffn = { per_layer = ['mlp', 'glu', { kind = 'glu' }, { d_ff = 7 }] }\n"
