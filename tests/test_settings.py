@@ -21,7 +21,7 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
-from zoo.running.settings import UNSUPPORTED, SettingsWarning
+from zoo.running.settings import UNSUPPORTED, Settings, SettingsWarning
 
 VOCAB, START, EOS, NEW = 41, 2, [25, 37], 14
 """The ids that end a text are among those that these models like to generate."""
@@ -174,6 +174,33 @@ def test_options_go_before_the_settings(
     change(model, do_sample=False)
     assert "--top-p goes with --sample" in refused("run", str(model), "5", "--top-p", "0.5")
     assert zoo.TextModel.load(model).settings.method(sample=True).top_k is None
+
+
+METHODS: list[tuple[dict[str, Any], dict[str, Any], Any, dict[str, Any]]] = [
+    ({"do_sample": True}, {}, zoo.Sampling(top_k=50), {"do_sample": True}),
+    ({"do_sample": True, "top_k": 0}, {}, zoo.Sampling(), {"do_sample": True}),
+    ({"do_sample": True}, {"changes": {"top_k": 5}}, zoo.Sampling(top_k=5), {"do_sample": True}),
+    ({"do_sample": True, "temperature": 1.0}, {}, zoo.Sampling(top_k=50), {"do_sample": True}),
+    ({"do_sample": True, "num_beams": 1}, {"beams": 3}, zoo.Beam(size=3), {}),
+    ({"num_beams": 3}, {"beams": 1}, zoo.Beam(size=1), {}),
+    ({"num_beams": 3}, {"sample": True}, zoo.Sampling(), {}),
+    ({"num_beams": 3, "early_stopping": "never"}, {}, zoo.Beam(size=3), {"num_beams": 3}),
+    (
+        {"num_beams": 3, "early_stopping": True},
+        {},
+        zoo.Beam(size=3, early_stopping=True),
+        {"num_beams": 3, "early_stopping": True},
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "asked", "method", "applied"), METHODS)
+def test_the_method_is_that_of_the_settings_and_of_what_is_asked(
+    settings: dict[str, Any], asked: dict[str, Any], method: Any, applied: dict[str, Any]
+) -> None:
+    found = Settings(**settings)
+    assert found.method(**asked) == method
+    assert found.applied(method) == applied
 
 
 def test_what_is_forced_holds_for_every_method(model: Path) -> None:
