@@ -960,12 +960,17 @@ def test_the_file_of_a_model_is_neither_a_spec_nor_weights(
     assert "= help: `zoo build spec.toml -o DIR` makes the initial weights of a spec\n" in told
 
 
-def test_what_a_collector_was_about_to_remove_is_shown(published: Path, store: Store) -> None:
+@pytest.mark.parametrize("command", ["show", "verify", "pull"])
+def test_what_a_collector_was_about_to_remove_is_there(
+    command: str, published: Path, store: Store
+) -> None:
     zoo.load("small.v1")
+    shutil.rmtree(published)
+    shutil.rmtree(store.root / "blobs")
     (snapshot,) = store.snapshots()
     (store.root / "trash").mkdir()
     snapshot.rename(store.root / "trash" / snapshot.name)
-    assert run(["show", "small.v1"]) == 0
+    assert run([command, "small.v1"]) == 0
     assert snapshot.is_dir()
 
 
