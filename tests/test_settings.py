@@ -21,7 +21,7 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
-from zoo.running.settings import UNSUPPORTED, Settings, SettingsWarning
+from zoo.running.settings import UNSUPPORTED, Settings, SettingsWarning, read_settings
 
 VOCAB, START, EOS, NEW = 41, 2, [25, 37], 14
 """The ids that end a text are among those that these models like to generate."""
@@ -243,6 +243,31 @@ def test_what_is_not_applied_is_told(
     told = [str(one.message) for one in recwarn if one.category is SettingsWarning]
     wanted = [f"{model / 'generation_config.json'}: {names}: not supported by the zoo"]
     assert [one.partition(", so that")[0] for one in told] == (wanted if names else [])
+
+
+@pytest.mark.parametrize(
+    ("stated", "has_source", "read"),
+    [
+        # `min_length` counts the id that begins the target.
+        ({"min_length": 6}, True, {"min_new_tokens": 5}),
+        ({"min_length": 6, "min_new_tokens": 2}, True, {"min_new_tokens": 2}),
+        ({"min_length": 6, "min_new_tokens": 2}, False, {"min_new_tokens": 2}),
+        ({"forced_eos_token_id": [9, 4]}, True, {"forced_eos_token_id": 4}),
+        ({"forced_eos_token_id": []}, True, {"forced_eos_token_id": None}),
+        ({"forced_bos_token_id": 3}, True, {"forced_bos_token_id": 3}),
+        ({"forced_bos_token_id": 3}, False, {"forced_bos_token_id": None}),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("error")
+def test_settings_as_they_are_applied(
+    tmp_path: Path, stated: dict[str, Any], has_source: bool, read: dict[str, Any]
+) -> None:
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps(stated))
+    found = read_settings(tmp_path, None, has_source=has_source)
+    expected = {**stated, **read, "read_from": str(path)}
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 def test_a_decoders_shortest_text_is_told(tmp_path: Path) -> None:
