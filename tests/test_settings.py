@@ -270,6 +270,17 @@ def test_settings_as_they_are_applied(
     assert {name: getattr(found, name) for name in expected} == expected
 
 
+@pytest.mark.parametrize("name", ["decoder", "text_config"])
+def test_a_config_goes_before_that_of_its_decoder(tmp_path: Path, name: str) -> None:
+    inner = {"num_beams": 3, "length_penalty": 2.0, "typical_p": 0.5}
+    config = {"num_beams": 2, "length_penalty": None, name: inner}
+    with pytest.warns(SettingsWarning, match="`typical_p`: not supported"):
+        found = read_settings(tmp_path, json.dumps(config), has_source=True)
+    assert (found.num_beams, found.length_penalty) == (2, 2.0)
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    assert read_settings(tmp_path, None, has_source=True).length_penalty is None
+
+
 def test_a_decoders_shortest_text_is_told(tmp_path: Path) -> None:
     """It would count the prompt."""
     folder = publish(tmp_path / "theirs", gpt2(), min_length=4, forced_bos_token_id=3)

@@ -137,6 +137,16 @@ def test_of_two_who_add_a_file_at_once_one_name_is_left(
     assert list(blob.parent.iterdir()) == [blob]
 
 
+@pytest.mark.parametrize("wrong", [b"", b"xy"])
+def test_a_file_of_another_length_is_replaced(wrong: bytes, folder: Path, store: Store) -> None:
+    files = digests(folder)
+    blob = store.blob(files["spec.toml"].sha256)
+    write_files(blob.parent, {blob.name: wrong})
+    with store.work() as work:
+        store.add(folder, files, work)
+    assert blob.read_bytes() == b"x"
+
+
 def test_a_damaged_snapshot_may_be_gone_before_it_is_removed(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
