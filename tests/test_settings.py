@@ -181,6 +181,12 @@ METHODS: list[tuple[dict[str, Any], dict[str, Any], Any, dict[str, Any]]] = [
     ({"do_sample": True, "top_k": 0}, {}, zoo.Sampling(), {"do_sample": True}),
     ({"do_sample": True}, {"changes": {"top_k": 5}}, zoo.Sampling(top_k=5), {"do_sample": True}),
     ({"do_sample": True, "temperature": 1.0}, {}, zoo.Sampling(top_k=50), {"do_sample": True}),
+    (
+        {"do_sample": True, "temperature": 0.5, "top_p": 0.9, "min_p": 0.2, "top_k": 7},
+        {},
+        zoo.Sampling(temperature=0.5, top_p=0.9, min_p=0.2, top_k=7),
+        {"do_sample": True, "temperature": 0.5, "top_p": 0.9, "min_p": 0.2, "top_k": 7},
+    ),
     ({"do_sample": True, "num_beams": 1}, {"beams": 3}, zoo.Beam(size=3), {}),
     ({"num_beams": 3}, {"beams": 1}, zoo.Beam(size=1), {}),
     ({"num_beams": 3}, {"sample": True}, zoo.Sampling(), {}),

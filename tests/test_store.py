@@ -286,6 +286,27 @@ def test_a_ref_of_any_other_text_is_damaged(text: str, store: Store, refused: Re
     assert f"{path}: error: is damaged" in refused("store")
 
 
+def test_a_ref_of_another_format_is_refused(
+    published: Path, store: Store, refused: Refused
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (path,) = (store.root / "refs").iterdir()
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    assert f"{path}: error: is damaged: a store of another version of the zoo" in refused("store")
+
+
+def test_a_name_is_not_the_start_of_another(project: Path, published: Path, store: Store) -> None:
+    register(project, "small.v10", entry(LOCAL, bundle()))
+    assert run(["pull", "small.v1", "small.v10"]) == 0
+    assert run(["rm", "small.v1"]) == 0
+    assert [ref.name for ref in refs(store)] == ["small.v10"]
+
+
+def test_the_order_of_its_files_does_not_name_a_snapshot(store: Store) -> None:
+    files = {name: File(size=1, sha256=name * 64) for name in "abc"}
+    assert store.snapshot(files) == store.snapshot(dict(reversed(files.items())))
+
+
 def test_the_store_of_a_user_that_does_not_exist(
     refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
