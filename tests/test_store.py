@@ -853,6 +853,17 @@ def test_of_two_who_see_other_things_first_one_is_told(untold: Path, store: Stor
     assert with_trusted(model, store, registry).card.files == first.card.files
 
 
+def test_what_the_registry_states_goes_before_what_was_seen_first(
+    project: Path, untold: Path, store: Store
+) -> None:
+    assert run(["pull", "small.v1", "--trust-first-use"]) == 0
+    write_files(untold, bundle(seed=1))
+    register(project, "small.v1", entry(LOCAL, bundle(seed=1)))
+    assert run(["pull", "small.v1"]) == 0
+    found = {ref.files["model.safetensors"].sha256 for ref in refs(store)}
+    assert found == {sha256(weights()), sha256(weights(1))}
+
+
 def test_forgetting_is_explicit(untold: Path, store: Store) -> None:
     assert run(["pull", "small", "--trust-first-use"]) == 0
     write_files(untold, bundle(seed=1))
