@@ -825,7 +825,9 @@ def test_a_note_of_first_use_that_cannot_be_written(untold: Path, store: Store) 
         record(model, store, registry)
 
 
-@pytest.mark.parametrize("text", ["x = [", "x = 1", ""])
+@pytest.mark.parametrize(
+    "text", ["x = [", "x = 1", "", '[source]\nkind = "local"\npath = "../published"\n']
+)
 def test_a_damaged_note_of_first_use_has_a_way_out(
     text: str, untold: Path, store: Store, refused: Refused
 ) -> None:
