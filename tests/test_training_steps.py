@@ -183,6 +183,8 @@ ENDS: dict[str, tuple[Schedule, dict[int, float]]] = {
 def test_schedules_between_their_ends(schedule: Schedule, points: dict[int, float]) -> None:
     found = {step: share_of_peak(schedule, step, 110) for step in points}
     assert found == pytest.approx(points, abs=1e-12)
+    # A run that ends with the warm-up reaches the peak.
+    assert share_of_peak(schedule.model_copy(update={"warmup": 110}), 110, 110) == 1.0
 
 
 @pytest.mark.parametrize(
