@@ -12,7 +12,9 @@ from toy_training import MODEL, RECIPE, in_processes, write_toy
 
 import zoo
 from zoo.cli import run
+from zoo.training.frozen import frozen_weights
 from zoo.training.optimization import make_optimizer
+from zoo.training.recipe import read_recipe
 from zoo.training.tables import Adam, AdamW, Sgd
 
 ENCODER = '["encoder.layers.*", "decoder.layers.[0-3].*_attn.*", "*.bias"]'
@@ -86,6 +88,13 @@ def test_the_weights_of_a_saved_model_are_frozen_too(tmp_path: Path) -> None:
     same = {name for name, tensor in after.items() if torch.equal(tensor, before[name])}
     tied = {"decoder.embed.tokens.weight", "head.out.weight"} & after.keys()  # to the encoder's
     assert same == {name for name in after if name.startswith("encoder.")} | tied
+
+
+def test_a_tied_weight_is_frozen_by_each_of_its_names(tmp_path: Path) -> None:
+    for name in ("decoder.embed.tokens", "encoder.embed.tokens", "head.out"):
+        recipe = read_recipe(write_toy(tmp_path, frozen(RECIPE, f'["{name}.weight"]')))
+        found = frozen_weights(recipe, zoo.read_spec(MODEL))
+        assert found == {"decoder.embed.tokens.weight"}
 
 
 @pytest.mark.parametrize("table", [Adam, AdamW, Sgd])
