@@ -511,6 +511,7 @@ def test_a_plugin_whose_build_fails(
     with pytest.raises(zoo.PluginError, match=re.escape(message)) as told:
         zoo.build("spec.toml")
     assert "zoo_components" not in str(told.value)  # the stack and the block that called it
+    assert message.partition("\n")[0] in refused("build", "spec.toml", "--device", "meta")
     assert list(project.glob("bad*")) == []
 
 

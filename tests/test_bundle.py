@@ -411,6 +411,7 @@ def test_the_commands_make_and_check_a_bundle(
     assert run(["bundle", "verify", "made", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == made
     assert made["signature"] == "none"
+    assert "model.safetensors.index.json" in made["files"]
     assert made["files"].keys() == files(Path("made")).keys() - {"zoo.lock"}
     assert run(["load", "made", "--locked"]) == 0
     Path("made/x").touch()
@@ -427,6 +428,8 @@ def test_a_card_that_is_there_is_taken(saved: Path) -> None:
     assert Path("made/README.md").read_text() == card
     assert run(["bundle", "make", "saved", "other", "--license", "apache-2.0"]) == 0
     assert 'license: "apache-2.0"' in Path("other/README.md").read_text()
+    assert run(["bundle", "make", "saved", "tagged", "--tag", "tiny"]) == 0
+    assert '- "tiny"' in Path("tagged/README.md").read_text()
 
 
 @pytest.mark.parametrize("option", ["--license", "--tag"])

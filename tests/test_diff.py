@@ -14,7 +14,9 @@ import torch
 
 import zoo
 from zoo.cli import run
+from zoo.showing.diff import Side, diff_data, diff_text
 from zoo.showing.show import resolved_text
+from zoo.weights.file import Record
 from zoo.weights.held_tensors import stored
 
 SMALL = """format = 1
@@ -155,12 +157,19 @@ def test_a_part_that_only_one_has_is_one_difference(
     expected = {name for name in zoo.read_spec(SMALL).tensors if name.startswith("decoder.")}
     assert names == expected
     run(["diff", "a.toml", "b.toml"])
-    assert "\ndecoder\n  - a table with " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert re.search(r"\ndecoder\n  - a table with \d+ values: d_model = 16, \.\.\.\n", out), out
+    assert "\nvocab\n  + 13    # b.toml:4\n" in out
+    assert "\n- decoder.norm.weight  16\n" in out
 
 
 @pytest.mark.parametrize(
     ("field", "one", "true"),
-    [("bool | int = 0", "1", "true"), ("tuple[bool | int, ...] = ()", "[0, 1]", "[0, true]")],
+    [
+        ("bool | int = 0", "1", "true"),
+        ("tuple[bool | int, ...] = ()", "[0, 1]", "[0, true]"),
+        ("tuple[bool | int, ...] = ()", "[0, 1]", "[0, 1, true]"),
+    ],
 )
 def test_true_is_not_1(
     field: str, one: str, true: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -197,6 +206,11 @@ def test_rules_for_layers_are_compared_layer_by_layer(
     }
     more = rule + '[[decoder.layers]]\nlast = 1\nffn = { activation = "gelu" }\n'
     assert differences(SMALL + more) == {f"decoder.layers[1].{activation}": ("relu", "gelu")}
+    stack = "[decoder.block]\nffn = { bias = false }\n"  # layer 0 is what it was
+    assert differences(SMALL + stack) == {
+        f"decoder.{bias}": (True, False),
+        "decoder.layers.at": ([[0]], []),
+    }
     (folder / "a.toml").write_text(SMALL)
     all_layers = rule.replace("first = 1", "every = 1")
     assert differences(SMALL + all_layers) == {f"decoder.layers[0, 1].{bias}": (True, False)}
@@ -298,6 +312,17 @@ def test_a_layer_more_is_told_as_added_tensors(
     assert tensors["removed"] == tensors["changed"] == []
     assert tensors["equal"] == len(two)
     assert [d["path"] for d in data["spec"]] == ["encoder.n_layers", "decoder.n_layers"]
+
+
+def test_tensors_that_only_one_has_differ_under_the_same_spec() -> None:
+    """As after a plugin was changed."""
+    spec = zoo.read_spec(SMALL)
+    one, other = (Record("F32", (), digit * 64) for digit in "01")
+    both, alone = Side("a", spec, {"one": one, "other": other}), Side("b", spec, {"one": one})
+    for a, b, sign in ((both, alone, "-"), (alone, both, "+")):
+        data = diff_data(a, b)
+        assert data["equal"] is False
+        assert f"\n{sign} other  F32 scalar\n" in diff_text(data)
 
 
 # --- errors and costs ---------------------------------------------------------------------------

@@ -96,6 +96,15 @@ def test_a_model_of_no_tokens_has_none() -> None:
     assert take_fingerprint(zoo.build(spec)) is None
 
 
+def test_an_output_that_is_no_number_is_far_from_all_numbers() -> None:
+    model = zoo.build({**SPECS["scores"], "head": {"kind": "linear", "logits_bias": True}})
+    found = take_fingerprint(model)
+    assert found is not None
+    for index in found.at:
+        model.head.logits_bias.data.zero_()[index[-1]] = torch.nan
+        assert math.isnan(difference(model, found, "m"))
+
+
 @pytest.mark.parametrize(("off", "status"), [(0.0, 0), (1e-3, 2)])
 def test_another_output_is_told(
     off: float, status: int, project: Path, store: Store, capsys: pytest.CaptureFixture[str]

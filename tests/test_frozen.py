@@ -12,7 +12,9 @@ from toy_training import MODEL, RECIPE, in_processes, write_toy
 
 import zoo
 from zoo.cli import run
+from zoo.training.frozen import frozen_weights
 from zoo.training.optimization import make_optimizer
+from zoo.training.recipe import read_recipe
 from zoo.training.tables import Adam, AdamW, Sgd
 
 ENCODER = '["encoder.layers.*", "decoder.layers.[0-3].*_attn.*", "*.bias"]'
@@ -88,13 +90,25 @@ def test_the_weights_of_a_saved_model_are_frozen_too(tmp_path: Path) -> None:
     assert same == {name for name in after if name.startswith("encoder.")} | tied
 
 
+def test_a_tied_weight_is_frozen_by_each_of_its_names(tmp_path: Path) -> None:
+    for name in ("decoder.embed.tokens", "encoder.embed.tokens", "head.out"):
+        recipe = read_recipe(write_toy(tmp_path, frozen(RECIPE, f'["{name}.weight"]')))
+        found = frozen_weights(recipe, zoo.read_spec(MODEL))
+        assert found == {"decoder.embed.tokens.weight"}
+
+
 @pytest.mark.parametrize("table", [Adam, AdamW, Sgd])
 def test_frozen_weights_neither_decay_nor_have_state(table: Any) -> None:
     model = zoo.build(MODEL)
     model.encoder.requires_grad_(False)
-    optimizer = make_optimizer(table(lr=0.1, weight_decay=0.5), model)
-    held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    assert held == {parameter for parameter in model.parameters() if parameter.requires_grad}
+    for _ in range(2):
+        optimizer = make_optimizer(table(lr=0.1, weight_decay=0.5), model)
+        groups = [group["params"] for group in optimizer.param_groups]
+        learned = {parameter for parameter in model.parameters() if parameter.requires_grad}
+        assert {parameter for group in groups for parameter in group} == learned
+        assert all(groups)  # no checkpoint can hold an empty one
+        for parameter in learned:
+            parameter.requires_grad_(parameter.dim() >= 2)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +117,7 @@ def test_frozen_weights_neither_decay_nor_have_state(table: Any) -> None:
         ('["*.bias", "encodr.*"]', "`encodr.*` is the name of no weight of toy", 21, "encoder.*"),
         ('["encoder.layers"]', "`encoder.layers` is the name of no", 11, "encoder.layers.*"),
         ('["12"]', "`12` is the name of no", 11, "`*` stands for any text"),
+        ('["head.logits_bias"]', "`head.logits_bias` is the name of no", 11, ""),  # a buffer
         ('["*"]', "all weights are frozen, and none is left to train", 10, ""),
         ('["encoder.*", "decoder.*"]', "all weights are frozen", 10, ""),
     ],
@@ -111,7 +126,9 @@ def test_what_freezes_nothing_or_all_is_refused_before_training(
     tmp_path: Path, patterns: str, message: str, column: int, hint: str
 ) -> None:
     recipe = frozen(RECIPE, patterns)
-    path = write_toy(tmp_path, recipe)
+    path = write_toy(
+        tmp_path, recipe, MODEL.replace("tied = true", "tied = true, logits_bias = true")
+    )
     with pytest.raises(zoo.TrainingError) as caught:
         zoo.train(path, output=tmp_path / "run")
     (problem,) = caught.value.problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -152,6 +153,19 @@ def test_on_the_command_line(toy: Path, capsys: pytest.CaptureFixture[str]) -> N
     line = change(toy, "{p:up|down}", "{p:up|down=up}")
     assert run(["lint", str(toy)]) == 2
     assert f"{toy}:{line}:1: error: two words of `p` mean the same" in capsys.readouterr().err
+
+
+def test_every_family_is_told(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sound = toy.with_name("sound.toml")
+    sound.write_text(toy.read_text())
+    change(toy, "{p:up|down}", "{p:up|down=up}")
+    assert run(["lint", "unknown", str(sound), str(toy)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out.startswith("sound: 6 rules hold")
+    assert "unknown" in shown.err
+    assert "two words of `p` mean the same" in shown.err
+    assert run(["lint", str(toy), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out) == []
 
 
 def test_a_word_that_is_written_twice(toy: Path, own_families: Path, refused: Refused) -> None:

@@ -161,6 +161,10 @@ def test_the_command_tells_what_the_report_holds(
     assert f"{len(rows)} of {len(rows)} digests checked" in capsys.readouterr().out
     assert run(["load", "tiny", "--no-verify"]) == 0
     assert f"0 of {len(rows)} digests checked" in capsys.readouterr().out
+    tiny.chmod(0o444)
+    for how in ("bytes", "mmap"):
+        assert run(["load", "tiny", "--read", how]) == 0
+        assert f" ({how})" in capsys.readouterr().out
 
 
 # --- reading --------------------------------------------------------------------------------------

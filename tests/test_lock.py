@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from published_models import entry, register
@@ -11,7 +12,7 @@ from published_models import entry, register
 import zoo
 from zoo.cli import run
 from zoo.errors import Place
-from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, parse_lock, read_lock
+from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Source, parse_lock, read_lock
 
 SPEC = """
 format = 1
@@ -51,6 +52,18 @@ def test_what_is_as_it_was_is_built(locked: Path) -> None:
     assert run(["build", "spec.toml", "--locked", "-o", "out"]) == 0
     assert read_lock(locked).plugins["ffn.my_ffn"].startswith("sha256:")
     assert read_lock(locked).plugins["norm.layer_norm"] == f"zoo {zoo.__version__}"
+
+
+def test_a_lock_is_beside_its_spec(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(LOCK_NAME).unlink()
+    Path("below").mkdir()
+    Path("spec.toml").rename("below/spec.toml")
+    capsys.readouterr()
+    assert run(["lock", "below/spec.toml"]) == 0
+    assert capsys.readouterr().out == "below/zoo.lock\n"
+    assert run(["build", "below/spec.toml", "--locked", "-o", "out"]) == 0
+    Path("below/zoo.lock").rename(LOCK_NAME)
+    assert "there is no lock" in failure(capsys, "build", "below/spec.toml", "--locked")
 
 
 def test_a_plugin_of_a_single_layer_is_locked_too(locked: Path) -> None:
@@ -205,6 +218,7 @@ plugins = {}
         (b"x = [", "zoo.lock:1:6: error: the lock is damaged: not TOML: invalid value\n"),
         (b"\xff", "the lock is damaged: 'utf-8' codec can't decode byte"),
         (b"\0" * 100, "the lock is damaged: not TOML"),
+        (b"#" * (1 << 18), "zoo.lock: error: the lock is damaged: the key `format` is missing\n"),
         (b"#" * (1 << 19), "zoo.lock: error: the lock is damaged: it is longer than 262,144 b"),
         (b"format = 2\n", "zoo.lock: error: the lock is damaged: format `2` is not known\n"),
         (b"format = 1\n", "zoo.lock: error: the lock is damaged: the key `name` is missing\n"),
@@ -216,3 +230,44 @@ def test_what_is_no_lock(raw: bytes, told: str) -> None:
     with pytest.raises(zoo.WeightsError) as error:
         parse_lock(raw, Place("zoo.lock"))
     assert told in str(error.value)
+
+
+ZEROS = "0" * 64
+STATED: dict[str, Any] = {
+    "name": "x",
+    "zoo": "1",
+    "torch": "2",
+    "spec": f"sha256:{ZEROS}",
+    "plugins": {},
+    "content": f"sha256:{ZEROS}",
+    "header": ZEROS,
+    "source": Source("owner/x", "main"),
+    "files": {"a": FileRecord(ZEROS, 0)},
+}
+
+
+def test_a_lock_is_what_was_written() -> None:
+    lock = Lock(**STATED)
+    assert parse_lock(lock.to_text().encode(), Place("zoo.lock")) == lock
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"spec": ZEROS},
+        {"spec": f"sha256:{ZEROS}0"},
+        {"plugins": {"": "zoo 1"}},
+        {"content": ZEROS},
+        {"header": "main"},
+        {"source": Source("", "main")},
+        {"source": Source("owner/x", "\n")},
+        {"files": {"": FileRecord(ZEROS, 0)}},
+        {"files": {"a": FileRecord(ZEROS[1:], 0)}},
+        {"files": {"a": FileRecord(ZEROS, -1)}},
+    ],
+    ids=str,
+)
+def test_a_lock_with_the_digest_of_its_text_may_still_be_none(stated: dict[str, Any]) -> None:
+    raw = Lock(**{**STATED, **stated}).to_text().encode()
+    with pytest.raises(zoo.WeightsError, match=r"the lock is damaged: .* (expected|bytes)"):
+        parse_lock(raw, Place("zoo.lock"))

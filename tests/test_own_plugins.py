@@ -21,7 +21,7 @@ from torch.nn.functional import linear
 import zoo
 from zoo.cli import run
 from zoo.provenance.lock import read_lock
-from zoo.provenance.plugins import plugin_versions, replaced_plugins
+from zoo.provenance.plugins import changed_plugins, plugin_versions, replaced_plugins
 from zoo.registering.plugin_loading import PluginEntryPoint, PluginManager
 from zoo.registry import read_layers
 from zoo.testing import check_plugin
@@ -246,6 +246,16 @@ def test_a_project_in_a_process_of_its_own(tmp_path: Path) -> None:
     told = python(code, str(tmp_path / "out"), cwd=PROJECTS / "own_ffn")
     assert "own-ffn" in told
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_what_is_not_registered_is_told_as_that_alone() -> None:
+    registry = zoo.load_registry()
+    for kind in ("mlp", "glu"):
+        registry.plugin("ffn", kind)
+    before = {"ffn.mlp": "mine 1.0", "ffn.glu": f"zoo {zoo.__version__}"}
+    assert changed_plugins(registry, before) == ["ffn.mlp"]
+    for gone in ("ffn.gone", "gone.mlp"):
+        assert changed_plugins(registry, {**before, gone: "mine 1.0"}) == []
 
 
 def test_a_component_that_was_changed_after_saving_is_told(

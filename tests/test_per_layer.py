@@ -111,6 +111,14 @@ def test_it_means_what_a_rule_for_each_layer_means(data: st.DataObject) -> None:
         ({"d_ff": None, "ffn": {**MLP, "d_ff": each(3, 4, 3)}}, [3, 4, 3]),
         ({"ffn": each({**MLP, "d_ff": 3}, "mlp", {**MLP, "d_ff": 4})}, [3, 12, 4]),
         ({"encoder": {"block": each("residual", {"ffn": {"d_ff": 2}}, "residual")}}, [12, 2, 12]),
+        (
+            {
+                "n_layers": 5,
+                "d_ff": each(3, 3, 3, 4, 5),
+                "encoder": {"layers": [{"at": [0, 3], "ffn": "glu"}, {"at": [1, 4], "ffn": "mlp"}]},
+            },
+            [3, 3, 3, 4, 5],
+        ),
     ],
     ids=[
         "beside a rule",
@@ -118,13 +126,15 @@ def test_it_means_what_a_rule_for_each_layer_means(data: st.DataObject) -> None:
         "of a component",
         "components with a value of their own",
         "blocks",
+        "rules that speak of layers in turn",
     ],
 )
 def test_lists_and_rules_and_places(fields: dict[str, Any], expected: list[int]) -> None:
-    found = read(n_layers=3, **fields)
+    found = read(**{"n_layers": 3, **fields})
     assert widths(found) == expected
     rules = [group.at for group in found.model.encoder.layers]
     assert rules == sorted(rules)
+    assert zoo.read_spec(found.to_toml()).digest == found.digest
 
 
 def test_a_child_replaces_the_list_of_its_parent(tmp_path: Path) -> None:
@@ -138,6 +148,15 @@ def test_a_child_replaces_the_list_of_its_parent(tmp_path: Path) -> None:
         child = tmp_path / "down.toml"
         child.write_text(f'format = 1\nname = "down"\nextends = "up"\n{stated}\n')
         assert widths(zoo.read_spec(child)) == expected
+
+
+def test_a_value_of_two_stacks_has_an_effect_in_one() -> None:
+    ffn = {"per_layer": ["mlp", {"kind": "mlp", "bias": False}]}
+    sizes = {"source_vocab": 9, "target_vocab": 9, "n_layers": 2, "d_model": 8, "n_heads": 2}
+    head = {"format": 1, "name": "m", "builder": "encoder_decoder", "d_ff": 3, **sizes}
+    found = zoo.read_spec({**head, "ffn": ffn, "decoder": {"block": {"ffn": {"bias": True}}}})
+    biased = {name.partition(".ffn.")[0] for name in found.tensors if ".ffn.up_proj.bias" in name}
+    assert biased == {"encoder.layers.0", "decoder.layers.0", "decoder.layers.1"}
 
 
 def test_layers_that_share_weights_may_have_equal_values() -> None:
@@ -168,6 +187,7 @@ WRONG = {
         "d_ff.per_layer",
         "1 value, one for each layer, and there are 2",
     ),
+    "too many": ({"d_ff": each(3, 4, 5)}, "d_ff.per_layer", "3 values, one for each layer, and"),
     "none": ({"d_ff": each()}, "d_ff.per_layer", "0 values, one for each layer, and there are 2"),
     "a number": ({"d_ff": {"per_layer": 3}}, "d_ff.per_layer", "not the integer `3`"),
     "a table": ({"d_ff": {"per_layer": {"a": 3}}}, "d_ff.per_layer", "not a table"),
@@ -176,6 +196,11 @@ WRONG = {
         {"position": each("rotary", {"kind": "rotary", "bse": 3})},
         "position.per_layer.1.bse",
         "unknown key `bse`",
+    ),
+    "a key of another kind in an item": (
+        {"position": each({"kind": "rotary", "base": 3}, {"kind": "none", "base": 3})},
+        "position.per_layer.1.base",
+        "`base` is a key of the position `rotary` or `rotary_dynamic`",
     ),
     "a kind in an item": (
         {"position": each("rotary", {"kind": "rotry"})},
@@ -214,6 +239,15 @@ WRONG = {
         "ffn.per_layer.1.d_ff.per_layer.0",
         "the value for layer 0 has no effect",
     ),
+    "a value that another one of its layer replaces": (
+        {
+            "n_layers": 3,
+            "d_ff": each(3, 4, 5),
+            "encoder": {"layers": [{"first": 3, "ffn": each("mlp", "mlp", {**MLP, "d_ff": 9})}]},
+        },
+        "d_ff.per_layer.2",
+        "the value for layer 2 has no effect",
+    ),
     "a list that nobody reads": (
         {"d_ff": None, "encoder": {"d_ff": each(3, 4), "block": {"ffn": {"d_ff": 6}}}},
         "encoder.d_ff",
@@ -232,7 +266,7 @@ def test_mistakes_are_told_where_they_are(fields: dict[str, Any], place: str, me
     with pytest.raises(zoo.SpecError) as caught:
         read(**fields)
     (problem,) = caught.value.problems
-    assert message in problem.message
+    assert message in f"{problem.message}; {problem.help}"
     assert str(problem.place).split(": ")[1].startswith(place)
 
 
@@ -244,12 +278,14 @@ def test_mistakes_are_told_where_they_are(fields: dict[str, Any], place: str, me
             {"encoder": {"layers": [{"first": 1, "d_ff": "a"}, {"last": 1, "d_ff": -4}]}},
             ["encoder.layers.0.d_ff", "encoder.layers.1.d_ff"],
         ),
+        ({"d_ff": each(3, "3", 3)}, ["d_ff.per_layer.1"]),
+        ({"n_layers": "a", "d_ff": each()}, ["d_ff.per_layer", "n_layers"]),
     ],
-    ids=["values", "rules"],
+    ids=["values", "rules", "a text like a number", "none of an unknown number"],
 )
 def test_all_wrong_values_of_layers_are_told(fields: dict[str, Any], places: list[str]) -> None:
     with pytest.raises(zoo.SpecError) as caught:
-        read(n_layers=3, **fields)
+        read(**{"n_layers": 3, **fields})
     found = [str(problem.place).split(": ")[1] for problem in caught.value.problems]
     assert found == places
 

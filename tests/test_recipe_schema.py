@@ -49,6 +49,7 @@ CHANGES = {
     "an unknown key": ("steps = 12", "steps = 12\nstep = 12", "$.training"),
     "an unknown table": ("[training]", "[train]\n[training]", "$"),
     "a missing key": ("steps = 12", "", "$.training"),
+    "no name": ('name = "toy"', "", "$"),
     "a missing table": ('[tokenizer]\nkind = "bpe"', "", "$"),
     "no table for training": (RECIPE[RECIPE.index("[training]") :], "", "$"),
     "a missing kind": ('kind = "bpe"', "", "$.tokenizer"),
@@ -100,6 +101,16 @@ def test_every_key_has_a_meaning(cls: Any) -> None:
     table = schema["$defs"].get(cls.__name__, schema)
     for name in cls.model_fields:
         assert len(table["properties"][name]["description"]) > 10
+
+
+def test_a_class_tells_its_own_meaning_of_a_key_of_its_parent() -> None:
+    tables = recipe_schema()["$defs"]
+    for kind, told in (("Adam", "added to their gradients"), ("AdamW", "subtracted from them")):
+        assert told in tables[kind]["properties"]["weight_decay"]["description"]
+
+
+def test_keys_have_no_titles_beside_their_names() -> None:
+    assert json.dumps(recipe_schema()).count('"title"') == 1  # that of the whole
 
 
 def test_nothing_may_be_null_which_toml_has_not() -> None:

@@ -386,7 +386,9 @@ def test_mistakes(saved: Path, refused: Refused, with_words: Callable[[str], str
     assert "holds no tokenizer.json" in refused("run", decoder, "some text")
     assert "id 10 is outside" in refused("run", decoder, "10")
     assert "the text is empty" in refused("run", decoder, "")
-    for option in (("--beams", "2"), ("-n", "4"), ("--sample",), ("--eos", "1")):
+    drawing = ("--temperature", "--top-k", "--top-p", "--min-p", "--seed")
+    generating = [(option, "1") for option in (*drawing, "--beams", "-n", "--eos", "--start")]
+    for option in (*generating, ("--sample",), ("--repetition-penalty", "2")):
         assert "mlm generates no text" in refused("run", mlm, "3 4", *option)
     assert "`--start` is for models with an encoder" in refused("run", decoder, "3", "--start", "1")
     assert "decoder fills no masked tokens" in refused("run", decoder, "3", "--mask-id", "1")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from jsonschema_rs import Draft202012Validator as Validator
 from jsonschema_rs import meta
+from pydantic import create_model
 from schema_errors import place
 
 import zoo
@@ -22,6 +23,7 @@ from zoo.cli import run
 from zoo.registry import load_registry
 from zoo.schema.field_docs import class_doc, field_docs
 from zoo.schema.specs import spec_schema
+from zoo.schema.values import Reading, merged
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
@@ -61,18 +63,27 @@ SCOPED = {
     "a slot filled from the top": 'norm = "rms_norm"\n',
     "a slot by its field's name": 'self_attn = { bias = false }\nffn = { kind = "glu" }\n',
     "a table without its kind": "attention = { bias = false }\n[decoder.block]\nffn = {}\n",
-    "a kind in one table, its keys in another": 'ffn = "glu"\n[decoder]\nffn = { bias = false }\n',
+    "a kind in one table, its keys in another": (
+        'ffn = "conv1d"\n[decoder]\nffn = { kernel_size = 3 }\n'
+    ),
     "a number without a fraction": "embedding = { scale = 2 }\n",
     "rules": (
-        "[[decoder.layers]]\nevery = 2\nstart = 1\nd_ff = 128\n"
+        "[[decoder.layers]]\nevery = 2\nstart = 0\nd_ff = 128\n"
         '[[decoder.layers]]\nlast = 1\nffn = { kind = "moe", n_experts = 4, top_k = 2 }\n'
         "[[decoder.layers]]\nat = [0, 2]\n[decoder.layers.block.self_attn]\nbias = []\n"
     ),
     "values for each layer": (
-        "position = 'rotary'\nself_attn = { window = { per_layer = [4, 4, 'none', 8] } }\n"
+        "position = 'rotary'\ndropout = { per_layer = [0.1, 0, 0, 0.2] }\n"
+        "embedding = { dropout = 0.1 }\n"
+        "self_attn = { window = { per_layer = [4, 4, 'none', 8] } }\n"
         "[decoder]\nposition = { per_layer = ['rotary', 'none', "
         "{ kind = 'rotary', base = 7 }, {}] }\n"
         "[decoder.block]\nffn = { per_layer = ['mlp', 'glu', { kind = 'glu' }, { d_ff = 7 }] }\n"
+    ),
+    "values for each layer in a rule": (
+        "position = 'rotary'\n[[decoder.layers]]\nlast = 4\nd_ff = { per_layer = [1, 2, 3, 4] }\n"
+        "position = { per_layer = ['rotary', 'none', 'none', 'rotary'] }\n"
+        "block = { per_layer = [{ ffn = 'glu' }, 'residual', 'residual', 'residual'] }\n"
     ),
     "a list or a word for it": 'bias = ["q", "k"]\nffn = { bias = false }\n',
 }
@@ -118,6 +129,10 @@ WRONG = {
         {"decoder": {"n_layer": 3}},
         "$.decoder: Additional properties are not allowed ('n_layer'",
     ),
+    "a number that the component is given": (
+        {"ffn": {"kind": "mlp", "d_model": 32}},
+        "$.ffn: Additional properties are not allowed ('d_model'",
+    ),
     "a key that stands too far out": (
         {"activation": "relu"},
         "$: Additional properties are not allowed ('activation'",
@@ -156,6 +171,18 @@ WRONG = {
     "a rule with two selectors": (
         {"decoder": {"layers": [{"first": 1, "last": 1}]}},
         '$.decoder.layers[0]: {"first":1,"last":1} is valid under more than one of',
+    ),
+    "a rule for no layers": (
+        {"decoder": {"layers": [{"every": 0}]}},
+        "$.decoder.layers[0].every: 0 is less than the minimum of 1",
+    ),
+    "a rule for none of the layers": (
+        {"decoder": {"layers": [{"at": []}]}},
+        "$.decoder.layers[0].at: [] has less than 1 item",
+    ),
+    "a rule for a layer twice": (
+        {"decoder": {"layers": [{"at": [1, 1]}]}},
+        "$.decoder.layers[0].at: [1,1] has non-unique elements",
     ),
     "a start without every": (
         {"decoder": {"layers": [{"first": 1, "start": 1}]}},
@@ -240,9 +267,20 @@ def test_keys_and_kinds_are_described(schema: dict[str, Any]) -> None:
     }
     assert mlp["kind"]["const"] == "mlp"
     assert mlp["activation"]["default"] == "relu"
+    bias = definitions["attention.multi_head"]["properties"]["bias"]
+    assert bias["default"] == ["q", "k", "v", "o"]
+    assert field_docs(create_model("Made", key=(int, 3))) == {}  # there is no source
     assert "relu" in definitions[mlp["activation"]["$ref"].split("/")[-1]]["anyOf"][0]["enum"]
     norms = definitions["attention.multi_head"]["properties"]["norms"]["description"]
     assert norms.startswith("Which norms are there: of the sublayer")
+
+
+@pytest.mark.parametrize(
+    ("defaults", "told"), [([3, 3], 3), ([False, False], False), ([3, 4], None), ([3, None], None)]
+)
+def test_a_default_is_that_of_all_who_read_a_key(defaults: list[Any], told: Any) -> None:
+    schemas = [{} if default is None else {"default": default} for default in defaults]
+    assert merged([Reading("a", schema) for schema in schemas]).get("default") is told
 
 
 def test_nothing_may_be_null_which_toml_has_not(schema: dict[str, Any]) -> None:

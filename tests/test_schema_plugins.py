@@ -16,18 +16,25 @@ from zoo.registry import load_registry
 from zoo.schema.specs import spec_schema
 
 PARTS = '''
+from collections.abc import Callable
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, field_validator
+from pydantic import (
+    BeforeValidator, WrapValidator, field_validator
+)
 
-from zoo.component import Shared
+from zoo.component import Component, Part, Shared, Slot
 from zoo.slots import FeedForward
 
 
 class Colour(str, Enum):
     RED = "red"
     BLUE = "blue"
+
+
+class Size(Component):
+    depth: int
 
 
 class Mine(FeedForward):
@@ -42,6 +49,13 @@ class Mine(FeedForward):
     shape: Annotated[tuple[int, ...], BeforeValidator(lambda v: (v,))] = ()
     """A number or several."""
     length: int = 1
+    weight: Annotated[int, WrapValidator(lambda v, check: check(0 if v == "no" else v))] = 1
+    pace: Annotated[
+        int, BeforeValidator(len, json_schema_input_type=Literal["slow", "fast"])
+    ] = 1
+    extra: Callable[[int], int] = abs
+    size: Annotated[Size, Part()]
+    inner: Annotated[FeedForward, Slot("ffn", default="mlp", inherit=False)]
 
     @field_validator("length", mode="before")
     @classmethod
@@ -52,7 +66,11 @@ class Mine(FeedForward):
 
 OTHER = '''
 from enum import Enum
+from typing import Annotated
 
+from pydantic import model_validator
+
+from zoo.component import Component, Part
 from zoo.slots import FeedForward
 
 
@@ -60,10 +78,24 @@ class Colour(str, Enum):
     GREEN = "green"
 
 
+class Size(Component):
+    height: int
+
+
+class Short(FeedForward):
+    rank: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_words(cls, values):
+        return values
+
+
 class Theirs(FeedForward):
     """Another network, with colours of its own."""
 
     colour: Colour | None = None
+    size: Annotated[Size, Part()]
 '''
 
 
@@ -73,7 +105,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "other.py").write_text(OTHER)
     (tmp_path / "registry.toml").write_text(
         'format = 1\n[ffn]\nmine = "parts.py:Mine"\nlost = "lost.py:Lost"\n'
-        'theirs = "other.py:Theirs"\n'
+        'theirs = "other.py:Theirs"\nshort = "other.py:Short"\n'
     )
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -93,18 +125,34 @@ def test_a_plugin_of_ones_own_is_in_the_schema() -> None:
     small = tomllib.loads(SMALL)
     assert list(validator.iter_errors({**small, "ffn": valid})) == []
     assert list(validator.iter_errors({**small, "shade": 0.25, "ffn": valid})) == []
-    assert validator.is_valid({**small, "ffn": {**valid, "rank": {"per_layer": [3, 4]}}})
+    for right in (
+        {"rank": {"per_layer": [3, 4]}},
+        {"size": {"depth": 3}},
+        {"pace": "slow", "weight": "no", "extra": 3},
+        {"inner": {**valid, "inner": "theirs"}},
+    ):
+        assert validator.is_valid({**small, "ffn": {**valid, **right}})
     for wrong in (
         {"rank": "3"},
         {"rank": {"per_layer": [3, "4"]}},
         {"colour": "green"},
         {"shade": "dark"},
         {"rnk": 3},
+        {"size": {"height": 3}},
+        {"pace": "quick"},
+        {"ffn": "mlp"},  # `inner` is not inherited
+        {"inner": {**valid, "rnk": 3}},
     ):
         assert not validator.is_valid({**small, "ffn": {**valid, **wrong}})
-    assert not validator.is_valid({**small, "rank": 3, "ffn": "mine"})
-    for colour, fits in (("green", True), ("red", False)):
-        theirs = {"kind": "theirs", "colour": colour}
+    assert validator.is_valid({**small, "ffn": {"kind": "short", "rank": "three"}})
+    for key, value in {"rank": 3, "inner": "mlp"}.items():
+        assert not validator.is_valid({**small, key: value, "ffn": "mine"})
+    for colour, size, fits in (
+        ("green", "height", True),
+        ("red", "height", False),
+        ("green", "depth", False),
+    ):
+        theirs = {"kind": "theirs", "colour": colour, "size": {size: 3}}
         assert validator.is_valid({**small, "ffn": theirs}) is fits
 
 

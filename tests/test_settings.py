@@ -21,7 +21,7 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
-from zoo.running.settings import UNSUPPORTED, SettingsWarning
+from zoo.running.settings import UNSUPPORTED, Settings, SettingsWarning, read_settings
 
 VOCAB, START, EOS, NEW = 41, 2, [25, 37], 14
 """The ids that end a text are among those that these models like to generate."""
@@ -176,6 +176,39 @@ def test_options_go_before_the_settings(
     assert zoo.TextModel.load(model).settings.method(sample=True).top_k is None
 
 
+METHODS: list[tuple[dict[str, Any], dict[str, Any], Any, dict[str, Any]]] = [
+    ({"do_sample": True}, {}, zoo.Sampling(top_k=50), {"do_sample": True}),
+    ({"do_sample": True, "top_k": 0}, {}, zoo.Sampling(), {"do_sample": True}),
+    ({"do_sample": True}, {"changes": {"top_k": 5}}, zoo.Sampling(top_k=5), {"do_sample": True}),
+    ({"do_sample": True, "temperature": 1.0}, {}, zoo.Sampling(top_k=50), {"do_sample": True}),
+    (
+        {"do_sample": True, "temperature": 0.5, "top_p": 0.9, "min_p": 0.2, "top_k": 7},
+        {},
+        zoo.Sampling(temperature=0.5, top_p=0.9, min_p=0.2, top_k=7),
+        {"do_sample": True, "temperature": 0.5, "top_p": 0.9, "min_p": 0.2, "top_k": 7},
+    ),
+    ({"do_sample": True, "num_beams": 1}, {"beams": 3}, zoo.Beam(size=3), {}),
+    ({"num_beams": 3}, {"beams": 1}, zoo.Beam(size=1), {}),
+    ({"num_beams": 3}, {"sample": True}, zoo.Sampling(), {}),
+    ({"num_beams": 3, "early_stopping": "never"}, {}, zoo.Beam(size=3), {"num_beams": 3}),
+    (
+        {"num_beams": 3, "early_stopping": True},
+        {},
+        zoo.Beam(size=3, early_stopping=True),
+        {"num_beams": 3, "early_stopping": True},
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "asked", "method", "applied"), METHODS)
+def test_the_method_is_that_of_the_settings_and_of_what_is_asked(
+    settings: dict[str, Any], asked: dict[str, Any], method: Any, applied: dict[str, Any]
+) -> None:
+    found = Settings(**settings)
+    assert found.method(**asked) == method
+    assert found.applied(method) == applied
+
+
 def test_what_is_forced_holds_for_every_method(model: Path) -> None:
     change(model, forced_eos_token_id=[37, 25], bad_words_ids=[[40]])
     found = zoo.TextModel.load(model)
@@ -216,6 +249,42 @@ def test_what_is_not_applied_is_told(
     told = [str(one.message) for one in recwarn if one.category is SettingsWarning]
     wanted = [f"{model / 'generation_config.json'}: {names}: not supported by the zoo"]
     assert [one.partition(", so that")[0] for one in told] == (wanted if names else [])
+
+
+@pytest.mark.parametrize(
+    ("stated", "has_source", "read"),
+    [
+        # `min_length` counts the id that begins the target.
+        ({"min_length": 6}, True, {"min_new_tokens": 5}),
+        ({"min_length": 6, "min_new_tokens": 2}, True, {"min_new_tokens": 2}),
+        ({"min_length": 6, "min_new_tokens": 2}, False, {"min_new_tokens": 2}),
+        ({"forced_eos_token_id": [9, 4]}, True, {"forced_eos_token_id": 4}),
+        ({"forced_eos_token_id": []}, True, {"forced_eos_token_id": None}),
+        ({"forced_bos_token_id": 3}, True, {"forced_bos_token_id": 3}),
+        ({"forced_bos_token_id": 3}, False, {"forced_bos_token_id": None}),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("error")
+def test_settings_as_they_are_applied(
+    tmp_path: Path, stated: dict[str, Any], has_source: bool, read: dict[str, Any]
+) -> None:
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps(stated))
+    found = read_settings(tmp_path, None, has_source=has_source)
+    expected = {**stated, **read, "read_from": str(path)}
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("name", ["decoder", "text_config"])
+def test_a_config_goes_before_that_of_its_decoder(tmp_path: Path, name: str) -> None:
+    inner = {"num_beams": 3, "length_penalty": 2.0, "typical_p": 0.5}
+    config = {"num_beams": 2, "length_penalty": None, name: inner}
+    with pytest.warns(SettingsWarning, match="`typical_p`: not supported"):
+        found = read_settings(tmp_path, json.dumps(config), has_source=True)
+    assert (found.num_beams, found.length_penalty) == (2, 2.0)
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    assert read_settings(tmp_path, None, has_source=True).length_penalty is None
 
 
 def test_a_decoders_shortest_text_is_told(tmp_path: Path) -> None:

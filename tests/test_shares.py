@@ -47,6 +47,7 @@ def test_the_runs_of_a_box_are_its_elements_in_order(box: Box) -> None:
 def test_no_more_runs_than_needed() -> None:
     assert runs_in(((1000, 250, 500), (64, 0, 64))) == [(250 * 64, 250 * 64)]
     assert runs_in(((4, 1, 3), (10, 5, 10))) == [(15, 5), (25, 5)]
+    assert runs_in(((4, 1, 3), (10, 5, 5))) == []
 
 
 DISTRIBUTIONS: Sequence[Distribution] = (

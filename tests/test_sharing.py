@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-from published_models import SPEC, register
+from published_models import SPEC, entry, register, sha256
 from test_docs import make_checkpoint
 from test_sentence_folders import source as sentence_folder
 from toy_training import RECIPE, write_toy
@@ -19,6 +19,7 @@ import zoo
 from zoo.cli import run
 from zoo.model_files import SELECTED, find_files
 from zoo.store.files import Store
+from zoo.store.refs import refs
 
 ROOT = Path(__file__).parent.parent
 PRETRAINED = sorted((ROOT / "pretrained").iterdir())
@@ -237,6 +238,32 @@ def test_an_imported_model_keeps_all_that_came_along(
     assert after.keys() == before.keys()
     same = [name for name in before if not name.endswith("safetensors")]
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
+
+
+def test_a_published_checkpoint_is_imported_when_it_is_pulled(
+    project: Path, store: Store, refused: Refused
+) -> None:
+    make_checkpoint(project / "theirs")
+    (project / "theirs" / "README.md").write_text("# Theirs\n")
+    files = {path: content for path, content in contents(Path("theirs")).items() if content}
+    source = {"kind": "local", "path": "../theirs"}
+    register(project, "mine.v1", entry(source, files, 'family = "gpt2"'))
+    told = refused("pull", "mine.v1")
+    assert "mine.v1.toml:2:10: error: the family that reads it is `llama`" in told
+    register(project, "mine.v1", entry(source, files, 'family = "llama"'))
+    assert run(["pull", "mine.v1"]) == 0
+    assert run(["verify", "mine.v1"]) == 0
+    (ref,) = refs(store)
+    assert {path: file.sha256 for path, file in ref.published.items()} == {
+        path: sha256(content) for path, content in files.items()
+    }
+    assert contents(store.snapshot(ref.files))["README.md"] == files["README.md"]
+    assert run(["import", "theirs", "-o", "imported", "--name", "mine.v1"]) == 0
+    pulled, imported = zoo.load("mine.v1"), zoo.load("imported")
+    assert pulled.spec == imported.spec
+    state = imported.state_dict()
+    assert all(tensor.equal(state[name]) for name, tensor in pulled.state_dict().items())
+    assert pulled.origin == imported.origin
 
 
 def test_the_catalogue_holds_all_of_our_models_files() -> None:

@@ -32,9 +32,10 @@ from trials import Refused, contents, without_privileges
 
 import zoo
 from zoo.cli import run
-from zoo.source import Access, SourceError
+from zoo.source import Access, SourceError, Stream
 from zoo.store import fetching
 from zoo.store.files import Store
+from zoo.store.pretrained import File
 from zoo.store.pulling import pull
 from zoo_sources.hub import HuggingFace
 from zoo_sources.local import Local
@@ -446,6 +447,30 @@ def test_a_part_is_of_one_file(tmp_path: Path, store: Store) -> None:
         fetching.fetch(source, "a", tmp_path / "made", 4, store, access)
     with pytest.raises(SourceError, match="ends after 0 of 4 bytes"):
         fetching.fetch(source, "b", tmp_path / "made", 4, store, access)
+
+
+def test_nobody_else_takes_up_a_part_that_is_taken_up(tmp_path: Path, store: Store) -> None:
+    """It counts as written to from then on."""
+    (tmp_path / "a").write_bytes(b"aaaa")
+    written: list[float] = []
+
+    class Watched(Local):
+        def read(
+            self, path: str, start: int, access: Access
+        ) -> contextlib.AbstractContextManager[Stream]:
+            written.extend(part.stat().st_mtime for part in (store.root / "partial").iterdir())
+            return super().read(path, start, access)
+
+    source, expected = (
+        Watched(kind="local", path=str(tmp_path)),
+        File(size=4, sha256=sha256(b"aaaa")),
+    )
+    part = fetching.left_of(source, "a", expected, store).with_suffix(".0")
+    write_files(part.parent, {part.name: b"aa"})
+    os.utime(part, (0, 0))
+    fetching.fetch(source, "a", tmp_path / "made", expected, store, Access(tmp_path, tmp_path))
+    (since,) = written
+    assert since > time.time() - 60
 
 
 def test_a_part_of_what_may_have_changed_is_not_taken_up(

@@ -137,6 +137,16 @@ def test_of_two_who_add_a_file_at_once_one_name_is_left(
     assert list(blob.parent.iterdir()) == [blob]
 
 
+@pytest.mark.parametrize("wrong", [b"", b"xy"])
+def test_a_file_of_another_length_is_replaced(wrong: bytes, folder: Path, store: Store) -> None:
+    files = digests(folder)
+    blob = store.blob(files["spec.toml"].sha256)
+    write_files(blob.parent, {blob.name: wrong})
+    with store.work() as work:
+        store.add(folder, files, work)
+    assert blob.read_bytes() == b"x"
+
+
 def test_a_damaged_snapshot_may_be_gone_before_it_is_removed(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +286,27 @@ def test_a_ref_of_any_other_text_is_damaged(text: str, store: Store, refused: Re
     assert f"{path}: error: is damaged" in refused("store")
 
 
+def test_a_ref_of_another_format_is_refused(
+    published: Path, store: Store, refused: Refused
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (path,) = (store.root / "refs").iterdir()
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    assert f"{path}: error: is damaged: a store of another version of the zoo" in refused("store")
+
+
+def test_a_name_is_not_the_start_of_another(project: Path, published: Path, store: Store) -> None:
+    register(project, "small.v10", entry(LOCAL, bundle()))
+    assert run(["pull", "small.v1", "small.v10"]) == 0
+    assert run(["rm", "small.v1"]) == 0
+    assert [ref.name for ref in refs(store)] == ["small.v10"]
+
+
+def test_the_order_of_its_files_does_not_name_a_snapshot(store: Store) -> None:
+    files = {name: File(size=1, sha256=name * 64) for name in "abc"}
+    assert store.snapshot(files) == store.snapshot(dict(reversed(files.items())))
+
+
 def test_the_store_of_a_user_that_does_not_exist(
     refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +356,8 @@ def test_an_unknown_version_tells_those_there_are(published: Path, store: Store)
     run(["pull", "small"])
     with pytest.raises(zoo.ZooError, match=f"no version `ffff`.*\n.*{versions(store)[0]}"):
         zoo.load("small@ffff")
+    with pytest.raises(zoo.ZooError, match="no version"):  # a version is meant by its start
+        zoo.load(f"small@{versions(store)[0][1:]}")
     assert run(["rm", "small"]) == 0
     with pytest.raises(zoo.ZooError, match="help: `zoo pull small` brings the one that"):
         zoo.load("small@ffff")
@@ -794,7 +827,9 @@ def test_a_note_of_first_use_that_cannot_be_written(untold: Path, store: Store) 
         record(model, store, registry)
 
 
-@pytest.mark.parametrize("text", ["x = [", "x = 1", ""])
+@pytest.mark.parametrize(
+    "text", ["x = [", "x = 1", "", '[source]\nkind = "local"\npath = "../published"\n']
+)
 def test_a_damaged_note_of_first_use_has_a_way_out(
     text: str, untold: Path, store: Store, refused: Refused
 ) -> None:
@@ -822,6 +857,17 @@ def test_of_two_who_see_other_things_first_one_is_told(untold: Path, store: Stor
     assert with_trusted(model, store, registry).card.files == first.card.files
 
 
+def test_what_the_registry_states_goes_before_what_was_seen_first(
+    project: Path, untold: Path, store: Store
+) -> None:
+    assert run(["pull", "small.v1", "--trust-first-use"]) == 0
+    write_files(untold, bundle(seed=1))
+    register(project, "small.v1", entry(LOCAL, bundle(seed=1)))
+    assert run(["pull", "small.v1"]) == 0
+    found = {ref.files["model.safetensors"].sha256 for ref in refs(store)}
+    assert found == {sha256(weights()), sha256(weights(1))}
+
+
 def test_forgetting_is_explicit(untold: Path, store: Store) -> None:
     assert run(["pull", "small", "--trust-first-use"]) == 0
     write_files(untold, bundle(seed=1))
@@ -830,6 +876,18 @@ def test_forgetting_is_explicit(untold: Path, store: Store) -> None:
     assert run(["pull", "small", "--trust-first-use"]) == 0
     lock = store.root / "trusted" / "small.v1" / "zoo.lock"
     assert sha256(weights(1)) in lock.read_text()
+    (ref,) = refs(store)
+    assert run(["rm", f"small@{ref.version}", "--forget"]) == 0
+    assert not lock.exists()
+
+
+def test_only_the_store_is_forgotten(project: Path, store: Store, refused: Refused) -> None:
+    """A bundle has a `zoo.lock` too."""
+    for folder in (project / "bundle", store.root / "bundle"):
+        write_files(folder, {"zoo.lock": b"mine"})
+        for path in (str(folder), os.path.relpath(folder, store.root / "trusted")):
+            assert "is not in the store" in refused("rm", path, "--forget")
+        assert (folder / "zoo.lock").read_bytes() == b"mine"
 
 
 def test_what_is_removed_is_told(
@@ -948,12 +1006,17 @@ def test_the_file_of_a_model_is_neither_a_spec_nor_weights(
     assert "= help: `zoo build spec.toml -o DIR` makes the initial weights of a spec\n" in told
 
 
-def test_what_a_collector_was_about_to_remove_is_shown(published: Path, store: Store) -> None:
+@pytest.mark.parametrize("command", ["show", "verify", "pull"])
+def test_what_a_collector_was_about_to_remove_is_there(
+    command: str, published: Path, store: Store
+) -> None:
     zoo.load("small.v1")
+    shutil.rmtree(published)
+    shutil.rmtree(store.root / "blobs")
     (snapshot,) = store.snapshots()
     (store.root / "trash").mkdir()
     snapshot.rename(store.root / "trash" / snapshot.name)
-    assert run(["show", "small.v1"]) == 0
+    assert run([command, "small.v1"]) == 0
     assert snapshot.is_dir()
 
 

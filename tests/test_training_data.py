@@ -10,14 +10,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_training import PAIRS
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from toy_training import MODEL, PAIRS, RECIPE, write_toy
 
+import zoo
 from zoo.errors import TrainingError
 from zoo.purpose import Generation
 from zoo.training.batches import Row, batches, part
 from zoo.training.data import read_data
 from zoo.training.encoding import encode
-from zoo.training.split import Example, held_out
+from zoo.training.learner import Learner
+from zoo.training.optimization import make_optimizer
+from zoo.training.recipe import read_recipe
+from zoo.training.run import Run
+from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Bpe, Datasets, Files, Parallel, Text, Tsv
 from zoo.training.tokens import Tokens, learn_tokens, read_tokens
 
@@ -217,6 +224,14 @@ def test_tokenizers_that_do_not_agree_with_the_model(tokens: Tokens, tmp_path: P
         read_tokens(tmp_path, Bpe(eos="</S>"), SIDES)
 
 
+def test_ids_that_a_tokenizer_leaves_out_count(tmp_path: Path) -> None:
+    ids = {"<pad>": 0, "<s>": 1, "</s>": 2, "ein": 299}
+    Tokenizer(WordLevel(ids, unk_token="ein")).save(str(tmp_path / "tokenizer.json"))
+    assert read_tokens(tmp_path, Bpe(), SIDES).encode_targets(["ein"]) == [[299]]
+    with pytest.raises(TrainingError, match="300 target tokens, and a vocabulary of 299"):
+        read_tokens(tmp_path, Bpe(), Generation(target_vocab=299))
+
+
 def test_long_pairs_are_left_out_and_long_text_is_cut(tokens: Tokens) -> None:
     rows = encode(EXAMPLES, tokens, max_length=8)
     lengths = [
@@ -250,6 +265,27 @@ def test_packed_text_is_joined_and_cut(tokens: Tokens) -> None:
     assert [token for row in packed for token in row.target[:-1]] == joined[:-1]
     (one,) = encode(texts, tokens, max_length=100, packed=True)  # longer than all the text
     assert one.target == joined
+
+
+@pytest.mark.parametrize("kind", ["text", "datasets"])
+@pytest.mark.parametrize("packed", ["true", "false"])
+def test_all_but_the_test_data_is_packed_if_the_recipe_says_so(
+    kind: str, packed: str, tokens: Tokens, tmp_path: Path
+) -> None:
+    data = {"text": 'train = "a.txt"', "datasets": 'path = "set"\ntarget = "text"'}[kind]
+    stated = f'kind = "{kind}"\n{data}\npacked = {packed}'
+    recipe = RECIPE.replace('kind = "tsv"\ntrain = "toy.tsv"', stated)
+    recipe = recipe.replace("= 300", "= 300\nmax_length = 9")
+    texts = [Example(None, target) for _, target in PAIRS]
+    model = zoo.build(MODEL)
+    found = read_recipe(write_toy(tmp_path, recipe))
+    optimizer = make_optimizer(found.optimizer, model)
+    learner = Learner(model.spec, model, optimizer, None, frozenset())
+    run = Run(found, tmp_path, learner, tokens, Splits(texts, texts[:9], texts[:9]), None)
+    for rows, of in ((run.train, texts), (run.valid, texts[:9])):
+        assert rows == encode(of, tokens, max_length=9, packed=packed == "true")
+    assert run.test == encode(texts[:9], tokens, max_length=9)
+    assert (run.test == run.valid) == (packed == "false")
 
 
 ROWS = st.lists(

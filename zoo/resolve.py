@@ -7,11 +7,12 @@ Every leaf keeps the document and the key path where it was written, so that lat
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from zoo.budget import raising
@@ -480,17 +481,20 @@ class _Resolver:
         unruled = [layer for layer in range(first.n_layers) if layer not in n_rules]
         of_stack, *others = alike([0, *unruled], first.lists.values())
         self.read(first, of_stack)
-        sets = [((), layers) for layers in others]
-        left = deque(sorted([*groups(selections).items(), *sets], key=lambda some: some[1]))
+        # By their first layers, so that the full form of a spec is read as the same spec.
+        left = [(layers, numbers) for numbers, layers in groups(selections).items()]
+        left += [(layers, ()) for layers in others]
+        heapify(left)
         found: list[Node] = []
         while left:
-            numbers, layers = left.popleft()
+            layers, numbers = heappop(left)
             tables = [*scope, *(rules[number] for number in numbers)]
             self.layer = _Layer(layers[0], first.n_layers)
             group = self.node(mark.group, None, tables, (*path, name, len(found)), given)
             same, *others = alike(layers, self.layer.lists.values())
             self.read(self.layer, same)
-            left.extendleft((numbers, layers) for layers in reversed(others))
+            for layers in others:
+                heappush(left, (layers, numbers))
             group.values["at"] = Leaf(same, tables[-1].document, tables[-1].path)
             found.append(group)
         return found

@@ -204,7 +204,8 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
     registry, store = layers(), Store.default()
     for name in names:
         found = stored(name, registry, store)
-        forgotten = forget and forget_first_use(store, registry.catalog.full_name(name))
+        full = registry.catalog.full_name(name.partition("@")[0])
+        forgotten = forget and forget_first_use(store, full)
         if not found and not forgotten:
             hint = "`zoo store` lists what is there"
             raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
@@ -213,7 +214,7 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
             size = human_bytes(ref.n_bytes)
             click.echo(f"removed {ref.name}@{ref.version}; `zoo gc` frees up to {size}")
         if forgotten:
-            click.echo(f"forgot what {registry.catalog.full_name(name)} was on first use")
+            click.echo(f"forgot what {full} was on first use")
 
 
 @click.command()

@@ -189,11 +189,11 @@ class _Schemas:
 
     def table(self, readings: Readings, head: Mapping[str, Schema], description: str) -> Schema:
         """Return the schema of a table with these keys and no others."""
-        properties = {key: self.of_key(found) for key, found in readings.items()} | dict(head)
+        read = {key: self.of_key(found) for key, found in readings.items() if key not in head}
         return {
             "type": "object",
             "description": description,
-            "properties": properties,
+            "properties": {**read, **head},
             "additionalProperties": False,
         }
 
@@ -273,6 +273,7 @@ class _Schemas:
         for builder in filter(None, builders):
             for inside in self.inside(builder, {builder: ""}):
                 if rules := layer_rules_of(inside):
+                    found[rules.group] = ""
                     self.inside(rules.group, found)
         return set(found)
 

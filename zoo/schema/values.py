@@ -69,7 +69,7 @@ def by_key(key: str, tables: Mapping[str, Schema], otherwise: Schema) -> Schema:
     report the errors of every choice.
     """
     schema = otherwise
-    for name, table in reversed(list(tables.items())):
+    for name, table in tables.items():
         is_named = {"properties": {key: {"const": name}}, "required": [key]}
         schema = {"if": is_named, "then": table, "else": schema}
     return schema

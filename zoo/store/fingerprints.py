@@ -46,7 +46,8 @@ def take_fingerprint(model: Transformer) -> Fingerprint | None:
 
 
 def difference(model: Transformer, expected: Fingerprint, name: str) -> float:
-    """Return the largest distance between a model's outputs and those of a fingerprint.
+    """Return the largest distance between a model's outputs and those of a fingerprint; nan if one
+    of them is not a number.
 
     Raises:
         WeightsError: the fingerprint belongs to another vocabulary or output shape.
@@ -58,8 +59,8 @@ def difference(model: Transformer, expected: Fingerprint, name: str) -> float:
     except (IndexError, ValueError, TypeError, RuntimeError) as error:
         message = f"the fingerprint of {name} does not fit the model: {quoted(error, 200)}"
         raise WeightsError(message) from None
-    pairs = zip(values, expected.values, strict=True)
-    return max(abs(value - stated) for value, stated in pairs)
+    found, stated = torch.tensor([values, expected.values], dtype=torch.float64)
+    return float((found - stated).abs().max())  # unlike Python's `max`, it does not pass over nan
 
 
 def _rows(read: Reading) -> Rows:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from zoo.atomic import make_folder, remove_file, sync, sync_tree
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, SpecError, in_order
+from zoo.registering.catalog import MODEL_NAME
 from zoo.store.files import Store, StoreError, exists
 from zoo.store.pretrained import File, Pretrained, read_files_table, read_source_table
 
@@ -90,9 +91,10 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
 
 
 def forget(store: Store, name: str) -> bool:
-    """Remove the lock of a model; return whether there was one."""
+    """Remove the lock of a model; return whether there was one. A name that no model has, such as a
+    path, has none."""
     path = path_of(store, name)
-    if not exists(path):
+    if not MODEL_NAME.fullmatch(name) or not exists(path):
         return False
     remove_file(path)
     return True

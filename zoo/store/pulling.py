@@ -62,7 +62,7 @@ def pull(
     if not model.is_pinned and not trust_first_use:
         raise not_trusted(model)
     ref = read_ref(store, model.name, model.version) if model.is_pinned else None
-    if ref is not None and not list(damaged(store.snapshot(ref.files), ref.files)):
+    if ref is not None and not list(damaged(restored(store, ref), ref.files)):
         blake3 = _checked_weights(store.snapshot(ref.files))
         if ref.blake3 != blake3:  # written by an earlier version of the zoo, or damaged
             ref = replace(ref, blake3=blake3)

@@ -80,13 +80,13 @@ def _(schedule: InverseSqrt, step: int, steps: int) -> float:
 
 @_after_warmup.register
 def _(schedule: Linear, step: int, steps: int) -> float:
-    left = (steps - step) / max(1, steps - schedule.warmup)
+    left = (steps - step) / (steps - schedule.warmup)
     return schedule.final + (1 - schedule.final) * left
 
 
 @_after_warmup.register
 def _(schedule: Cosine, step: int, steps: int) -> float:
-    gone = (step - schedule.warmup) / max(1, steps - schedule.warmup)
+    gone = (step - schedule.warmup) / (steps - schedule.warmup)
     return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * gone)) / 2
 
 
