@@ -229,6 +229,16 @@ def test_a_mask_that_is_no_tensor_is_refused(mask: Any) -> None:
         decoder(x, target_mask=mask)
 
 
+def test_a_mask_without_a_batch_is_refused() -> None:
+    """As torch's own modules take it: here, (batch, key) has as many dimensions."""
+    decoder = model(embedding="vectors")
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    square = torch.ones(QUERIES, QUERIES, dtype=torch.bool).tril()
+    with pytest.raises(ValueError, match=r"key\); one for all sequences is `mask\[None\]`$"):
+        decoder(x, target_mask=square)
+    torch.testing.assert_close(decoder(x, target_mask=square[None]), decoder(x))
+
+
 @pytest.mark.parametrize("return_attention", [False, True], ids=["fused", "weights"])
 def test_a_mask_for_other_heads_is_refused(return_attention: bool) -> None:
     decoder = model(embedding="vectors", memory_width=WIDTH)
