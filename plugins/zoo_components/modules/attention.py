@@ -20,7 +20,9 @@ from zoo_components.modules.scores import Scoring, attend
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention with any number of key-value heads (Vaswani et al. 2017).
+    """o_proj(concat(head_1, ..., head_h)) with head_i = attend(q_i, k_i, v_i), where q_i, k_i and
+    v_i are the i-th parts of q_proj(x), k_proj(memory) and v_proj(memory) (Vaswani et al. 2017,
+    section 3.2.2); several heads may share one key-value head.
 
     `norms` holds `q_norm`, `k_norm` and `v_norm`, which are applied to each head, and `sub_norm`,
     which is applied to the concatenated outputs of all heads. With `full_width_norm`, `q_norm` and

@@ -79,8 +79,10 @@ class SinusoidalPositions(PositionScheme):
 def sinusoids(
     positions: torch.Tensor, width: int, *, base: float, interleaved: bool, half_minus_one: bool
 ) -> torch.Tensor:
-    """The table of Vaswani et al. (2017) at positions (n,): (n, width) in float64. For an odd width
-    the last cosine is left out; with `half_minus_one`, tensor2tensor's form, the last column is 0.
+    """The table of Vaswani et al. (2017, section 3.5) at positions p (n,): (n, width) in float64,
+    columns 2k and 2k + 1 of which are sin and cos of p / base**(2k / width) if `interleaved`;
+    otherwise all sines come first. For an odd width the last cosine is left out; with
+    `half_minus_one`, tensor2tensor's form, the last column is 0.
     """
     n_angles = width // 2 if half_minus_one else (width + 1) // 2
     k = torch.arange(n_angles, dtype=torch.float64, device="cpu")

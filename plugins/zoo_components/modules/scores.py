@@ -44,7 +44,9 @@ def attend(
     sinks: torch.Tensor | None = None,
     return_weights: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Attention for every head; a query whose keys are all masked does not give NaN.
+    """softmax(scale * q k^T + bias) v for every head (Vaswani et al. 2017, section 3.2.1), without
+    the keys that a mask hides; a query whose keys are all masked does not give NaN. Where the
+    weights are not asked for, a fused kernel of torch may compute it; `_weights` has the steps.
 
     Args:
         q: (..., heads, query, width).
