@@ -62,6 +62,7 @@ class MultiHeadAttention(nn.Module):
         gate: Gate | None,
     ) -> None:
         super().__init__()
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads  # in all processes together
         self.head_dim, self.v_head_dim = head_dim, v_head_dim
         self.full_width_norm, self.norm_after_rotation = full_width_norm, norm_after_rotation
         self.rotate_values = rotate_values
@@ -91,6 +92,12 @@ class MultiHeadAttention(nn.Module):
             if output_projection
             else nn.Identity()
         )
+
+    def extra_repr(self) -> str:
+        """The heads, as `print(model)` shows them: `8 heads of 64`, or `32 over 8 heads of 128` if
+        8 key-value heads serve 32 query heads."""
+        over = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
+        return f"{self.n_heads}{over} heads of {self.head_dim}"
 
     def forward(
         self,

@@ -37,6 +37,10 @@ class SinusoidalPositions(PositionScheme):
         self.zero_padding = zero_padding
         self.register_buffer("table", torch.empty(offset + max_length, width), persistent=False)
 
+    def extra_repr(self) -> str:
+        """The number of positions and the width, as `print(model)` shows them."""
+        return f"{self.max_length}, {self.table.shape[1]}"
+
     def reset_buffers(self, *, device: torch.device | str) -> None:
         """Compute the table on `device`, in its dtype."""
         length, width = self.table.shape
@@ -103,6 +107,10 @@ class LearnedPositions(PositionScheme):
         super().__init__()
         self.max_length, self.offset = max_length, offset
         self.weight = nn.Parameter(torch.empty(offset + max_length, width))
+
+    def extra_repr(self) -> str:
+        """As for `SinusoidalPositions`."""
+        return f"{self.max_length}, {self.weight.shape[1]}"
 
     def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """x (..., length, width) plus the table's rows at positions (..., length)."""

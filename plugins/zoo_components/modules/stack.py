@@ -82,6 +82,10 @@ class Stack(nn.Module):
         self.takes_ids, self.input_width = takes_ids, input_width
         self.image_shape, self.n_vectors = image_shape, n_vectors
 
+    def extra_repr(self) -> str:
+        """Whether positions see no later ones, as `print(model)` shows it."""
+        return "causal" if self.causal else ""
+
     def forward(
         self,
         inputs: torch.Tensor,
