@@ -221,6 +221,15 @@ def test_a_mask_of_numbers_is_refused(dtype: torch.dtype) -> None:
         decoder(x, target_mask=torch.ones(BATCH, KEYS, dtype=dtype))
 
 
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_an_attention_by_itself_refuses_a_mask_of_numbers(return_weights: bool) -> None:
+    """torch's fused kernels add it to the scores; here that would be silent."""
+    attention = model(embedding="vectors").get_submodule("decoder.layers.0.self_attn")
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"a mask is boolean, .* not torch\.float64; compare"):
+        attention(x, mask=torch.ones(QUERIES, QUERIES).double(), return_weights=return_weights)
+
+
 @pytest.mark.parametrize("mask", [[[True] * KEYS] * BATCH, np.ones((BATCH, KEYS), dtype=bool)])
 def test_a_mask_that_is_no_tensor_is_refused(mask: Any) -> None:
     decoder = model(embedding="vectors")

@@ -63,8 +63,11 @@ def attend(
         (..., heads, query, value width), and the weights (..., heads, query, key) or None.
 
     Raises:
+        TypeError: the mask is not boolean.
         ValueError: the mask is for another number of heads.
     """
+    if mask is not None and mask.dtype != torch.bool:  # a fused kernel would add numbers to scores
+        raise TypeError(f"a mask is boolean, True = attend, not {mask.dtype}; compare with `!= 0`")
     if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, q.shape[-3]):
         raise ValueError(
             f"a mask for {mask.shape[-3]} heads does not fit attention with {q.shape[-3]}: it has "
