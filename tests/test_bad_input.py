@@ -143,6 +143,10 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
         ("d_v = 4", "`v_head_dim` is a key of `encoder.block.self_attn` and of `"),
         ("norm_first = true", "did you mean `norm_placement`?"),
         ("pre_norm = true", "did you mean `norm_placement`?"),
+        (
+            "hidden_act = 'gelu'",
+            "`activation` is a key of `ffn`: write `ffn = { activation = ... }`",
+        ),
         ("weight_tying = true", "`tied` is a key of `head`"),
         ('positional_encoding = "sinusoidal"', "did you mean `position`?"),
         ('attention = "mha"', "did you mean `multi_head`?"),
