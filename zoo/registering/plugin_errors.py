@@ -89,7 +89,7 @@ def _missing(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> 
 
 def _not_imported(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> str | None:
     """Return a hint for a name that the file imports where it is not seen; None for others."""
-    if not isinstance(error, NameError) or not frames:
+    if not isinstance(error, NameError) or error.name is None or not frames:
         return None
     text = "".join(linecache.getlines(frames[-1].filename))
     name = re.escape(error.name)

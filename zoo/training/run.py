@@ -90,8 +90,8 @@ class Run:
         with progress_of(name, done, training.steps, speaks=speaks) as progress:
             self.loop.progress = progress
             self.loop.run(done)
-        if speaks and (note := self.learned_nothing()):
-            click.echo(note, err=True)
+        if speaks and (failing := self.learned_nothing()):
+            click.echo(failing, err=True)
 
     def left_out(self) -> dict[str, int]:
         """The number of pairs of each part that are longer than `max_length`, for parts that have
