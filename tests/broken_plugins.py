@@ -154,6 +154,12 @@ def before(*lines: str) -> dict[str, str]:
 BROKEN: Mapping[str, Broken] = {
     # imports
     "imports_torch": Broken("ffn", {}, ("imports",), "do it inside `build`", "import torch"),
+    "torch_for_checkers_alone": Broken(
+        "ffn",
+        {"self.up_proj(x).relu()": "torch.relu(self.up_proj(x))"},
+        ("interface",),
+        "help: import `torch` in the function too that holds this code",
+    ),
     "no_python": Broken("ffn", {"class NoPython": "clas NoPython"}, ("imports",), "SyntaxError"),
     "leaves": Broken("ffn", {"@cache": "raise SystemExit(3)"}, ("imports",), "SystemExit: 3"),
     "ends_the_process": Broken(

@@ -64,8 +64,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "unknown key `eps`",
-                "help: `eps` is a key of `encoder.block.self_attn.norm` and of "
-                "`decoder.block.self_attn.norm`",
+                "help: `eps` is a key of `norm`: write `norm = { eps = ... }`",
             )
         ],
     ),
@@ -369,7 +368,7 @@ n_layers = 2
         [
             (
                 "unknown key `type_vocab_size`",
-                "help: `n_types` is a key of `encoder.embedding` and of `decoder.embedding`",
+                "help: `n_types` is a key of `embedding`: write `embedding = { n_types = ... }`",
             ),
         ],
     ),

@@ -133,6 +133,34 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
     assert all(f"`{key}`" in keys for key in KEYS)
 
 
+@pytest.mark.parametrize(
+    ("line", "help"),
+    [
+        ("N = 6", "did you mean `n_layers`?"),
+        ("h = 8", "did you mean `n_heads`?"),
+        ("heads = 8", "did you mean `n_heads`?"),
+        ("d_k = 4", "did you mean `head_dim`?"),
+        ("d_v = 4", "`v_head_dim` is a key of `encoder.block.self_attn` and of `"),
+        ("norm_first = true", "did you mean `norm_placement`?"),
+        ("pre_norm = true", "did you mean `norm_placement`?"),
+        (
+            "hidden_act = 'gelu'",
+            "`activation` is a key of `ffn`: write `ffn = { activation = ... }`",
+        ),
+        ("weight_tying = true", "`tied` is a key of `head`"),
+        ('positional_encoding = "sinusoidal"', "did you mean `position`?"),
+        ('attention = "mha"', "did you mean `multi_head`?"),
+        ('builder = "transformer"', "did you mean `encoder_decoder`?"),
+    ],
+)
+def test_words_of_papers_and_other_libraries(line: str, help: str, refused: Refused) -> None:
+    text = spec(line)
+    if line.startswith("builder"):
+        text = re.sub("^builder = .*$", line, spec(), flags=re.MULTILINE)
+    Path("spec.toml").write_text(text)
+    assert f"      = help: {help}" in refused("validate", "spec.toml")
+
+
 def test_of_many_nearer_values_the_first_are_told(refused: Refused) -> None:
     rule = ("[[encoder.layers]]", "first = 1", "block.ffn.d_ff = 6")
     stacks = ("[encoder.block.ffn]", "d_ff = 4", "[decoder.block.ffn]", "d_ff = 5")
@@ -444,6 +472,11 @@ def test_the_nearest_of_what_there_is(refused: Refused, project: Path) -> None:
     )
     assert "did you mean `bert`?" in refused("lint", "bertt")
     assert "`zoo load gpt2.openai` loads it" in refused("build", "gpt2.openai")
+    told = refused("show", "ffn.glu")
+    assert (
+        "`ffn.glu` is a component, not a model\n      = help: `zoo list components ffn.glu`" in told
+    )
+    assert 'a spec has it as `ffn = "glu"`' in told
 
 
 def test_an_error_is_the_same_in_another_process(project: Path) -> None:

@@ -15,6 +15,9 @@ import zoo
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "code.md").read_text()
 STEPS = re.findall(r"^\|[^|]*\| `([\w/]+\.py)` \| `([\w.]+)` \|", PAGE, flags=re.MULTILINE)
+SECTIONS = re.findall(
+    r"^\| [\d.]+ \|[^|]*\| `([\w/]+\.py)` \| `([\w.]+)` \|", PAGE, flags=re.MULTILINE
+)
 WORDS = re.findall(r"^\| (`[A-Z][^|]*) \| `([\w/]+\.py)` \|", PAGE, flags=re.MULTILINE)
 TINY = {
     "format": 1,
@@ -46,7 +49,8 @@ def test_what_the_page_names_is_there() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert len(STEPS) == 9
     assert len(WORDS) == 10
-    for file, function in STEPS:
+    assert len(SECTIONS) == 19
+    for file, function in STEPS + SECTIONS:
         assert function in defined(file), file
     for words, file in WORDS:
         assert set(re.findall(r"`(\w+)`", words)) <= defined(file), file

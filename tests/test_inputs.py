@@ -33,11 +33,11 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "one sequence": (torch.tensor([1, 2]), ValueError, r"not \(2,\); a single sequence is `ids\["),
     "a dimension too many": (torch.ones(1, 2, 3).long(), ValueError, r"length\), not \(1, 2, 3\)$"),
-    "numbers": (torch.ones(1, 2), TypeError, r"integers \(torch\.int64\), not torch\.float32"),
-    "truths": (torch.ones(1, 2) > 0, TypeError, r"integers \(torch\.int64\), not torch\.bool"),
-    "an id beyond": (torch.tensor([[1, 10]]), IndexError, r"from 0 to 9; these are from 1 to 10"),
-    "an id below": (torch.tensor([[-1, 3]]), IndexError, r"10 tokens.*these are from -1 to 3"),
-    "a flat vector": (torch.ones(8), ValueError, r"vectors are \(batch, length, width\), not \(8,"),
+    "numbers": (torch.ones(1, 2), TypeError, r"int64\), not torch\.float32; `ids\.long\(\)`"),
+    "truths": (torch.ones(1, 2) > 0, TypeError, r"int64\), not torch\.bool; `ids\.long\(\)` con"),
+    "an id beyond": (torch.tensor([[1, 10]]), IndexError, r"to 9; the one at \[0, 1\] is 10"),
+    "an id below": (torch.tensor([[1], [-1]]), IndexError, r"10 tokens.* one at \[1, 0\] is -1"),
+    "a flat vector": (torch.ones(8), TypeError, r"int64\), not torch\.float32"),
 }
 
 
@@ -80,6 +80,14 @@ def test_a_memory_of_another_shape(shape: tuple[int, ...]) -> None:
     model = zoo.build({**SPEC, "memory_width": 8})
     with pytest.raises(ValueError, match=r"\(batch, memory length, 8\), not \(.*\)$"):
         model(torch.ones(2, 4).long(), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4,), (1, 3, 8)])
+def test_a_target_of_numbers(shape: tuple[int, ...]) -> None:
+    """Ids that were converted by mistake; the message is not about the source."""
+    model = zoo.build(PAIRS)
+    with pytest.raises(TypeError, match=r"^ids of tokens are integers.*, not torch\.float32"):
+        model(torch.ones(3, 4).long(), torch.ones(shape))
 
 
 def test_one_target_alone() -> None:

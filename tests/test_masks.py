@@ -221,12 +221,31 @@ def test_a_mask_of_numbers_is_refused(dtype: torch.dtype) -> None:
         decoder(x, target_mask=torch.ones(BATCH, KEYS, dtype=dtype))
 
 
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_an_attention_by_itself_refuses_a_mask_of_numbers(return_weights: bool) -> None:
+    """torch's fused kernels add it to the scores; here that would be silent."""
+    attention = model(embedding="vectors").get_submodule("decoder.layers.0.self_attn")
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"a mask is boolean, .* not torch\.float64; compare"):
+        attention(x, mask=torch.ones(QUERIES, QUERIES).double(), return_weights=return_weights)
+
+
 @pytest.mark.parametrize("mask", [[[True] * KEYS] * BATCH, np.ones((BATCH, KEYS), dtype=bool)])
 def test_a_mask_that_is_no_tensor_is_refused(mask: Any) -> None:
     decoder = model(embedding="vectors")
     x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
     with pytest.raises(TypeError, match=r"a mask is a tensor, True = attend, not a (list|ndarray)"):
         decoder(x, target_mask=mask)
+
+
+def test_a_mask_without_a_batch_is_refused() -> None:
+    """As torch's own modules take it: here, (batch, key) has as many dimensions."""
+    decoder = model(embedding="vectors")
+    x = torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64)
+    square = torch.ones(QUERIES, QUERIES, dtype=torch.bool).tril()
+    with pytest.raises(ValueError, match=r"key\); one for all sequences is `mask\[None\]`$"):
+        decoder(x, target_mask=square)
+    torch.testing.assert_close(decoder(x, target_mask=square[None]), decoder(x))
 
 
 @pytest.mark.parametrize("return_attention", [False, True], ids=["fused", "weights"])

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -288,6 +289,18 @@ def test_a_component_that_was_changed_after_saving_is_told(
     told = capsys.readouterr().err
     assert "no place for the tensor `decoder.layers.0.ffn.left_proj.weight`\n" in told
     assert told.endswith("= help: the weights were made with other code of `ffn.bilinear`\n")
+
+
+def test_a_component_that_is_changed_in_a_session_is_told(project: Path) -> None:
+    """Its old code goes on: a user who edits it beside a notebook would not see why."""
+    shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
+    with warnings.catch_warnings(action="error"):
+        zoo.build("spec.toml")
+        zoo.build("spec.toml")
+    file = project / "plugins" / "bilinear.py"
+    file.write_text(file.read_text() + "# Changed.\n")
+    with pytest.warns(UserWarning, match=r"bilinear\.py` has changed .*: restart Python"):
+        zoo.build("spec.toml")
 
 
 @pytest.mark.parametrize(

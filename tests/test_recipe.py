@@ -231,6 +231,13 @@ def validated(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def test_data_for_another_kind_of_model_is_told_with_what_is_needed(project: Path) -> None:
+    write_toy(project, RECIPE.replace("tsv", "text", 1))
+    status, _, told = validated(project, "recipe.toml")
+    assert status == 2
+    assert 'help: pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder' in told
+
+
 def test_a_valid_recipe_is_told_with_its_model_and_examples(project: Path) -> None:
     write_toy(project)
     model = read_spec("model.toml")

@@ -146,6 +146,20 @@ def test_printed_attention_maps_are_shapes() -> None:
     assert repr(maps) == f"AttentionMaps(encoder=[{shape}, {shape}], decoder=[], cross=[])"
 
 
+def test_what_print_shows_of_a_model() -> None:
+    """What torch's own lines leave out: two models that differ in their heads look different."""
+    model = zoo.build(spec("encoder_decoder", head="linear", position="sinusoidal"))
+    assert "(encoder): Stack(\n    (embed)" in str(model)
+    assert "(decoder): Stack(\n    causal\n    (embed)" in str(model)
+    assert f"(positions): SinusoidalPositions(5000, {D_MODEL})" in str(model)
+    assert str(model).count("MultiHeadAttention(\n          2 heads of 4\n") == 3
+    changed = {"n_heads": 4, "n_kv_heads": 2, "position": {"kind": "learned", "max_length": 9}}
+    shown = str(zoo.build(spec("encoder_decoder", head="linear", **changed)))
+    assert shown.count("MultiHeadAttention(\n          4 over 2 heads of 2\n") == 3
+    assert f"(positions): LearnedPositions(9, {D_MODEL})" in shown
+    assert repr(model.spec) == "<ModelSpec m: encoder_decoder; print() shows its parts>"
+
+
 def test_shared_layers() -> None:
     model = built(n_layers=3, encoder={"share_layers": True}, **FREE)
     assert len(model.encoder.layers) == 1

@@ -49,6 +49,12 @@ def test_throughput_and_losses_are_shown(
     assert ("\x1b[" in shown) == stream.isatty()  # a bar is redrawn, a line is not
 
 
+def test_a_perplexity_of_many_digits_is_rounded(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_of("toy", 0, 100, speaks=True) as progress:
+        progress.log(RECORD | {"valid_loss": 107.7133})
+    assert "held out 107.7133 (perplexity 6.0e+46)" in capsys.readouterr().err
+
+
 def test_a_process_that_does_not_speak_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with progress_of("toy", 0, 100, speaks=False) as progress:
         progress.advance(50)

@@ -535,6 +535,20 @@ def test_what_of_a_recipe_comes_otherwise_is_told_once(
     assert told.count("warmup = 13: the learning rate does not reach its peak in 12 steps") == 1
 
 
+@pytest.mark.parametrize("lr", ["1e-9", "100.0"])
+def test_a_loss_that_does_not_fall_is_told(
+    lr: str, toy: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Compared with ln 300 = 5.70. With too high a rate, the loss rises, but stays a number."""
+    toy(recipe=RECIPE.replace("lr = 1e-2", f"lr = {lr}"))
+    assert (
+        "if all 300 tokens were equally likely it would be 5.70: the model has learned nothing"
+        in (capsys.readouterr().err)
+    )
+    toy("good")
+    assert "nothing" not in capsys.readouterr().err
+
+
 def test_what_is_measured_on_and_learned_from_too_is_told(
     toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

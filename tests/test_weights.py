@@ -390,6 +390,7 @@ def test_a_file_of_another_format_is_not_called_a_broken_one(tmp_path: Path) -> 
     told = str(refused(path, "no header"))
     assert "fetch or build it again" not in told
     assert "`.safetensors`" in told
+    assert "give it `load_state_dict(torch.load(...))`, and save it with `zoo.save`" in told
 
 
 Edit = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]

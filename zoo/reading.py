@@ -184,6 +184,10 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
     if registry.catalog.file(name) is not None:
         hint = f"`zoo load {name}` loads it, `zoo show {name}` shows it once it is in the store"
         return Problem(f"{quoted(name)} is a published model, not a spec", help=hint)
+    slot, _, kind = name.partition(".")
+    if kind in registry.plugins.get(slot, {}):
+        hint = f'`zoo list components {name}` says what it is; a spec has it as `{slot} = "{kind}"`'
+        return Problem(f"{quoted(name)} is a component, not a model", help=hint)
     known = [*registry.models, *registry.catalog.known(), *files]
     if (own := f"{name}.toml") in files:  # nearer than a registered name that is like it
         known = [own]

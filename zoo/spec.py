@@ -31,7 +31,7 @@ class ModelSpec:
 
     name: str
     model: Builder
-    origin: Node | None = field(default=None, compare=False, repr=False)
+    origin: Node | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved spec as plain data, as it is hashed and stored."""
@@ -58,6 +58,10 @@ class ModelSpec:
         from zoo.showing.full_form import to_toml
 
         return to_toml(self)
+
+    def __repr__(self) -> str:
+        """One line: all values of GPT-2 would be some 5,000 characters."""
+        return f"<ModelSpec {self.name}: {self.model.kind}; print() shows its parts>"
 
     def __str__(self) -> str:
         """The text of `zoo show`: the parts, their kinds and parameters, and the sizes."""

@@ -95,9 +95,11 @@ def check_mask(mask: torch.Tensor, *, batch: int, query: int, key: int) -> torch
         and full.shape[3] == key
     )
     if full is None or not fits:
+        hint = "; one for all sequences is `mask[None]`" if mask.shape == (query, key) else ""
         raise ValueError(
             f"a mask of shape {tuple(mask.shape)} does not fit batch {batch}, {query} queries and "
             f"{key} keys: it is (batch, key), (batch, query, key) or (batch, heads, query, key)"
+            f"{hint}"
         )
     return full
 

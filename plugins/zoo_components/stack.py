@@ -346,6 +346,7 @@ class Stack(Component):
             padding_seen=self.padding == "seen",
             padding_needed=not all(group.block.by_position for group in self.groups),
             count_positions=self.count_positions,
+            takes_ids=self.embedding.takes_ids,
             input_width=self.embedding.input_width,
             image_shape=self.embedding.image_shape,
             n_vectors=self.embedding.n_vectors,

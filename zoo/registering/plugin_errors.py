@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import linecache
+import re
 import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
@@ -59,7 +61,8 @@ def describe_failure(what: str, error: BaseException, place: Place | None = None
     if isinstance(error, SyntaxError):
         lines.append(f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}")
     message = "\n".join([f"{what} failed: {_headline(error)}", *lines[-8:]])
-    return Problem(message, place, _missing(error, frames) or _frozen(error) or MEND)
+    help = _missing(error, frames) or _not_imported(error, frames) or _frozen(error) or MEND
+    return Problem(message, place, help)
 
 
 def reason(problem: Problem) -> str:
@@ -82,6 +85,20 @@ def _missing(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> 
         )
     missing = isinstance(error, ModuleNotFoundError) and error.name
     return f"install {quoted(missing)}, which the plugin needs" if missing else None
+
+
+def _not_imported(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> str | None:
+    """Return a hint for a name that the file imports where it is not seen; None for others."""
+    if not isinstance(error, NameError) or error.name is None or not frames:
+        return None
+    text = "".join(linecache.getlines(frames[-1].filename))
+    name = re.escape(error.name)
+    if not re.search(rf"^ .*\bimport\b.*\b{name}\b", text, flags=re.MULTILINE):
+        return None
+    return (
+        f"import {quoted(error.name)} in the function too that holds this code; what is imported "
+        "under `TYPE_CHECKING` is for type checkers alone"
+    )
 
 
 def _frozen(error: BaseException) -> str | None:

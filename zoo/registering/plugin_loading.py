@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import warnings
 from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -90,6 +91,12 @@ class PluginEntryPoint(EntryPoint):
             except BaseException:
                 del sys.modules[name]
                 raise
+        elif vars(sys.modules[name])[SHA256] != hashlib.sha256(path.read_bytes()).hexdigest():
+            warnings.warn(
+                f"{quoted(path)} has changed since it was imported, and its old code is used: "
+                "restart Python (in a notebook, the kernel) for the new one",
+                stacklevel=2,
+            )
         return sys.modules[name]
 
 

@@ -132,8 +132,9 @@ class Usage:
         homes = [path for path, names in self.known.items() if key in names]
         if not homes:
             return None
+        known = self.known.get(table, set())
         if table and isinstance(table[-1], int):
-            stack, known = table[:-2], self.known.get(table, set())
+            stack = table[:-2]
             for home in homes:
                 inside = home[len(stack) :]
                 if home[: len(stack)] == stack and known.intersection(inside[:1]):
@@ -146,6 +147,9 @@ class Usage:
             nearest = [table[:common]]
         if nearest == [()]:
             return f"{quoted(key)} stands at the top of the spec, before all tables"
+        slot = homes[0][-1] if homes[0] else None
+        if len(homes) > 1 and slot in known and all(home[-1:] == (slot,) for home in homes):
+            return f"{quoted(key)} is a key of `{slot}`: write `{slot} = {{ {key} = ... }}`"
         # Name the same place in other stacks too, as `decoder` beside `encoder`.
         alike = [home for home in nearest if home[1:] == nearest[0][1:]]
         return f"{quoted(key)} is a key of {' and of '.join(f'`{dotted(home)}`' for home in alike)}"

@@ -59,8 +59,11 @@ def n_labels(rows: Sequence[Row]) -> int:
 
 
 def summed_loss(model: nn.Module, batch: Batch, *, label_smoothing: float) -> torch.Tensor:
-    """The cross-entropy in nats, summed over the tokens of a batch; a scalar, in float32 or
-    wider."""
+    """The cross-entropy in nats, summed over the tokens of a batch; a scalar, in float32 or wider.
+
+    With label smoothing s, the loss of a token is (1 - s) * -log p(label) + s * mean(-log p(token))
+    over all tokens of the vocabulary (Szegedy et al. 2015, arXiv:1512.00567).
+    """
     # Padding is at the end, where no token sees it. A mask slows attention down, so the model gets
     # one only if its auxiliary loss counts tokens.
     target_mask = batch.target_mask if has_auxiliary_loss(model) else None

@@ -53,6 +53,9 @@ def _learned(model: nn.Module) -> list[nn.Parameter]:
 def share_of_peak(schedule: Schedule, step: int, steps: int) -> float:
     """The learning rate of a step as a fraction of the peak.
 
+    The paper's d_model**-0.5 * min(step**-0.5, step * warmup**-1.5) (Vaswani et al. 2017, section
+    5.3) is `InverseSqrt` with its peak, at step = warmup, taken out.
+
     Args:
         schedule: the table of the schedule.
         step: the step, counted from 1.

@@ -86,6 +86,8 @@ def told(record: Mapping[str, float]) -> str:
     parts = [f"loss {record['loss']:.4f}"]
     if "valid_loss" in record:
         valid = record["valid_loss"]
-        parts.append(f"held out {valid:.4f} (perplexity {math.exp(min(valid, 700.0)):.2f})")
+        perplexity = math.exp(min(valid, 700.0))
+        shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.1e}"
+        parts.append(f"held out {valid:.4f} (perplexity {shown})")
     parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
     return "  ".join(parts)

@@ -90,6 +90,8 @@ class Run:
         with progress_of(name, done, training.steps, speaks=speaks) as progress:
             self.loop.progress = progress
             self.loop.run(done)
+        if speaks and (failing := self.learned_nothing()):
+            click.echo(failing, err=True)
 
     def left_out(self) -> dict[str, int]:
         """The number of pairs of each part that are longer than `max_length`, for parts that have
@@ -126,6 +128,21 @@ class Run:
                 f"warmup = {warmup:,}: the learning rate does not reach its peak in "
                 f"{training.steps:,} steps"
             )
+
+    def learned_nothing(self) -> str | None:
+        """A note, if the last loss is no less than that of a model that scores all tokens equally,
+        whatever the label smoothing."""
+        target = self.learner.spec.model.generation
+        assert target is not None  # other models are not trained by recipes
+        n_tokens, loss = target.target_vocab, self.loop.history[-1]["loss"]
+        equal = math.log(n_tokens)
+        if loss < 0.99 * equal:
+            return None
+        return (
+            f"the loss is {loss:.2f}, and if all {n_tokens:,} tokens were equally likely it would "
+            f"be {equal:.2f}: the model has learned nothing. Try another `lr`, a longer `warmup`, "
+            "more `steps`"
+        )
 
     def checkpoint(self, step: int) -> None:
         """Write a checkpoint of everything that the next step depends on."""

@@ -116,5 +116,11 @@ def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
         return
     what = "pairs" if has_source else "text"
     needs = "text, one line for each example" if has_source else "pairs of source and target"
+    help = (
+        'a decoder learns from `kind = "text"`'
+        if has_source
+        else 'pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder'
+    )
     place = recipe.document.place(("data", "kind"), value=True)
-    raise TrainingError(Problem(f"the data is {what}, and the model learns from {needs}", place))
+    message = f"the data is {what}, and the model learns from {needs}"
+    raise TrainingError(Problem(message, place, help))

@@ -259,7 +259,10 @@ def not_whole(reason: str, place: Place) -> WeightsError:
 def no_safetensors(place: Place) -> WeightsError:
     """The error for a file of another format, which does not begin as safetensors files do."""
     message = "not a whole safetensors file: no header is at its beginning"
-    help_ = "weights are a `.safetensors` file, or the folder of one"
+    help_ = (
+        "weights are a `.safetensors` file, or the folder of one; for what `torch.save` wrote, "
+        "build the model, give it `load_state_dict(torch.load(...))`, and save it with `zoo.save`"
+    )
     return WeightsError(Problem(message, place, help_))
 
 

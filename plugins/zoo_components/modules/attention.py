@@ -20,7 +20,9 @@ from zoo_components.modules.scores import Scoring, attend
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention with any number of key-value heads (Vaswani et al. 2017).
+    """o_proj(concat(head_1, ..., head_h)) with head_i = attend(q_i, k_i, v_i), where q_i, k_i and
+    v_i are the i-th parts of q_proj(x), k_proj(memory) and v_proj(memory) (Vaswani et al. 2017,
+    section 3.2.2); several heads may share one key-value head.
 
     `norms` holds `q_norm`, `k_norm` and `v_norm`, which are applied to each head, and `sub_norm`,
     which is applied to the concatenated outputs of all heads. With `full_width_norm`, `q_norm` and
@@ -60,6 +62,7 @@ class MultiHeadAttention(nn.Module):
         gate: Gate | None,
     ) -> None:
         super().__init__()
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads  # in all processes together
         self.head_dim, self.v_head_dim = head_dim, v_head_dim
         self.full_width_norm, self.norm_after_rotation = full_width_norm, norm_after_rotation
         self.rotate_values = rotate_values
@@ -89,6 +92,12 @@ class MultiHeadAttention(nn.Module):
             if output_projection
             else nn.Identity()
         )
+
+    def extra_repr(self) -> str:
+        """The heads, as `print(model)` shows them: `8 heads of 64`, or `32 over 8 heads of 128` if
+        8 key-value heads serve 32 query heads."""
+        over = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
+        return f"{self.n_heads}{over} heads of {self.head_dim}"
 
     def forward(
         self,

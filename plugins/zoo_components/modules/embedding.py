@@ -84,13 +84,15 @@ class TokenEmbedding(nn.Module):
 
     def _token_vectors(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         if ids.dtype not in (torch.int64, torch.int32):
-            raise TypeError(f"ids of tokens are integers (torch.int64), not {ids.dtype}")
+            raise not_ids(ids)
         try:
             x = self.tokens(ids)
         except IndexError:
+            n_tokens = self.tokens.num_embeddings
+            row, place = ((ids < 0) | (ids >= n_tokens)).nonzero()[0].tolist()
             raise IndexError(
-                f"the model has {self.tokens.num_embeddings} tokens, with ids from 0 to "
-                f"{self.tokens.num_embeddings - 1}; these are from {ids.min()} to {ids.max()}"
+                f"the model has {n_tokens} tokens, with ids from 0 to {n_tokens - 1}; the one at "
+                f"[{row}, {place}] is {ids[row, place]}"
             ) from None
         if self.round_scale:
             x = x * x.new_full((), self.scale)
@@ -132,6 +134,14 @@ class Vectors(nn.Module):
         if self.positions is not None:
             x = self.positions.embed(x, positions)
         return self.dropout(x)
+
+
+def not_ids(inputs: torch.Tensor) -> TypeError:
+    """The error for inputs that are no ids of tokens, by their dtype."""
+    return TypeError(
+        "ids of tokens are integers, the numbers of rows in a table (torch.int64), not "
+        f"{inputs.dtype}; `ids.long()` converts them"
+    )
 
 
 def refuse_types(token_types: torch.Tensor | None) -> None:

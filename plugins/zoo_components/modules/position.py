@@ -37,6 +37,10 @@ class SinusoidalPositions(PositionScheme):
         self.zero_padding = zero_padding
         self.register_buffer("table", torch.empty(offset + max_length, width), persistent=False)
 
+    def extra_repr(self) -> str:
+        """The number of positions and the width, as `print(model)` shows them."""
+        return f"{self.max_length}, {self.table.shape[1]}"
+
     def reset_buffers(self, *, device: torch.device | str) -> None:
         """Compute the table on `device`, in its dtype."""
         length, width = self.table.shape
@@ -79,8 +83,10 @@ class SinusoidalPositions(PositionScheme):
 def sinusoids(
     positions: torch.Tensor, width: int, *, base: float, interleaved: bool, half_minus_one: bool
 ) -> torch.Tensor:
-    """The table of Vaswani et al. (2017) at positions (n,): (n, width) in float64. For an odd width
-    the last cosine is left out; with `half_minus_one`, tensor2tensor's form, the last column is 0.
+    """The table of Vaswani et al. (2017, section 3.5) at positions p (n,): (n, width) in float64,
+    columns 2k and 2k + 1 of which are sin and cos of p / base**(2k / width) if `interleaved`;
+    otherwise all sines come first. For an odd width the last cosine is left out; with
+    `half_minus_one`, tensor2tensor's form, the last column is 0.
     """
     n_angles = width // 2 if half_minus_one else (width + 1) // 2
     k = torch.arange(n_angles, dtype=torch.float64, device="cpu")
@@ -101,6 +107,10 @@ class LearnedPositions(PositionScheme):
         super().__init__()
         self.max_length, self.offset = max_length, offset
         self.weight = nn.Parameter(torch.empty(offset + max_length, width))
+
+    def extra_repr(self) -> str:
+        """As for `SinusoidalPositions`."""
+        return f"{self.max_length}, {self.weight.shape[1]}"
 
     def embed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """x (..., length, width) plus the table's rows at positions (..., length)."""

@@ -35,7 +35,9 @@ class AlibiPositions(PositionScheme):
 
 
 def alibi_slopes(n_heads: int, max_exponent: float) -> list[float]:
-    """The slope of each head."""
+    """The slope of each head: 2**(-max_exponent * i / n_heads) for the i-th, counted from 1, if
+    n_heads is a power of 2. Otherwise the slopes are some of those for the next power: those of
+    even i, then those of odd i, as many as there are heads (Press et al. 2021)."""
     n_slopes = 2 ** math.ceil(math.log2(n_heads))
     slopes = [2.0 ** (-max_exponent * i / n_slopes) for i in range(1, n_slopes + 1)]
     return slopes if n_slopes == n_heads else (slopes[1::2] + slopes[0::2])[:n_heads]

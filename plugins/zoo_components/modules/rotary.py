@@ -9,7 +9,9 @@ from zoo_components.modules.frequencies import Frequencies, StoredFrequencies
 
 
 class RotaryPositions(PositionScheme):
-    """Rotates pairs of the first `width` elements of each query and key head.
+    """Rotates pairs of the first `width` elements of each query and key head: at position p, the
+    k-th pair (a, b) becomes (a cos t - b sin t, b cos t + a sin t) with t = p * frequency_k. So the
+    product of a query and a key depends on their distance, not on where they are.
 
     Args:
         width: an even number of elements.

@@ -44,7 +44,9 @@ def attend(
     sinks: torch.Tensor | None = None,
     return_weights: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Attention for every head; a query whose keys are all masked does not give NaN.
+    """softmax(scale * q k^T + bias) v for every head (Vaswani et al. 2017, section 3.2.1), without
+    the keys that a mask hides; a query whose keys are all masked does not give NaN. Where the
+    weights are not asked for, a fused kernel of torch may compute it; `_weights` has the steps.
 
     Args:
         q: (..., heads, query, width).
@@ -61,8 +63,11 @@ def attend(
         (..., heads, query, value width), and the weights (..., heads, query, key) or None.
 
     Raises:
+        TypeError: the mask is not boolean.
         ValueError: the mask is for another number of heads.
     """
+    if mask is not None and mask.dtype != torch.bool:  # a fused kernel would add numbers to scores
+        raise TypeError(f"a mask is boolean, True = attend, not {mask.dtype}; compare with `!= 0`")
     if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, q.shape[-3]):
         raise ValueError(
             f"a mask for {mask.shape[-3]} heads does not fit attention with {q.shape[-3]}: it has "

@@ -13,6 +13,7 @@ from zoo.context import LayerContext
 from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo.transformer import check_images, check_mask
+from zoo_components.modules.embedding import not_ids
 from zoo_components.modules.masks import join
 from zoo_components.modules.packing import places_of_tokens
 from zoo_components.modules.scores import add_biases
@@ -56,6 +57,7 @@ class Stack(nn.Module):
         padding_seen: bool,
         padding_needed: bool,
         count_positions: str,
+        takes_ids: bool,
         input_width: int | None,
         image_shape: tuple[int, int, int] | None,
         n_vectors: int | None,
@@ -77,8 +79,12 @@ class Stack(nn.Module):
         self.pad_id = pad_id
         self.padding_seen, self.padding_needed = padding_seen, padding_needed
         self.count_positions = count_positions
-        self.input_width = input_width
+        self.takes_ids, self.input_width = takes_ids, input_width
         self.image_shape, self.n_vectors = image_shape, n_vectors
+
+    def extra_repr(self) -> str:
+        """Whether positions see no later ones, as `print(model)` shows it."""
+        return "causal" if self.causal else ""
 
     def forward(
         self,
@@ -121,7 +127,7 @@ class Stack(nn.Module):
             ValueError: the shape of the inputs, the memory or a mask does not fit.
         """
         if self.image_shape is None:
-            check_inputs(inputs, self.input_width)
+            check_inputs(inputs, self.input_width, takes_ids=self.takes_ids)
         else:
             check_images(inputs, self.image_shape)
         if inputs.is_floating_point() and inputs.dim() == 2:
@@ -330,17 +336,20 @@ class Stack(nn.Module):
         return (inputs != self.pad_id)[:, None, None, :]
 
 
-def check_inputs(inputs: torch.Tensor, width: int | None) -> None:
+def check_inputs(inputs: torch.Tensor, width: int | None, *, takes_ids: bool) -> None:
     """Refuse inputs that are neither ids nor vectors, or are no vectors of this width, if it is not
     None.
 
     Raises:
-        TypeError: they are not a tensor, or not of floating-point numbers where they must be.
+        TypeError: they are not a tensor, not of floating-point numbers where they must be, or of
+            such numbers where ids must be.
         ValueError: their shape is wrong.
     """
     if not isinstance(inputs, torch.Tensor):
         what = type(inputs).__name__
         raise TypeError(f"a model takes a tensor, such as torch.tensor([[5, 9, 33]]), not a {what}")
+    if takes_ids and inputs.is_floating_point():
+        raise not_ids(inputs)
     if inputs.is_floating_point() or width is not None:
         if not inputs.is_floating_point():
             raise TypeError(f"this model takes vectors, floating-point numbers, not {inputs.dtype}")
