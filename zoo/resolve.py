@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -24,7 +23,6 @@ from zoo.component import (
     Part,
     Slot,
     fields_of,
-    given_of,
     layer_rules_of,
     part_class,
 )
@@ -33,24 +31,21 @@ from zoo.errors import (
     Findings,
     PluginError,
     Problem,
-    RegistryError,
     ZooError,
     allowed,
-    counted,
     did_you_mean,
     dotted,
     nearest,
     quoted,
 )
+from zoo.kinds import Kinds
 from zoo.layer_rules import MOST_RULES, SELECTORS, START, RuleError, alike, groups, selected
+from zoo.layer_values import Layer, LayerValues
 from zoo.node import Node, Resolved
-from zoo.registry import Registry, registered_near
-from zoo.slots import Plugin
+from zoo.registry import Registry
 from zoo.spec import FORMAT
 from zoo.toml.extends import NAME_PATTERN, with_parents
 from zoo.toml.tables import (
-    PER_LAYER,
-    REFUSED,
     Leaf,
     Table,
     as_table,
@@ -59,10 +54,6 @@ from zoo.toml.tables import (
     merge_values,
 )
 from zoo.toml.usage import Usage
-
-_SOME = "values for some layers alone stand in a rule: `layers = [{ at = [3], ... }]`"
-_MISSING = "it is a plugin that the model was made with: name it in a `registry.toml`"
-"""The help if a stored spec names a component that is not registered here."""
 
 
 def resolve(document: Document, registry: Registry) -> Resolved:
@@ -80,18 +71,6 @@ def resolve(document: Document, registry: Registry) -> Resolved:
     return _Resolver(root, registry, findings).resolve()
 
 
-@dataclass(eq=False, slots=True)
-class _Layer:
-    """The layer of a stack whose components are resolved: its number, the number of layers (None if
-    it is wrong itself), and the lists of values for each layer that were read for it."""
-
-    number: int
-    n_layers: int | None
-    lists: dict[tuple[Document, KeyPath], Sequence[Any]] = field(
-        default_factory=dict[tuple[Document, KeyPath], Sequence[Any]]
-    )
-
-
 class _Resolver:
     """Resolves one spec. `scope` is the chain of tables from the top level to that of a component,
     and `given` holds the dimensions that the enclosing components pass to it. `slots` maps the path
@@ -105,10 +84,9 @@ class _Resolver:
         self.usage = Usage(self.of_other_kinds)
         self.slots: dict[KeyPath, str] = {(): "builder"}
         self.rules: list[Table] = []
-        self.unread: dict[tuple[Document, KeyPath], dict[int, Any]] = {}
-        self.items: dict[tuple[Document, KeyPath], Leaf | Table] = {}
-        self.layer: _Layer | None = None
-        self.failed: set[tuple[str, str]] = set()
+        self.kinds = Kinds(registry, findings)
+        self.values = LayerValues(self.usage, findings)
+        self.layer: Layer | None = None
 
     def resolve(self) -> Resolved:
         name = self.top_level("name", str, "a string")
@@ -121,14 +99,14 @@ class _Resolver:
             hint = f"this zoo reads format {FORMAT}"
             self.findings.add(Problem(message, version.place(), hint))
         builder = self.top_level("builder", str, "the name of a builder")
-        cls = self.plugin("builder", builder) if builder is not None else None
+        cls = self.kinds.plugin("builder", builder) if builder is not None else None
         if cls is None:
             raise self.findings.error()
         node = self.node(cls, builder, [self.root], (), frozenset())
-        items = [item for item in self.items.values() if isinstance(item, Table)]
-        for table in (self.root, *self.rules, *items):
+        for table in (self.root, *self.rules, *self.values.tables):
             self.usage.report_unused(table, self.findings, self.is_of_parents)
-        self.report_unread()
+        for problem in self.values.unread(lambda where: where in self.used_by_parents):
+            self.findings.add(problem)
         return Resolved(name.value if name is not None else "", node, self.findings)
 
     def top_level(self, key: str, kind: type, expected: str) -> Leaf | None:
@@ -153,58 +131,20 @@ class _Resolver:
         self.findings.add_unless_told(Problem(message, entry.place(value=True), kinds))
         return None
 
-    def plugin(self, slot: str, kind: Leaf) -> type[Plugin] | None:
-        """Return the class of a kind. For a kind that is not registered, return the most similar
-        class, so that the rest of the spec can be checked; but not for a stored spec, which has no
-        typing mistakes: there, the plugin is missing.
-        """
-        if (slot, kind.value) in self.failed:
-            return None
-        try:
-            return self.registry.plugin(slot, kind.value, kind.place)
-        except RegistryError as error:
-            (problem,) = error.problems
-            help = registered_near(kind.document.name, slot, kind.value)
-            if kind.document.stored:
-                self.findings.add(problem._replace(help=help or _MISSING))
-                self.failed.add((slot, kind.value))
-                return None
-            self.findings.add(problem._replace(help=help or problem.help))
-            return self.load_quietly(slot, nearest(kind.value, self.registry.plugins[slot]))
-        except PluginError as error:
-            self.findings.add_error(error)
-            self.failed.add((slot, kind.value))
-            return None
-
-    def load_quietly(self, slot: str, kind: str | None) -> type[Plugin] | None:
-        try:
-            return self.registry.plugin(slot, kind) if kind is not None else None
-        except ZooError:
-            return None
-
     def of_other_kinds(self, table: KeyPath, key: str) -> str | None:
         """Return a help text that names the other kinds with a key for the slot that a table fills,
         if there are any. The top level is the table of the builder. For a key that nothing in the
         spec reads, the kinds for all its slots count."""
         own = self.slots.get(table)
-        having = self.having(own, key) if own is not None else None
+        having = self.kinds.having(own, key) if own is not None else None
         if having or any(key in names for names in self.usage.known.values()):
             return f"{quoted(key)} is a key of {having}" if having else None
         others = [
-            found for slot in sorted({*self.slots.values()}) if (found := self.having(slot, key))
+            found
+            for slot in sorted({*self.slots.values()})
+            if (found := self.kinds.having(slot, key))
         ]
         return f"{quoted(key)} is a key of {', and of '.join(others)}" if others else None
-
-    def having(self, slot: str, key: str) -> str | None:
-        """Return a text that names the kinds with a key for a slot; None if there are none."""
-        names = sorted(self.registry.plugins[slot])
-        kinds = {name: self.load_quietly(slot, name) for name in names}
-        having = [
-            f"`{name}`"
-            for name, cls in kinds.items()
-            if cls and key in fields_of(cls).keys() - given_of(cls)
-        ]
-        return f"the {slot} {' or '.join(having)}" if having else None
 
     def node(
         self,
@@ -244,12 +184,12 @@ class _Resolver:
 
     def first_layer(
         self, rules: LayerRules, marks: Mapping[str, object], scope: list[Table]
-    ) -> _Layer:
+    ) -> Layer:
         """Return the first layer of a stack, whose components are those of all layers for which
         nothing else is stated."""
         shared = marks[rules.count] is SHARED
         count = self.lookup(rules.count, scope if shared else scope[-1:])
-        return _Layer(0, self.n_layers(count))
+        return Layer(0, self.n_layers(count))
 
     def bound(self, node: Node, mark: Part) -> set[str]:
         """Return the dimensions that the mark passes on, without those whose source is absent."""
@@ -269,73 +209,13 @@ class _Resolver:
             if found is not None:
                 self.usage.cover(found, nearer)
             found = nearer
-        found = self.of_layer(name, found) if found is not None else None
+        found = self.values.of_layer(self.layer, name, found) if found is not None else None
         if isinstance(found, Table):  # validation will say that no table belongs here
             self.usage.use_all(found)
             return Leaf({}, found.document, found.path)
         if found is not None:
             self.usage.use(found)
         return found
-
-    def of_layer(self, name: str, entry: Leaf | Table) -> Leaf | Table:
-        """Return the value for the present layer of an entry that states one for each layer, and
-        any other entry as it is."""
-        if not isinstance(entry, Table) or PER_LAYER not in entry.entries:
-            return entry
-        stated = entry.entries[PER_LAYER]
-        self.usage.remember(entry, PER_LAYER)
-        self.usage.use(entry)
-        if isinstance(stated, Table):
-            self.usage.use_all(stated)
-        self.usage.use(stated)
-        values = stated.value if isinstance(stated, Leaf) else {}
-        where = stated.document, stated.path
-        layer = self.layer
-        hint = None
-        if layer is None:
-            message = f"`{name}` is read outside the layers of a stack too, where it is one value"
-            hint = f"`{PER_LAYER}` is for what only layers read, such as what a `block` states"
-        elif not isinstance(values, list | tuple):
-            message = f"`{PER_LAYER}` must be a list with a value for each layer"
-            message += f", not {described(values)}"
-        elif not values or len(values) != (layer.n_layers or len(values)):
-            message = f"`{name}` has {counted(len(values), 'value')}, one for each layer"
-            if layer.n_layers is not None:
-                message += f", and there are {counted(layer.n_layers, 'layer')}"
-        else:
-            layer.lists[where] = values
-            if layer.n_layers is not None:
-                self.unread.setdefault(where, dict(enumerate(values)))
-            return self.item(*where, layer.number, values[layer.number])
-        self.findings.add_unless_told(Problem(message, stated.place(value=True), hint))
-        return Leaf(REFUSED, *where)
-
-    def item(self, document: Document, lists: KeyPath, number: int, value: Any) -> Leaf | Table:
-        """Return an item of the list at a path, always as the same object."""
-        path = (*lists, number)
-        if (document, path) not in self.items:
-            self.items[document, path] = (
-                as_table(value, document, path, self.findings)
-                if isinstance(value, dict)
-                else Leaf(value, document, path)
-            )
-        return self.items[document, path]
-
-    def read(self, layer: _Layer, layers: Sequence[int]) -> None:
-        """Record that these layers take effect as they stand, with the lists that `layer` reads."""
-        for where in layer.lists:
-            for number in layers:
-                self.unread[where].pop(number, None)
-
-    def report_unread(self) -> None:
-        """Report the values for single layers that no component of these layers reads."""
-        for (document, path), values in self.unread.items():
-            if not values or (document, path) in self.used_by_parents:
-                continue
-            for number, value in values.items():
-                message = f"the value for layer {number} has no effect: nothing in it reads it"
-                place = Leaf(value, document, (*path, number)).place(value=True)
-                self.findings.add(Problem(message, place, _SOME))
 
     def slot(
         self, name: str, slot: Slot, scope: list[Table], path: KeyPath, given: frozenset[str]
@@ -356,7 +236,7 @@ class _Resolver:
             self.findings.add(Problem(message, outer.place(value=True), raising("key_depth")))
             return None
         kind = self.kind(slot, table, path)
-        cls = self.plugin(slot.slot, kind) if kind is not None else None
+        cls = self.kinds.plugin(slot.slot, kind) if kind is not None else None
         if kind is not None and any(around.entries.get("kind") is kind for around in scope):
             # Inside, the same statement would be found again, without end.
             message = f"{quoted(kind.value)} would be its own `{name}`, which takes what is stated "
@@ -369,7 +249,7 @@ class _Resolver:
         # The meaning of the table is unknown. Enclosing keys are read as by the default kind.
         self.usage.use_all(table)
         default = self.default_kind(slot, table)
-        if default and (default_class := self.load_quietly(slot.slot, default.value)):
+        if default and (default_class := self.kinds.if_it_loads(slot.slot, default.value)):
             empty = Table({}, table.document, table.path)
             self.node(default_class, None, [*scope, empty], path, given)
         return None
@@ -384,16 +264,16 @@ class _Resolver:
         kind = table.entries.get("kind") or self.default_kind(slot, table)
         if kind is None:
             message = f"`{dotted(path)}` needs a `kind`"
-            self.findings.add(Problem(message, table.place(value=True), self.kinds(slot)))
+            self.findings.add(Problem(message, table.place(value=True), self.allowed(slot)))
         elif not isinstance(kind, Leaf) or not isinstance(kind.value, str):
             message = f"`kind` must be a string, not {described(getattr(kind, 'value', {}))}"
-            problem = Problem(message, kind.place(value=True), self.kinds(slot))
+            problem = Problem(message, kind.place(value=True), self.allowed(slot))
             self.findings.add_unless_told(problem)
         else:
             return kind
         return None
 
-    def kinds(self, slot: Slot) -> str:
+    def allowed(self, slot: Slot) -> str:
         return allowed(self.registry.plugins[slot.slot])
 
     def slot_table(self, name: str, slot: Slot, scope: list[Table]) -> Table:
@@ -407,7 +287,7 @@ class _Resolver:
                 self.usage.remember(table, key)
                 if entry is None:
                     continue
-                entry = self.of_layer(key, entry)
+                entry = self.values.of_layer(self.layer, key, entry)
                 self.slots[entry.path] = slot.slot
                 self.usage.cover(merged, long_form(entry) or entry)
                 over = long_form(merge_values(merged, entry))
@@ -418,7 +298,7 @@ class _Resolver:
                 message = f"`{key}` must be a name or a table with a `kind`"
                 if isinstance(entry, Leaf):
                     message += f", not {described(entry.value)}"
-                problem = Problem(message, entry.place(value=True), self.kinds(slot))
+                problem = Problem(message, entry.place(value=True), self.allowed(slot))
                 self.findings.add_unless_told(problem)
         self.usage.use(merged)
         return merged
@@ -453,7 +333,7 @@ class _Resolver:
         self,
         name: str,
         mark: LayerRules,
-        first: _Layer,
+        first: Layer,
         scope: list[Table],
         path: KeyPath,
         given: frozenset[str],
@@ -480,7 +360,7 @@ class _Resolver:
         self.rules += rules
         unruled = [layer for layer in range(first.n_layers) if layer not in n_rules]
         of_stack, *others = alike([0, *unruled], first.lists.values())
-        self.read(first, of_stack)
+        self.values.read(first, of_stack)
         # By their first layers, so that the full form of a spec is read as the same spec.
         left = [(layers, numbers) for numbers, layers in groups(selections).items()]
         left += [(layers, ()) for layers in others]
@@ -489,10 +369,10 @@ class _Resolver:
         while left:
             layers, numbers = heappop(left)
             tables = [*scope, *(rules[number] for number in numbers)]
-            self.layer = _Layer(layers[0], first.n_layers)
+            self.layer = Layer(layers[0], first.n_layers)
             group = self.node(mark.group, None, tables, (*path, name, len(found)), given)
             same, *others = alike(layers, self.layer.lists.values())
-            self.read(self.layer, same)
+            self.values.read(self.layer, same)
             for layers in others:
                 heappush(left, (layers, numbers))
             group.values["at"] = Leaf(same, tables[-1].document, tables[-1].path)

@@ -1,0 +1,64 @@
+"""The kinds that a spec names: their classes, and what to say of those that there are not."""
+
+from __future__ import annotations
+
+from zoo.component import fields_of, given_of
+from zoo.errors import Findings, PluginError, RegistryError, ZooError, nearest
+from zoo.registry import Registry, registered_near
+from zoo.slots import Plugin
+from zoo.toml.tables import Leaf
+
+_MISSING = "it is a plugin that the model was made with: name it in a `registry.toml`"
+"""The help if a stored spec names a component that is not registered here."""
+
+
+class Kinds:
+    """The plugins of a registry as one spec names them. A plugin that cannot be loaded is told
+    once."""
+
+    def __init__(self, registry: Registry, findings: Findings) -> None:
+        self.registry = registry
+        self.findings = findings
+        self.failed: set[tuple[str, str]] = set()
+
+    def plugin(self, slot: str, kind: Leaf) -> type[Plugin] | None:
+        """Return the class of a kind. For a kind that is not registered, return the most similar
+        class, so that the rest of the spec can be checked; but not for a stored spec, which has no
+        typing mistakes: there, the plugin is missing.
+        """
+        if (slot, kind.value) in self.failed:
+            return None
+        try:
+            return self.registry.plugin(slot, kind.value, kind.place)
+        except RegistryError as error:
+            (problem,) = error.problems
+            help = registered_near(kind.document.name, slot, kind.value)
+            if kind.document.stored:
+                self.findings.add(problem._replace(help=help or _MISSING))
+                self.failed.add((slot, kind.value))
+                return None
+            self.findings.add(problem._replace(help=help or problem.help))
+            return self.if_it_loads(slot, nearest(kind.value, self.registry.plugins[slot]))
+        except PluginError as error:
+            self.findings.add_error(error)
+            self.failed.add((slot, kind.value))
+            return None
+
+    def if_it_loads(self, slot: str, kind: str | None) -> type[Plugin] | None:
+        """Return the class of a registered kind; None, without a problem, if it cannot be loaded or
+        there is no kind."""
+        try:
+            return self.registry.plugin(slot, kind) if kind is not None else None
+        except ZooError:
+            return None
+
+    def having(self, slot: str, key: str) -> str | None:
+        """Return a text that names the kinds with a key for a slot; None if there are none."""
+        names = sorted(self.registry.plugins[slot])
+        kinds = {name: self.if_it_loads(slot, name) for name in names}
+        having = [
+            f"`{name}`"
+            for name, cls in kinds.items()
+            if cls and key in fields_of(cls).keys() - given_of(cls)
+        ]
+        return f"the {slot} {' or '.join(having)}" if having else None
