@@ -29,6 +29,8 @@ CHECKPOINTS = {
     "t5-11b": 11_307_321_344,
     "bart-large": 406_291_456,
     "vit-base": 86_567_656,
+    "deit-base-distilled": 87_338_192,
+    "dinov2-base": 86_580_480 - 768,  # without the vector of masked patches, which training uses
     "llama-7b": 6_738_415_616,
     "llama-13b": 13_015_864_320,
     "llama-2-70b": 68_976_648_192,
