@@ -26,8 +26,8 @@ from zoo.training.optimization import make_optimizer
 from zoo.training.recipe import read_recipe
 from zoo.training.run import Run
 from zoo.training.split import Example, Splits, held_out
-from zoo.training.tables import Bpe, Datasets, Files, Parallel, Text, Tsv
-from zoo.training.tokens import Tokens, check_tokenizer, learn_tokens, read_token_files, read_tokens
+from zoo.training.tables import Bpe, Datasets, Files, Parallel, Text, TokenizerFiles, Tsv
+from zoo.training.tokens import Tokens, check_tokenizer, learn_tokens, read_tokens, tokens_of
 
 SIDES = Generation(target_vocab=300, source_vocab=300, has_source=True, pad_id=0, source_pad_id=0)
 EXAMPLES = [Example(*pair) for pair in PAIRS]
@@ -247,7 +247,8 @@ def test_each_side_has_its_own_special_ids(tmp_path: Path) -> None:
         vocab = dict(zip(("<pad>", "<s>", "</s>"), ids, strict=True)) | {"ein": 9}
         Tokenizer(WordLevel(vocab, unk_token="ein")).save(str(tmp_path / name))
     sides = Generation(target_vocab=10, source_vocab=10, has_source=True, source_pad_id=5, pad_id=2)
-    found = read_token_files(tmp_path / "source", tmp_path / "target", Bpe(), sides)
+    table = TokenizerFiles(source="source", target="target")
+    found = tokens_of(table, (), sides, tmp_path, None)
     assert (found.source_pad, found.pad, found.bos, found.eos) == (5, 2, 0, 1)
 
 
