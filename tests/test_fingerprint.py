@@ -121,3 +121,10 @@ def test_another_output_is_told(
     told = capsys.readouterr().err
     assert ("does not compute what its fingerprint says" in told) is (status == 2)
     assert run(["verify", "small.v1"]) == 0
+    (snapshot,) = store.snapshots()
+    (snapshot / "model.safetensors").unlink()
+    capsys.readouterr()
+    assert run(["verify", "small.v1", "--fingerprint"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out.endswith(": damaged: model.safetensors\n")
+    assert "help: `zoo pull small.v1` mends it" in shown.err
