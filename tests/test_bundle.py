@@ -125,7 +125,7 @@ def test_a_card_of_ones_own(saved: Path) -> None:
     Path("card.md").write_text("---\nlicense: mit\n---\n# Mine\n")
     write_bundle(saved, Path("bundle"), registry=registry, card=Path("card.md"))
     assert Path("bundle/README.md").read_text().endswith("# Mine\n")
-    for text in ("# Mine\n", "---\nlicense: mit\n"):
+    for text in ("# Mine\n", "---\nlicense: mit\n", "# Mine\n---\nlicense: mit\n---\n"):
         Path("card.md").write_text(text)
         with pytest.raises(zoo.ZooError, match="no metadata block"):
             write_bundle(saved, Path("other"), registry=registry, card=Path("card.md"))

@@ -43,6 +43,8 @@ def test_a_fingerprint_is_what_the_model_computes(name: str) -> None:
     with torch.inference_mode():
         output = model.eval()(*inputs)
     assert len(found.at) == len({tuple(index) for index in found.at}) == 6
+    place = torch.arange(output.numel()).view(output.shape)[tuple(found.at[-1])]
+    assert place >= 5 * output.numel() // 6  # the values are from all of the output
     values = torch.stack([output[tuple(index)] for index in found.at])
     assert values.tolist() == found.values
     assert difference(model, found, name) == 0
@@ -121,3 +123,10 @@ def test_another_output_is_told(
     told = capsys.readouterr().err
     assert ("does not compute what its fingerprint says" in told) is (status == 2)
     assert run(["verify", "small.v1"]) == 0
+    (snapshot,) = store.snapshots()
+    (snapshot / "model.safetensors").unlink()
+    capsys.readouterr()
+    assert run(["verify", "small.v1", "--fingerprint"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out.endswith(": damaged: model.safetensors\n")
+    assert "help: `zoo pull small.v1` mends it" in shown.err

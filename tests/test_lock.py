@@ -264,6 +264,7 @@ def test_a_lock_is_what_was_written() -> None:
         {"files": {"": FileRecord(ZEROS, 0)}},
         {"files": {"a": FileRecord(ZEROS[1:], 0)}},
         {"files": {"a": FileRecord(ZEROS, -1)}},
+        {"files": {"a": FileRecord(ZEROS, 1.0)}},
     ],
     ids=str,
 )

@@ -112,6 +112,9 @@ def test_text_from_the_standard_input(
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
             expected = said(capsys, decoder, "3 9 4", "-n", "5")
             assert said(capsys, decoder, *as_one, "-n", "5") == expected
+    # The mark is skipped at the beginning alone.
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"3 9\n\xef\xbb\xbf4\n")))
+    assert run(["run", decoder, "-n", "5"]) == 2
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     assert "the standard input is not UTF-8" in refused("run", decoder, "-")
     monkeypatch.setattr(sys, "stdin", None)  # closed

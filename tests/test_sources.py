@@ -757,6 +757,8 @@ def test_a_licence_is_not_empty(project: Path, store: Store, refused: Refused) -
         ("Apache2", "is no licence that SPDX or the hub names\n      = help: did you mean `Apa"),
         ("MIT OR Apatche-2.0", "did you mean `Apache-2.0`?"),
         ("my own words", "`my` is no licence"),
+        ("MIT or Apache-2.0", "`or` is no licence"),
+        ("LicenseRef-Mine/2", "`LicenseRef-Mine/2` is no licence"),
         ("unknown", "`unknown` is no licence"),
         ("qqqqqq", "help: other terms are `LicenseRef-NAME` or `other`"),
     ],
@@ -780,6 +782,7 @@ def test_a_licence_has_the_name_of_one(
         "llama3.2",
         "openrail++",
         "GPL-2.0+",
+        "Apache-2.0+",
     ],
 )
 def test_names_of_licences(

@@ -921,33 +921,72 @@ def test_only_files_of_models_are_taken(untold: Path, store: Store) -> None:
 # --- mistakes in a model's file -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("format = 1", "format = 2", "`format` must be `1`, not the integer `2`"),
-        ("format = 1", "format = true", "`format` must be `1`, not the boolean `true`"),
-        ("format = 1", "format = 1.0", "`format` must be `1`, not the float `1.0`"),
-        ('kind = "local"', 'kind = "locl"', "did you mean `local`?"),
-        ('path = "../published"', "", "the key `path` is missing"),
-        ('path = "../published"', 'path = "../published"\nurl = "x"', "unknown key `url`"),
-        ("license =", "licence =", "did you mean `license`?"),
-        ("size = ", 'size = "1" #', "`size` must be an integer, not the string `1`"),
-        ('sha256 = "', 'sha256 = "A', "`sha256` must be"),
-        ('[files."README.md"]', '[files."../README.md"]', "is not a valid path for a model's file"),
-        ('[files."README.md"]', '[files."/README.md"]', "is not a valid path for a model's file"),
-        ('[files."README.md"]', '[files.".git/config"]', "is not a valid path for a model's file"),
-        ('[files."README.md"]', '[files."a\\\\b"]', "is not a valid path for a model's file"),
-    ],
-)
+MISTAKES = [
+    ("format = 1", "format = 2", "1:10", "`format` must be `1`, not the integer `2`"),
+    ("format = 1", "format = true", "1:10", "`format` must be `1`, not the boolean `true`"),
+    ("format = 1", "format = 1.0", "1:10", "`format` must be `1`, not the float `1.0`"),
+    ('kind = "local"', 'kind = "locl"', "4:8", "unknown source `locl`"),
+    ('path = "../published"', "", "3:2", "the key `path` is missing"),
+    ('path = "../published"', 'path = ""\nurl = "x"', "6:1", "unknown key `url`"),
+    ("license =", "licence =", "2:1", "unknown key `licence`"),
+    ("weights =", "wheights =", "2:13", "unknown key `wheights`"),
+    ("size = ", 'size = "1" #', "7:8", "`size` must be an integer, not the string `1`"),
+    ("size = ", "sise = ", "7:1", "unknown key `sise`"),
+    ('sha256 = "', 'sha256 = "A', "8:10", "`sha256` must be"),
+    *(
+        ('[files."README.md"]', f"[files.{key}]", "9:8", f"`{path}` is not a valid path for a")
+        for key, path in {
+            '"../README.md"': "../README.md",
+            '"/README.md"': "/README.md",
+            '".git/config"': ".git/config",
+            '"a\\\\b"': "a\\b",
+        }.items()
+    ),
+    (
+        "[source]",
+        "[fingerprint]\nids = [[1]]\nat = [[1]]\nvalues = []\ntolerance = 1e-4\n[source]",
+        "3:2",
+        "a fingerprint has one value for each index in `at`",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "place", "told"), MISTAKES)
 def test_mistakes_have_places(
-    old: str, new: str, told: str, project: Path, published: Path, refused: Refused
+    old: str, new: str, place: str, told: str, project: Path, published: Path, refused: Refused
 ) -> None:
     text = entry(LOCAL, bundle())
     assert old in text
     register(project, "small.v1", text.replace(old, new))
-    message = refused("pull", "small")
-    assert told in message
-    assert "small.v1.toml:" in message
+    assert f"small.v1.toml:{place}: error: {told}" in refused("pull", "small")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "near"),
+    [
+        ("license =", "licence =", "license"),
+        ("[source]", "[sourc]", "source"),
+        ("path =", "pat =", "path"),
+        ('"local"', '"locl"', "local"),
+        ("weights =", "wheights =", "weights"),
+        ("size =", "sise =", "size"),
+    ],
+)
+def test_the_nearest_key_is_one_of_the_same_table(
+    old: str, new: str, near: str, project: Path, published: Path, refused: Refused
+) -> None:
+    register(project, "small.v1", entry(LOCAL, bundle()).replace(old, new))
+    assert f"help: did you mean `{near}`?" in refused("pull", "small")
+
+
+def test_a_version_is_also_of_the_family_that_reads_it(project: Path) -> None:
+    found: set[str] = set()
+    for family in ((), ('family = "bert"',), ('family = "gpt2"',)):
+        register(project, "small.v1", entry(LOCAL, bundle(), *family))
+        model = find_pretrained("small.v1", zoo.load_registry())
+        assert model is not None
+        found.add(model.version)
+    assert len(found) == 3
 
 
 def test_a_model_without_digests_says_so(project: Path, published: Path, refused: Refused) -> None:

@@ -42,10 +42,10 @@ def text_at(text: str, span: Span) -> str:
     return text.split("\n")[line - 1][column - 1 : column - 1 + width]
 
 
-@given(data=TABLES)
+@given(data=TABLES, comment=st.sampled_from(["", " # x = 1", '#"']))
 @settings(max_examples=200, deadline=None)
-def test_the_text_at_each_place_reads_as_the_value(data: dict[str, Any]) -> None:
-    text = tomlkit.dumps(data)
+def test_the_text_at_each_place_reads_as_the_value(data: dict[str, Any], comment: str) -> None:
+    text = tomlkit.dumps(data).replace("\n", f"{comment}\n")
     spans = find_places(text).spans
     for path, value in leaves(tomllib.loads(text)):
         key, written = spans[path]

@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,8 +26,8 @@ from zoo.training.optimization import make_optimizer
 from zoo.training.recipe import read_recipe
 from zoo.training.run import Run
 from zoo.training.split import Example, Splits, held_out
-from zoo.training.tables import Bpe, Datasets, Files, Parallel, Text, Tsv
-from zoo.training.tokens import Tokens, learn_tokens, read_tokens
+from zoo.training.tables import Bpe, Datasets, Files, Parallel, Text, TokenizerFiles, Tsv
+from zoo.training.tokens import Tokens, check_tokenizer, learn_tokens, read_tokens, tokens_of
 
 SIDES = Generation(target_vocab=300, source_vocab=300, has_source=True, pad_id=0, source_pad_id=0)
 EXAMPLES = [Example(*pair) for pair in PAIRS]
@@ -177,6 +178,7 @@ def tokens() -> Tokens:
 def test_tokens_of_any_text_come_back(tokens: Tokens, tmp_path: Path) -> None:
     texts = ["mein Hund ist groß", "ünïcödé \N{SNOWMAN} 漢字", "a  b", "It's."]
     assert tokens.decode_targets(tokens.encode_targets(texts)) == texts
+    assert tokens.encode_targets(["e\N{COMBINING ACUTE ACCENT}"]) == tokens.encode_targets(["é"])
     tokens.save(tmp_path)
     again = read_tokens(tmp_path, Bpe(), SIDES)
     assert again.encode_targets(texts) == tokens.encode_targets(texts)
@@ -222,6 +224,32 @@ def test_tokenizers_that_do_not_agree_with_the_model(tokens: Tokens, tmp_path: P
     ]
     with pytest.raises(TrainingError, match=r"(?s)no token `</S>`.*did you mean `</s>`"):
         read_tokens(tmp_path, Bpe(eos="</S>"), SIDES)
+    with pytest.raises(TrainingError) as caught:
+        read_tokens(tmp_path, Bpe(pad="<PAD>"), SIDES)
+    assert len(caught.value.problems) == 1  # one tokenizer for both sides
+    larger = Generation(target_vocab=301, source_vocab=320, has_source=True)
+    assert read_tokens(tmp_path, Bpe(), larger).pad == 0
+
+
+def test_padding_of_a_model_is_compared_before_a_tokenizer_is_learned(tmp_path: Path) -> None:
+    sides = SIDES._replace(pad_id=3, source_pad_id=4)
+    with pytest.raises(TrainingError) as caught:
+        check_tokenizer(Bpe(), sides, tmp_path, None)
+    told = [problem.message.partition(": ")[2] for problem in caught.value.problems]
+    assert told == [
+        "padding is 0 for the source tokenizer, and 4 for the model",
+        "padding is 0 for the target tokenizer, and 3 for the model",
+    ]
+
+
+def test_each_side_has_its_own_special_ids(tmp_path: Path) -> None:
+    for name, ids in {"source": (5, 6, 7), "target": (2, 0, 1)}.items():
+        vocab = dict(zip(("<pad>", "<s>", "</s>"), ids, strict=True)) | {"ein": 9}
+        Tokenizer(WordLevel(vocab, unk_token="ein")).save(str(tmp_path / name))
+    sides = Generation(target_vocab=10, source_vocab=10, has_source=True, source_pad_id=5, pad_id=2)
+    table = TokenizerFiles(source="source", target="target")
+    found = tokens_of(table, (), sides, tmp_path, None)
+    assert (found.source_pad, found.pad, found.bos, found.eos) == (5, 2, 0, 1)
 
 
 def test_ids_that_a_tokenizer_leaves_out_count(tmp_path: Path) -> None:
@@ -321,6 +349,15 @@ def test_epochs_differ_in_their_order() -> None:
     orders = [batches(rows, tokens=8, seed=0, epoch=epoch) for epoch in range(3)]
     assert orders[0] != orders[1] != orders[2]
     assert orders[1] != batches(rows, tokens=8, seed=1, epoch=0)
+
+
+def test_rows_of_equal_length_are_in_the_order_that_the_seed_gives() -> None:
+    """On every machine: an unstable sort has another order with other instructions."""
+    rows = [Row(None, [0] * (2 + place % 2)) for place in range(300)]
+    random = np.random.default_rng([3, 1])
+    in_order = sorted(random.permutation(300).tolist(), key=lambda place: rows[place].length)
+    expected = [[in_order[place]] for place in random.permutation(300)]
+    assert batches(rows, tokens=1, seed=3, epoch=1) == expected
 
 
 def test_batches_do_not_come_by_their_lengths() -> None:

@@ -220,6 +220,7 @@ def test_biases_and_norms_do_not_decay() -> None:
     optimizer = make_optimizer(table, model)
     set_learning_rate(optimizer, 0.2)
     optimizer.step()
+    assert {group["lr"] for group in optimizer.param_groups} == {0.2}
     for name, parameter in model.named_parameters():
         factor = 1 - 0.2 * 0.5 if parameter.dim() >= 2 else 1.0
         torch.testing.assert_close(parameter, before[name] * factor)

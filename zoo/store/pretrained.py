@@ -114,6 +114,14 @@ class Card(_Files):
         return self
 
 
+_TABLES: Mapping[str, type[BaseModel]] = {
+    "license": License,
+    "fingerprint": Fingerprint,
+    "files": File,
+}
+"""The tables inside a card."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pretrained:
     """A published model: its name, its card, its source and the document that states them."""
@@ -222,7 +230,10 @@ def _checked(
             place = document.place(where, value=details["type"] != "extra_forbidden")
             key = str(where[-1]) if where else "it"
             if details["type"] == "extra_forbidden":
-                hint = did_you_mean(key, [*cls.model_fields, *without])
+                table, known = str(where[0]), [*cls.model_fields, *without]
+                if len(where) > 1 and table in _TABLES:
+                    known = [*_TABLES[table].model_fields]
+                hint = did_you_mean(key, known)
                 problems.append(Problem(f"unknown key {quoted(key)}", place, hint))
             elif details["type"] == "missing":
                 problems.append(Problem(f"the key `{key}` is missing", place))

@@ -92,7 +92,8 @@ class _Walk:
                 self.pair(pair, full)
 
     def pair(self, node: Node, prefix: _Path) -> None:
-        key, value = node.named_children[0], node.named_children[-1]
+        children = [child for child in node.named_children if child.type != "comment"]
+        key, value = children[0], children[-1]
         path, keys = self.key_path(key)
         full = (*prefix, *path)
         for depth in range(1, len(path)):
