@@ -537,7 +537,7 @@ def test_what_of_a_recipe_comes_otherwise_is_told_once(
 
 def test_a_recipe_is_a_file() -> None:
     """Unlike a spec, which may be data, since a recipe names files beside it."""
-    with pytest.raises(TypeError, match="^a recipe is the path of a TOML file, not dict$"):
+    with pytest.raises(TypeError, match=r"^a recipe is the path of a TOML file, not dict$"):
         zoo.train({"format": 1})  # type: ignore[arg-type]
 
 
