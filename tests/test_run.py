@@ -126,7 +126,9 @@ def test_another_dtype(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     as_stored = reported(capsys, folder, "3 4 5")
     rounded = reported(capsys, folder, "3 4 5", "--dtype", "bfloat16")
     assert rounded["embedding"] != as_stored["embedding"]
-    (expected,) = zoo.TextModel.load(folder, dtype=torch.bfloat16).run(["3 4 5"])
+    model = zoo.TextModel.load(folder, dtype=torch.bfloat16)
+    assert repr(model) == f"<TextModel {model.transformer.spec.name}>"
+    (expected,) = model.run(["3 4 5"])
     assert rounded == expected
 
 

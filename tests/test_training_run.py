@@ -535,6 +535,12 @@ def test_what_of_a_recipe_comes_otherwise_is_told_once(
     assert told.count("warmup = 13: the learning rate does not reach its peak in 12 steps") == 1
 
 
+def test_a_recipe_is_a_file() -> None:
+    """Unlike a spec, which may be data, since a recipe names files beside it."""
+    with pytest.raises(TypeError, match=r"^a recipe is the path of a TOML file, not dict$"):
+        zoo.train({"format": 1})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("lr", ["1e-9", "100.0"])
 def test_a_loss_that_does_not_fall_is_told(
     lr: str, toy: Toy, capsys: pytest.CaptureFixture[str]

@@ -49,6 +49,10 @@ class TextModel:
     text: Text
     settings: Settings
 
+    def __repr__(self) -> str:
+        """One line, and not all modules."""
+        return f"<TextModel {self.transformer.spec.name}>"
+
     @classmethod
     def load(
         cls,

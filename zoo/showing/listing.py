@@ -53,9 +53,18 @@ def listing_data(registry: Registry, what: str | None, pattern: str | None) -> d
     if pattern is not None and not any(data.values()):
         raise RegistryError(_nothing(registry, what, pattern))
     return {
-        group: [{**row, "summary": summary_of(entry)} if entry else row for row, entry in rows]
+        group: [
+            {**row, "summary": summary_of(entry) + _mark(registry, row)} if entry else row
+            for row, entry in rows
+        ]
         for group, rows in data.items()
     }
+
+
+def _mark(registry: Registry, row: Mapping[str, str]) -> str:
+    """What follows the summary of a component that its slot has where a spec names none."""
+    default = registry.defaults.get(row["slot"])
+    return " (the default)" if default is not None and default.target == row["name"] else ""
 
 
 _Row = tuple[dict[str, str], Entry | None]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.atomic import new_file
-from zoo.errors import Problem, TrainingError, ZooError, placed, quoted
+from zoo.errors import Problem, TrainingError, ZooError, checked_path, placed, quoted
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
 from zoo.training.checkpoints import checkpoints
@@ -57,7 +57,10 @@ def train(
         ZooError: the folder holds another run, is named as a file, or cannot be written.
     """
     registry = load_registry() if registry is None else registry
-    found = recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
+    if isinstance(recipe, Recipe):
+        found = recipe
+    else:
+        found = read_recipe(checked_path(recipe, "a recipe is the path of a TOML file"))
     folder = Path(found.head.name if output is None else output)
     check_output_name(folder, folder=True)
     start = find_start(found, registry)

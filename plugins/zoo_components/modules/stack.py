@@ -348,7 +348,7 @@ def check_inputs(inputs: torch.Tensor, width: int | None, *, takes_ids: bool) ->
     if not isinstance(inputs, torch.Tensor):
         what = type(inputs).__name__
         raise TypeError(f"a model takes a tensor, such as torch.tensor([[5, 9, 33]]), not a {what}")
-    if takes_ids and inputs.is_floating_point():
+    if takes_ids and width is None and inputs.is_floating_point():
         raise not_ids(inputs)
     if inputs.is_floating_point() or width is not None:
         if not inputs.is_floating_point():
