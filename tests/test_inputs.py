@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import zoo
+from zoo_components.modules.stack import check_inputs
 
 SPEC = {
     "format": 1,
@@ -88,6 +89,13 @@ def test_a_target_of_numbers(shape: tuple[int, ...]) -> None:
     model = zoo.build(PAIRS)
     with pytest.raises(TypeError, match=r"^ids of tokens are integers.*, not torch\.float32"):
         model(torch.ones(3, 4).long(), torch.ones(shape))
+
+
+def test_vectors_of_an_embedding_that_states_their_width_alone() -> None:
+    """A component of a user that does not say `takes_ids = False`."""
+    check_inputs(torch.ones(1, 2, 8), 8, takes_ids=True)
+    with pytest.raises(TypeError, match="ids of tokens are integers"):
+        check_inputs(torch.ones(1, 2, 8), None, takes_ids=True)
 
 
 def test_one_target_alone() -> None:
