@@ -272,6 +272,9 @@ def test_validating_tells_at_once_all_that_a_recipe_names_and_is_not_there(proje
         "wrong.toml:22:1": "unknown key `stepps`",
     }.items():
         assert f"{place}: error: {message}" in err
+    status, out, _ = validated(project, "wrong.toml", "--json")
+    (told,) = json.loads(out)
+    assert (status, told["valid"], told["problems"][-1]["line"]) == (2, False, 22)
 
 
 def test_validating_looks_for_data_where_training_does(project: Path) -> None:

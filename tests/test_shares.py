@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from zoo.distribution import Constant, Distribution, Normal, TruncatedNormal, Uniform
 from zoo.fill import fill
-from zoo.sharding.shares import runs
+from zoo.sharding.reading import _batches
+from zoo.sharding.shares import Run, runs
 
 Box = tuple[tuple[int, int, int], ...]
 
@@ -48,6 +49,17 @@ def test_no_more_runs_than_needed() -> None:
     assert runs_in(((1000, 250, 500), (64, 0, 64))) == [(250 * 64, 250 * 64)]
     assert runs_in(((4, 1, 3), (10, 5, 10))) == [(15, 5), (25, 5)]
     assert runs_in(((4, 1, 3), (10, 5, 5))) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9)), max_size=9), st.integers(1, 9))
+def test_what_is_read_at_once_fits_its_room(stated: list[tuple[int, int]], room: int) -> None:
+    found = list(_batches([Run(*one) for one in stated], room))
+    assert [i for batch in found for start, n in batch for i in range(start, start + n)] == [
+        i for start, n in stated for i in range(start, start + n)
+    ]
+    sizes = [sum(n for _, n in batch) for batch in found]
+    assert sizes[:-1] == [room] * (len(sizes) - 1)
+    assert all(0 < size <= room for size in sizes)
 
 
 DISTRIBUTIONS: Sequence[Distribution] = (
