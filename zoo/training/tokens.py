@@ -194,7 +194,8 @@ def with_specials(source: Any, target: Any, table: Specials, model: Generation) 
 def _disagreements(
     name: str, tokenizer: Any, pad: int, vocab: int, pad_id: int | None
 ) -> Iterable[Problem]:
-    size = 1 + max(tokenizer.get_vocab().values())  # the number of tokens, if no id is left out
+    # The number of tokens, if no id is left out.
+    size = 1 + max(tokenizer.get_vocab().values(), default=-1)
     if size > vocab:
         yield Problem(
             f"the tokenizer and the model disagree: {size:,} {name} tokens, and a vocabulary of "
