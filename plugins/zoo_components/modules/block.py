@@ -12,6 +12,7 @@ from torch import nn
 from zoo.context import LayerContext
 from zoo.errors import PluginError
 from zoo.position import Rotation
+from zoo.sharding.parts import local
 from zoo.slots import Sublayer
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import Norm, put_norm
@@ -226,5 +227,5 @@ class ChannelScaledBlock(ResidualBlock):
     ) -> torch.Tensor:
         """channel_scale * residual_scale * dropout(post_norm(f(x))). Dropout sets the same elements
         to zero before the factors as it would after them."""
-        scale: torch.Tensor = getattr(self, name).channel_scale
+        scale = local(getattr(self, name).channel_scale)
         return scale * super()._branch(name, x, context, maps)
