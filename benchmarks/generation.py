@@ -12,6 +12,7 @@ a ratio of 1.18. It holds for one sequence."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -70,7 +71,7 @@ def greedy(sizes: Sizes, batch: int, n: int, rounds: int, *, arranged: bool = Tr
 
 
 def compiled(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
-    """The same for one prompt, with compiled layers."""
+    """The same for one prompt, with compiled layers, against `transformers` compiled and not."""
     theirs, ours = hugging_face.gpt2(**sizes)
     prompt = ids(1, PROMPT, sizes)
     search = partial(searched, theirs, prompt, max_new_tokens=n)
@@ -78,18 +79,21 @@ def compiled(sizes: Sizes, n: int, rounds: int) -> list[Ratio]:
     for layer in ours.decoder.layers:
         layer.compile()
     ours.head.compile()
-    theirs.forward = torch.compile(theirs.forward)
-    static = partial(search, cache_implementation="static", disable_compile=True)
+    theirs_compiled = copy(theirs)
+    theirs_compiled.forward = torch.compile(theirs.forward)
+    static = {"cache_implementation": "static", "disable_compile": True}
+    static_search = partial(searched, theirs_compiled, prompt, max_new_tokens=n, **static)
     with torch.inference_mode():
         assert generated(ours, prompt, max_new_tokens=n) == expected
-        assert static()[:, PROMPT:].tolist() == expected
+        assert static_search()[:, PROMPT:].tolist() == expected
         cases: dict[str, Callable[[], float]] = {
             "zoo": timed(lambda: generated(ours, prompt, max_new_tokens=n)),
-            "transformers, static cache, compiled": timed(static),
+            "transformers, static cache, compiled": timed(static_search),
+            "transformers, dynamic cache, not compiled": timed(search),
             LIMIT: reading(ours, n),
         }
-        what = f"{continuing(1, n)}, compiled"
-        return compared(what, cases, rounds, {LIMIT: limits.OF_READING})
+        bars = dict.fromkeys(cases, 1 / 1.6) | {LIMIT: limits.OF_READING}
+        return compared(f"{continuing(1, n)}, compiled", cases, rounds, bars)
 
 
 def continuing(batch: int, n: int) -> str:
