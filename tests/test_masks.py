@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from zoo_components.modules.packing import at_places
+from zoo_components.modules.packing import LONG, at_places, lengths
+from zoo_components.modules.scores import attend
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 2, 4, 4, 8
 
@@ -106,6 +108,48 @@ def test_what_is_left_out_in_inference_changes_no_other_token(shape: tuple[int, 
     assert (whole - expected).abs().max() <= 1e-12
     wanted = decoder(x, target_mask=mask, return_attention=True)[1]
     assert (maps.decoder[0] - wanted.decoder[0]).abs().max() <= 1e-12
+
+
+LONG_MASK = torch.arange(LONG) < torch.tensor([[LONG], [3], [1], [40]])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "attention",
+    [{}, {"n_kv_heads": 1}, {"sinks": True}, {"softcap": 2.0}, {"v_head_dim": 3}, {"window": 9}],
+    ids=str,
+)
+def test_long_sequences_are_attended_one_by_one(attention: dict[str, Any], causal: bool) -> None:
+    """A kernel with a mask would compute all that it hides."""
+    kind = {"kind": "multi_head", **attention}
+    decoder = model(
+        embedding="vectors", position="rotary", attention=kind, decoder={"causal": causal}
+    )
+    x = torch.randn(*LONG_MASK.shape, WIDTH, dtype=torch.float64)
+    expected = decoder(x, target_mask=LONG_MASK)
+    calls: list[tuple[int, ...]] = []
+
+    def counted(q: Tensor, *others: Tensor, **options: Any) -> Any:
+        calls.append(tuple(q.shape))
+        return attend(q, *others, **options)
+
+    with torch.no_grad(), patch("zoo_components.modules.attention.attend", counted):
+        found = decoder(x, target_mask=LONG_MASK)
+    assert (found - expected)[LONG_MASK].abs().max() <= 1e-12
+    together = "window" in attention
+    assert [shape[2] for shape in calls] == ([LONG] if together else [LONG, 3, 1, 40])
+    for row, n in enumerate(LONG_MASK.sum(1).tolist()):
+        alone = decoder(x[row : row + 1, :n])
+        assert (found[row, :n] - alone[0]).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [LONG_MASK.flip(1), LONG_MASK[:, : LONG - 1], LONG_MASK ^ (torch.arange(LONG) == 20)],
+    ids=["padding on the left", "short", "holes"],
+)
+def test_other_padding_is_masked(mask: Tensor) -> None:
+    assert lengths(mask[:, None, None]) is None
 
 
 CONV = {"kind": "conv1d", "kernel_size": 3}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -15,7 +15,13 @@ from zoo.sharding.parts import all_parts, local, own_part
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
 from zoo_components.modules.norm import Norm, put_norm
-from zoo_components.modules.packing import at_places, places_of_tokens, put_back, taken
+from zoo_components.modules.packing import (
+    at_places,
+    lengths,
+    places_of_tokens,
+    put_back,
+    taken,
+)
 from zoo_components.modules.scores import Scoring, attend
 
 
@@ -154,7 +160,13 @@ class MultiHeadAttention(nn.Module):
             if global_tokens is not None:
                 near = near | global_tokens[..., None, None, :]
             seen = join(last_keys(mask, k.shape[-2]), near)
-        mixed, weights = mix(q, k, v, mask=seen)
+        apart = None
+        if places is not None and mask is not None and seen is mask and bias is None:
+            apart = lengths(mask) if global_tokens is None else None
+        if apart is None:
+            mixed, weights = mix(q, k, v, mask=seen)
+        else:
+            mixed, weights = one_by_one(mix, q, k, v, apart), None
         if global_tokens is not None:
             q, k, v = self._heads(x, None, rotation, positions, None, places, "global_")
             theirs, their_weights = mix(q, k, v, mask=mask)
@@ -248,3 +260,21 @@ class MultiHeadAttention(nn.Module):
         if self.gate_bias is not None:
             gates = gates + local(self.gate_bias)[:, None, None]
         return gate(gates)
+
+
+def one_by_one(
+    mix: Callable[..., tuple[torch.Tensor, torch.Tensor | None]],
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    n_tokens: Sequence[int],
+) -> torch.Tensor:
+    """The outputs of `mix` for the first tokens of each sequence of a batch, (batch, heads, length,
+    value width); 0 at the others, which are padding."""
+    batch, n_heads, length, _ = q.shape
+    # As a token's heads are merged, they are adjacent.
+    mixed = q.new_zeros(batch, length, n_heads, v.shape[-1]).transpose(1, 2)
+    for row, n in enumerate(n_tokens):
+        own = (slice(row, row + 1), slice(None), slice(n))
+        mixed[own] = mix(q[own], k[own], v[own])[0]
+    return mixed

@@ -8,6 +8,10 @@ import torch
 
 PAYS = 0.9  # the share of tokens above which moving them costs more than it saves
 
+LONG = 64
+"""The length from which a batch's attention takes longer than that of its sequences one by one: a
+kernel with a mask computes all that it hides, and a call costs some 30 microseconds."""
+
 
 def places_of_tokens(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
     """The places of the tokens that a mask leaves, if computing only those is faster: on a CPU,
@@ -55,3 +59,17 @@ def put_back(computed: torch.Tensor, x: torch.Tensor, places: torch.Tensor | Non
         return computed
     whole = computed.new_zeros(x.shape[0] * x.shape[1], computed.shape[-1])
     return whole.index_copy_(0, places, computed).unflatten(0, x.shape[:2])
+
+
+def lengths(mask: torch.Tensor) -> list[int] | None:
+    """The number of tokens of each sequence, if all padding is at the ends of sequences for which
+    attention is faster one by one; None otherwise.
+
+    Args:
+        mask: boolean, True = a token, (batch, 1, 1, length).
+    """
+    there = mask[:, 0, 0]
+    found = there.sum(-1)
+    n_tokens = there.shape[-1]
+    at_the_end = torch.equal(there, torch.arange(n_tokens) < found[:, None])
+    return found.tolist() if n_tokens >= LONG and at_the_end else None
