@@ -143,6 +143,29 @@ def test_long_sequences_are_attended_one_by_one(attention: dict[str, Any], causa
         assert (found[row, :n] - alone[0]).abs().max() <= 1e-12
 
 
+class Masked(nn.Module):
+    """A decoder that takes its mask by position, as tracing wants it."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        states: Tensor = self.decoder(x, target_mask=mask)
+        return states
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor")
+def test_a_traced_graph_holds_no_lengths() -> None:
+    decoder = Masked(model(embedding="vectors"))
+    x = torch.randn(*LONG_MASK.shape, WIDTH, dtype=torch.float64)
+    other = LONG_MASK.flip(0)
+    with torch.no_grad():
+        traced = torch.jit.trace(decoder, (x, LONG_MASK))
+        found, expected = traced(x, other), decoder(x, other)
+    assert (found - expected)[other].abs().max() <= 1e-12
+
+
 @pytest.mark.parametrize(
     "mask",
     [LONG_MASK.flip(1), LONG_MASK[:, : LONG - 1], LONG_MASK ^ (torch.arange(LONG) == 20)],

@@ -68,6 +68,8 @@ def lengths(mask: torch.Tensor) -> list[int] | None:
     Args:
         mask: boolean, True = a token, (batch, 1, 1, length).
     """
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return None  # the graph would hold these numbers
     there = mask[:, 0, 0]
     found = there.sum(-1)
     n_tokens = there.shape[-1]
