@@ -71,8 +71,7 @@ class Linear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) to (..., out_features)."""
         if not torch.is_grad_enabled():
-            one_row = x.is_cpu and x.numel() == self.in_features
-            if _is_compiled() and one_row and type(self.weight) is nn.Parameter:
+            if _is_compiled() and self._is_one_row(x):
                 return self._as_a_sum(x)
             found = self.without_gradients(x)
             return F.linear(x, self.weight, self.bias) if found is None else found
@@ -82,6 +81,11 @@ class Linear(nn.Linear):
             return F.linear(x, self.weight, self.bias)
         learning: torch.Tensor = _Product.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return learning
+
+    def _is_one_row(self, x: torch.Tensor) -> bool:
+        """Whether x is a single row on a CPU, and the weight no shard and not quantized."""
+        one_row = x.is_cpu and x.numel() == self.in_features
+        return one_row and type(self.weight) is nn.Parameter
 
     def _as_a_sum(self, x: torch.Tensor) -> torch.Tensor:
         """(..., out_features) for x (..., in_features) of one row. Compiled, it is a loop that

@@ -68,10 +68,11 @@ def lengths(mask: torch.Tensor) -> list[int] | None:
     Args:
         mask: boolean, True = a token, (batch, 1, 1, length).
     """
+    if mask.shape[-1] < LONG:
+        return None
     if torch.jit.is_tracing():  # type: ignore[attr-defined]
         return None  # the graph would hold these numbers
     there = mask[:, 0, 0]
     found = there.sum(-1)
-    n_tokens = there.shape[-1]
-    at_the_end = torch.equal(there, torch.arange(n_tokens) < found[:, None])
-    return found.tolist() if n_tokens >= LONG and at_the_end else None
+    places = torch.arange(mask.shape[-1], device=mask.device)
+    return found.tolist() if torch.equal(there, places < found[:, None]) else None
