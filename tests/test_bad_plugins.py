@@ -608,6 +608,41 @@ def test_a_broken_plugin_hurts_nobody_who_does_not_use_it(project: Path) -> None
     assert run(["list"]) == 0
 
 
+INTERRUPTED = {
+    "as it is": "raise KeyboardInterrupt",
+    # As Python 3.11 does in every class body, so in each enum, and C extensions when imported.
+    "another error's cause": "raise RuntimeError('calling __set_name__') from KeyboardInterrupt()",
+    "another error's context": """
+try:
+    raise KeyboardInterrupt
+except KeyboardInterrupt:
+    raise ImportError("initialization failed")
+""",
+}
+
+
+@pytest.mark.parametrize("code", INTERRUPTED.values(), ids=INTERRUPTED)
+def test_an_interrupt_is_no_failure_of_the_plugin_that_it_comes_in(
+    code: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_plugin(project, code)
+    with pytest.raises(KeyboardInterrupt):
+        zoo.build("spec.toml")
+    assert run(["build", "spec.toml"]) == 130
+    assert capsys.readouterr().err.split() == ["interrupted"]
+
+
+@pytest.mark.parametrize("code", INTERRUPTED.values(), ids=INTERRUPTED)
+def test_an_interrupt_breaks_no_promise(code: str, project: Path) -> None:
+    body = code.strip().replace("\n", "\n        ")
+    write_plugin(
+        project, GOOD.replace('return Layout({"up_proj"', f'{body}\n        Layout({{"up_proj"')
+    )
+    registry = read_layers([shipped_registry(), project / "registry.toml"])
+    with pytest.raises(KeyboardInterrupt):
+        check_plugins(["ffn.mine"], registry)
+
+
 def test_a_module_that_fails_shows_its_own_lines_and_not_those_of_torch(
     project: Path,
 ) -> None:

@@ -225,11 +225,23 @@ def build_until(sent: signal.Signals, folder: Path, **environment: str) -> tuple
 def test_who_ends_a_build_finds_nothing_of_it(sent: signal.Signals, project: Path) -> None:
     """Ended by Ctrl-C, by SIGTERM as from `timeout` and containers, or by closing the terminal."""
     status, out, err = build_until(sent, project)
-    assert (status, out) == (130, "")
     assert "interrupted" in err
     assert "Traceback" not in err
+    assert (status, out) == (130, "")
     assert files(project) == SPECS
     assert not Path("out").exists()
+
+
+def test_who_ends_a_command_in_an_import_finds_no_traceback(
+    command: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11 makes another error of an interrupt that comes while a class is made."""
+
+    def interrupted(name: str) -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr("zoo.cli.import_module", interrupted)
+    assert command("validate", "tiny.toml") == (130, "", "interrupted\n")
 
 
 def test_one_of_several_processes_is_ended_at_once(project: Path) -> None:

@@ -157,6 +157,18 @@ class Findings:
         return PluginError(problems) if self._plugin_failed else SpecError(problems)
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an error is an interrupt (Ctrl-C), or what became of one.
+
+    An interrupt may come anywhere. Python before 3.12, in the `__set_name__` of a class body, and C
+    extensions, when they are imported, raise another error from it.
+    """
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__cause__ or found.__context__
+    return found is not None
+
+
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
     """The problems file by file, each file's in the order of its lines."""
     problems = list(problems)

@@ -12,7 +12,7 @@ import click
 
 import zoo
 from zoo.cli.options import path_type
-from zoo.errors import ZooError, nearest
+from zoo.errors import ZooError, is_interrupt, nearest
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -52,15 +52,17 @@ def run(arguments: Sequence[str]) -> int:
     try:
         # The result of the command, which may be None; for `--help` and the like, its status.
         return cli.main(list(arguments), prog_name="zoo", standalone_mode=False) or 0
-    except ZooError as error:
-        click.echo(str(error), err=True)
-        return USER_ERROR
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return 130
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, click.Abort) or is_interrupt(error):
+            click.echo("interrupted", err=True)
+            return 130
+        if isinstance(error, ZooError):
+            click.echo(str(error), err=True)
+            return USER_ERROR
+        if isinstance(error, click.ClickException):
+            error.show()
+            return error.exit_code
+        raise
 
 
 class Commands(click.Group):

@@ -16,6 +16,7 @@ from zoo.errors import (
     SpecError,
     ZooError,
     did_you_mean,
+    is_interrupt,
     quoted,
 )
 from zoo.plugin_kit.cuts import Processes, started_when_needed
@@ -204,12 +205,12 @@ def _found(name: str, check: Callable[[], str | None]) -> Check:
     """Run one check. Whatever a plugin's code raises breaks a promise, `SystemExit` included."""
     try:
         return Check(name, True, check() or "")
-    except KeyboardInterrupt:
-        raise
     except PromiseError as error:
         return Check(name, False, str(error))
     except ZooError as error:
         first = error.problems[0]
         return Check(name, False, reason(first))
     except BaseException as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
         return Check(name, False, reason(describe_failure(name, error)))

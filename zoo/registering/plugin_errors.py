@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pydantic
 
-from zoo.errors import Place, PluginError, Problem, ZooError, printable, quoted
+from zoo.errors import Place, PluginError, Problem, ZooError, is_interrupt, printable, quoted
 
 MEND = "mend the plugin; nothing that does not use it is affected"
 """The help text where no more specific one is known."""
@@ -41,14 +41,16 @@ def plugin_code(what: str, at: Callable[[], Place] | None = None) -> Generator[N
     """Run plugin code in a `with` block.
 
     Whatever it raises, `AssertionError` and `SystemExit` included, becomes a `PluginError` that
-    says that `what` failed, except `ZooError` and `KeyboardInterrupt`. `at` returns the place that
-    requests the plugin.
+    says that `what` failed, except `ZooError`, and interrupts, which stay `KeyboardInterrupt`. `at`
+    returns the place that requests the plugin.
     """
     try:
         yield
-    except (ZooError, KeyboardInterrupt):
+    except ZooError:
         raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
         raise PluginError(describe_failure(what, error, at() if at else None)) from error
 
 
