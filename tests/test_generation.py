@@ -20,10 +20,11 @@ import zoo
 from benchmarks.peers import hugging_face as peers
 from zoo.generation.beam import Hypotheses
 from zoo.generation.decoding import RecomputeWarning
+from zoo.generation.ends import Ends
 from zoo.generation.evaluating import evaluating
+from zoo.generation.methods import Generated
 from zoo.generation.sampling import FEW, draw, probabilities
 from zoo.generation.scores import BLOCK, SHARE, largest
-from zoo.generation.search import Ends
 from zoo.transformer import Transformer
 
 VOCAB, EOS, START, NEW = 61, 2, 60, 14
@@ -284,6 +285,25 @@ def test_what_ends_beyond_the_beam_neither_counts_nor_runs_on() -> None:
     assert picked == [1, 3]
     assert row.running == [(2, 5), (2, 6)]
     assert [one.ids for one in row.ended] == [(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("early", "alpha", "settled"),
+    [
+        (True, -1.0, True),
+        (False, -1.0, False),
+        (False, 1.0, True),
+        ("never", 1.0, False),
+        ("never", -1.0, False),
+    ],
+)
+def test_when_a_search_can_end(early: Any, alpha: float, settled: bool) -> None:
+    """After 2 of at most 8 tokens the sequence that runs on has log p = -4, and may be scored
+    -4 / 2, at last -4 / 8, or with alpha = -1, at first -4 * 2. What has ended scores -1 or -9."""
+    method = zoo.Beam(size=1, length_penalty=alpha, early_stopping=early)
+    ended = Generated((1,), -1.0 if alpha > 0 else -9.0, "eos")
+    row = Hypotheses(0, [(2, 2)], [ended])
+    assert row.settled(-4.0, 2, method, Ends.read(8, 0, [])) is settled
 
 
 def test_scores_are_log_probabilities(four_tokens: Transformer) -> None:

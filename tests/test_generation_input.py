@@ -136,6 +136,11 @@ IMAGES = torch.ones(2, 3, 6, 6)
         (IMAGES, {"start": 7}, "start: id 7 in sequence 0 is outside the vocabulary"),
         (IMAGES, {"start": 1, "max_new_tokens": 10}, "1 tokens and 10 new ones are longer"),
         (IMAGES, {"start": 1, "memory": torch.ones(2, 3, 8)}, "attends to no memory"),
+        (
+            IMAGES,
+            {"start": 1, "method": zoo.Greedy(encoder_no_repeat_ngram_size=2)},
+            "`encoder_no_repeat_ngram_size` is for sources of tokens",
+        ),
         (IMAGES, {"start": 1, "mask": ones(2, 9)}, "ids: images have no padding"),
         ([1, 2], {"start": 1}, "ids: this model takes a tensor of images, (batch, 3, 6, 6), not a"),
         ([*IMAGES], {"start": 1}, "not a list; `torch.stack` makes one of several"),

@@ -25,7 +25,7 @@ from zoo.running.settings import UNSUPPORTED, Settings, SettingsWarning, read_se
 
 VOCAB, START, EOS, NEW = 41, 2, [25, 37], 14
 """The ids that end a text are among those that these models like to generate."""
-TEXTS = ["5 9 33 17", "4 8", "11 30 7"]
+TEXTS = ["5 9 33 17", "2 24 3", "11 24 24 30 7"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "forced": {"forced_bos_token_id": 7, "forced_eos_token_id": 25},
@@ -51,6 +51,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "no_repeat_ngram_size": 2,
         "bad_words_ids": [[18], [37, 33, 26], [23, 25]],
     },
+    "suppressed": {"suppress_tokens": [3, 24, 37], "begin_suppress_tokens": [16, 20]},
+    "suppressed after the first": {
+        "forced_bos_token_id": 7,
+        "begin_suppress_tokens": [24, 23, 3],
+        "num_beams": 2,
+    },
+    "not the words of the source": {
+        "encoder_no_repeat_ngram_size": 1,
+        "no_repeat_ngram_size": 2,
+        "num_beams": 3,
+    },
+    "not the pairs of the source": {"encoder_no_repeat_ngram_size": 2},
+    "never early": {"num_beams": 2, "early_stopping": "never", "length_penalty": 3.0},
+    "never early, short": {"num_beams": 2, "early_stopping": "never", "length_penalty": -1.0},
     "the likeliest": {"do_sample": True, "top_k": 1, "temperature": 0.5},
 }
 
@@ -190,7 +204,12 @@ METHODS: list[tuple[dict[str, Any], dict[str, Any], Any, dict[str, Any]]] = [
     ({"do_sample": True, "num_beams": 1}, {"beams": 3}, zoo.Beam(size=3), {}),
     ({"num_beams": 3}, {"beams": 1}, zoo.Beam(size=1), {}),
     ({"num_beams": 3}, {"sample": True}, zoo.Sampling(), {}),
-    ({"num_beams": 3, "early_stopping": "never"}, {}, zoo.Beam(size=3), {"num_beams": 3}),
+    (
+        {"num_beams": 3, "early_stopping": "never"},
+        {},
+        zoo.Beam(size=3, early_stopping="never"),
+        {"num_beams": 3, "early_stopping": "never"},
+    ),
     (
         {"num_beams": 3, "early_stopping": True},
         {},
@@ -233,9 +252,9 @@ def test_what_is_forced_holds_for_every_method(model: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
-        ({"suppress_tokens": [3], "num_beam_groups": 2}, "`num_beam_groups`, `suppress_tokens`"),
+        ({"typical_p": 0.4, "num_beam_groups": 2}, "`num_beam_groups`, `typical_p`"),
         ({"num_beams": 3}, "`num_beams`"),
-        ({"do_sample": False, "num_beams": 3, "early_stopping": "never"}, "`early_stopping`"),
+        ({"do_sample": False, "num_beams": 3, "early_stopping": "never"}, ""),
         (UNSUPPORTED, ""),
         ({"max_length": 5, "my_own": 3, "use_cache": False, "pad_token_id": None}, ""),
     ],
@@ -302,6 +321,9 @@ def test_a_decoders_shortest_text_is_told(tmp_path: Path) -> None:
         ({"decoder_start_token_id": 50}, "`decoder_start_token_id` holds the id 50, which is"),
         ({"forced_bos_token_id": 41}, "`forced_bos_token_id` holds the id 41, which is outside"),
         ({"bad_words_ids": [[3, 77]]}, "`bad_words_ids` holds the id 77, which is outside"),
+        ({"suppress_tokens": [3, 78]}, "`suppress_tokens` holds the id 78, which is outside"),
+        ({"begin_suppress_tokens": [79]}, "`begin_suppress_tokens` holds the id 79, which is"),
+        ({"num_beams": 2, "early_stopping": "late"}, "cannot be read: `early_stopping` must be"),
         ({"bad_words_ids": [[]]}, "`bad_words_ids` must have at least 1 item, not 0"),
         ({"temperature": 0}, "`temperature` must be at least 0.000001, not the float `0.0`"),
         ({"temperature": "warm"}, "cannot be read: `temperature` must be a number, not the string"),

@@ -10,10 +10,10 @@ import torch
 
 from zoo.errors import InputError, Problem
 from zoo.generation.decoding import Decoding
+from zoo.generation.ends import Ends
 from zoo.generation.methods import Beam, Generated
 from zoo.generation.prompts import Rows
 from zoo.generation.scores import constrain, largest, penalize
-from zoo.generation.search import Ends, present
 from zoo.memory import memory_limit
 
 
@@ -77,24 +77,28 @@ class Hypotheses:
         self.running = running + running[:1] * n_missing
         return picked + [-1] * n_missing
 
-    def settled(self, best_running: float, n_tokens: int, method: Beam) -> bool:
+    def settled(self, best_running: float, n_tokens: int, method: Beam, ends: Ends) -> bool:
         """Whether the search of this row is done: the list of ended sequences is full, and the best
         running sequence, with log-probability `best_running`, scores no better than the worst of
         them, or does not count."""
         if len(self.ended) < method.size:
             return False
-        if method.early_stopping:
+        if method.early_stopping is True:
             return True
+        if method.early_stopping == "never" and method.length_penalty > 0.0:
+            n_tokens = ends.max_new_tokens  # of the divisor, which then is the largest
         return self.ended[-1].score >= method.judged(best_running, n_tokens)
 
 
-def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> list[Generated]:
+def beam_search(
+    decoding: Decoding, prompt: Rows, sources: Sequence[list[int]], method: Beam, ends: Ends
+) -> list[Generated]:
     """Find the best sequence for each row.
 
     In each step every running sequence is extended by every token. Those of the best `size`
     candidates that end are set aside; the best `size` candidates that do not end go on. A row is
     done when `size` sequences have ended and the best running one scores no better than the worst
-    of them.
+    of them. `sources` are the ids of each row's source, for `encoder_no_repeat_ngram_size`.
 
     Raises:
         InputError: the scores of this number of beams do not fit into memory.
@@ -103,7 +107,7 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
     scores = decoding.scores(prompt.values, prompt.mask)
     _check_memory(size, scores)
     rows = [Hypotheses(number, [()] * size) for number in range(batch)]
-    begun = [present(prompt, number) for number in range(batch)]
+    begun = prompt.lists()
     best: dict[int, Generated] = {}
     copies = torch.arange(batch, device=device).repeat_interleave(size)
     decoding.select(copies)
@@ -120,7 +124,8 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
         n_new = n_tokens - 1
         if method.constrains(n_new, ends.max_new_tokens):
             sequences = [[*begun[row.number], *ids] for row in rows for ids in row.running]
-            judged = constrain(judged, sequences, method, n_new, ends.max_new_tokens, ends.eos)
+            own = [sources[row.number] for row in rows for _ in row.running]
+            judged = constrain(judged, sequences, own, method, n_new, ends)
         if method.renormalize:
             judged = judged.log_softmax(-1)
         values, beams, tokens = _candidates(judged, totals, n_best)
@@ -130,7 +135,7 @@ def beam_search(decoding: Decoding, prompt: Rows, method: Beam, ends: Ends) -> l
         picks: list[list[int]] = []
         for index, row in enumerate(rows):
             picked = row.extend(*table[index], method=method, ends=ends)
-            if not picked or row.settled(table[index][0][picked[0]], n_tokens, method):
+            if not picked or row.settled(table[index][0][picked[0]], n_tokens, method, ends):
                 best[row.number] = row.ended[0]
             else:
                 going.append(index)

@@ -8,11 +8,12 @@ import torch
 
 from zoo.errors import InputError
 from zoo.generation.beam import beam_search
+from zoo.generation.ends import Ends
 from zoo.generation.evaluating import evaluating
 from zoo.generation.inputs import Inputs
 from zoo.generation.methods import Beam, Generated, Greedy, Method, Sampling
 from zoo.generation.prompts import Ids
-from zoo.generation.search import Ends, search
+from zoo.generation.search import search
 from zoo.transformer import Transformer
 
 GREEDY = Greedy()
@@ -66,8 +67,8 @@ def generate(
     with torch.inference_mode(), evaluating(model):
         decoding = inputs.decoding(model, keep=cache)
         if isinstance(method, Beam):
-            return beam_search(decoding, inputs.prompt, method, inputs.ends)
-        for _, ended in search(decoding, inputs.prompt, method, inputs.ends):
+            return beam_search(decoding, inputs.prompt, inputs.source_ids, method, inputs.ends)
+        for _, ended in search(decoding, inputs.prompt, inputs.source_ids, method, inputs.ends):
             found.update(ended)
     return [found[number] for number in sorted(found)]
 
@@ -117,7 +118,7 @@ def _steps(
     # Unlike a `with` statement, the decorator leaves inference mode between two steps.
     with evaluating(model):
         decoding = inputs.decoding(model, keep=cache)
-    steps = search(decoding, inputs.prompt, method, inputs.ends)
+    steps = search(decoding, inputs.prompt, inputs.source_ids, method, inputs.ends)
     while True:
         with evaluating(model):
             step = next(steps, None)

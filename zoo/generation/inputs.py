@@ -11,6 +11,7 @@ import torch
 from zoo.devices import input_device
 from zoo.errors import InputError, Problem, counted
 from zoo.generation.decoding import Decoding, Memory, describe, encode
+from zoo.generation.ends import Ends
 from zoo.generation.methods import Method
 from zoo.generation.prompts import (
     Ids,
@@ -21,7 +22,6 @@ from zoo.generation.prompts import (
     read_images,
     read_vectors,
 )
-from zoo.generation.search import Ends
 from zoo.purpose import Generation
 from zoo.transformer import Transformer
 
@@ -91,8 +91,16 @@ class Inputs:
             )
         longest = prompt.values.shape[1]
         check_length(longest, how.longest, "ids", most_new=ends.max_new_tokens)
+        if method.encoder_no_repeat_ngram_size and how.has_source and how.source_vocab is None:
+            raise InputError("`encoder_no_repeat_ngram_size` is for sources of tokens")
         attended = _memory(how, memory, memory_mask, prompt.values.shape[0], device, dtype)
         return cls(prompt.to(device), source, attended, ends)
+
+    @property
+    def source_ids(self) -> list[list[int]]:
+        """The ids of each source, for a decoder of each prompt; none if it has no ids."""
+        rows = self.prompt if self.source is None else self.source
+        return [[] for _ in rows.values] if rows.values.is_floating_point() else rows.lists()
 
     def decoding(self, model: Transformer, *, keep: bool) -> Decoding:
         """Run the encoder, if there is one, and return the state in which decoding starts."""

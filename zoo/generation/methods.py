@@ -20,6 +20,7 @@ from zoo.toml.value_errors import nearest_literal, value_message
 
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Id = Annotated[int, Field(ge=0)]
+Tokens = Annotated[tuple[Id, ...], Field(strict=False)]
 Word = Annotated[tuple[Id, ...], Field(strict=False, min_length=1)]
 
 
@@ -39,8 +40,15 @@ class Method(BaseModel):
     no_repeat_ngram_size: Annotated[int, Field(ge=0)] = 0
     """No sequence of this number of tokens occurs twice, the prompt included (Paulus et al. 2017,
     arXiv:1705.04304); 0 for no limit."""
+    encoder_no_repeat_ngram_size: Annotated[int, Field(ge=0)] = 0
+    """No sequence of this number of tokens of the source, or for a decoder of the prompt, is
+    generated (Roller et al. 2020, arXiv:2004.13637); 0 for no limit."""
     bad_words: Annotated[tuple[Word, ...], Field(strict=False)] = ()
     """Sequences of ids that are not generated. An id of `eos` alone is not forbidden by them."""
+    suppress_tokens: Tokens = ()
+    """Ids that are not generated, those of `eos` included."""
+    begin_suppress_tokens: Tokens = ()
+    """Ids that are not generated as the first new token, or after `first_id`."""
     min_new_tokens: Annotated[int, Field(ge=0)] = 0
     """No id of `eos` comes before this number of new tokens."""
     first_id: Id | None = None
@@ -66,12 +74,20 @@ class Method(BaseModel):
                     problems.append(Problem(message, help=nearest_literal([details])))
             raise InputError(problems) from None
 
+    @property
+    def n_forced(self) -> int:
+        """How many tokens at the beginning are forced: 1 with a `first_id`, else 0."""
+        return 0 if self.first_id is None else 1
+
     def constrains(self, n_new: int, max_new_tokens: int) -> bool:
         """Whether it may forbid or force the token that follows `n_new` new ones, of at most
         `max_new_tokens`."""
         return bool(
             self.no_repeat_ngram_size
+            or self.encoder_no_repeat_ngram_size
             or self.bad_words
+            or self.suppress_tokens
+            or (self.begin_suppress_tokens and n_new == self.n_forced)
             or n_new < self.min_new_tokens
             or (self.first_id is not None and n_new == 0)
             or (self.last_id is not None and n_new == max_new_tokens - 1)
@@ -81,6 +97,8 @@ class Method(BaseModel):
         """Raise InputError if an id is outside the vocabulary."""
         stated = [("first_id", self.first_id), ("last_id", self.last_id)]
         stated += [("bad_words", id_) for word in self.bad_words for id_ in word]
+        stated += [("suppress_tokens", id_) for id_ in self.suppress_tokens]
+        stated += [("begin_suppress_tokens", id_) for id_ in self.begin_suppress_tokens]
         for name, id_ in stated:
             if id_ is not None and id_ >= vocab:
                 raise outside_vocabulary(f"`{name}`", id_, vocab)
@@ -132,9 +150,10 @@ class Beam(Method):
     length_formula: Literal["power", "gnmt"] = "power"
     """The divisor of log p: n**alpha for `power`, ((5 + n) / 6)**alpha for `gnmt` (Wu et al. 2016,
     arXiv:1609.08144; alpha = 0.6 in Vaswani et al. 2017)."""
-    early_stopping: bool = False
-    """Whether a search ends as soon as `size` sequences have ended, even if one that runs on scores
-    better."""
+    early_stopping: bool | Literal["never"] = False
+    """When a search ends after `size` sequences have ended: at once; or, with `False`, when the
+    best one that runs on scores no better as it is; or, with `"never"`, when it cannot score better
+    any more, at the greatest length. With a `length_penalty` of 0 or less the last two are one."""
     renormalize: bool = False
     """Whether the probabilities of the tokens that are left sum to 1 again, after the repetition
     penalty and what is forbidden or forced."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from numbers import Integral
 from typing import Any
 
@@ -35,6 +36,14 @@ class Rows:
         """The same on another device."""
         mask = None if self.mask is None else self.mask.to(device)
         return Rows(self.values.to(device), mask)
+
+    def lists(self) -> list[list[int]]:
+        """The ids of each row, without padding."""
+        rows: list[list[int]] = self.values.tolist()
+        if self.mask is None:
+            return rows
+        pairs = zip(rows, self.mask.tolist(), strict=True)
+        return [list(compress(row, mask)) for row, mask in pairs]
 
 
 def read_ids(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from zoo.generation.ends import Ends
 from zoo.generation.methods import Method
 
 BLOCK = 128
@@ -23,38 +24,46 @@ def penalize(scores: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.
 
 def constrain(
     scores: torch.Tensor,
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[list[int]],
+    sources: Sequence[list[int]],
     method: Method,
     n_new: int,
-    max_new_tokens: int,
-    eos: frozenset[int],
+    ends: Ends,
 ) -> torch.Tensor:
     """Forbid and force tokens as the method says.
 
     Args:
         scores: the scores of the next token, (rows, vocab).
         sequences: the ids of each row so far, with those of its prompt.
+        sources: the ids of each row's source, for `encoder_no_repeat_ngram_size`.
         method: what is forbidden and forced.
         n_new: how many of the ids of each row are new.
-        max_new_tokens: the most new ids of a row.
-        eos: the ids that end a sequence.
+        ends: when a sequence ends.
 
     Returns:
         Scores, (rows, vocab): -inf for a token that is forbidden, and 0 for one that is forced. If
         all tokens of a row are forbidden, none of them is.
     """
     forced = method.first_id if n_new == 0 else None
-    if method.last_id is not None and n_new == max_new_tokens - 1:
+    if method.last_id is not None and n_new == ends.max_new_tokens - 1:
         forced = method.last_id
     if forced is not None:
         found = torch.full_like(scores, -torch.inf)
         found[:, forced] = 0.0
         return found
-    too_early = eos if n_new < method.min_new_tokens else frozenset[int]()
+    everywhere = {*method.suppress_tokens}
+    if n_new == method.n_forced:
+        everywhere.update(method.begin_suppress_tokens)
+    if n_new < method.min_new_tokens:
+        everywhere.update(ends.eos)
     places = [
         (row, id_)
-        for row, sequence in enumerate(sequences)
-        for id_ in too_early.union(_repeats(sequence, method), _bad(sequence, method, eos))
+        for row, (sequence, source) in enumerate(zip(sequences, sources, strict=True))
+        for id_ in everywhere.union(
+            _repeats(sequence, sequence, method.no_repeat_ngram_size),
+            _repeats(sequence, source, method.encoder_no_repeat_ngram_size),
+            _bad(sequence, method, ends.eos),
+        )
     ]
     if not places:
         return scores
@@ -63,22 +72,21 @@ def constrain(
     return found.where((found > -torch.inf).any(-1, keepdim=True), scores)
 
 
-def _repeats(sequence: Sequence[int], method: Method) -> Iterator[int]:
-    """The ids that would end a sequence of `no_repeat_ngram_size` tokens that is there already."""
-    size = method.no_repeat_ngram_size
-    if not 0 < size <= len(sequence):
+def _repeats(sequence: list[int], text: list[int], size: int) -> Iterator[int]:
+    """The ids that would end a sequence of `size` tokens that is in the text already."""
+    if not 0 < size <= len(sequence) + 1:
         return
     latest = sequence[len(sequence) - size + 1 :]
-    for end in range(size - 1, len(sequence)):
-        if sequence[end - size + 1 : end] == latest:
-            yield sequence[end]
+    for end in range(size - 1, len(text)):
+        if text[end - size + 1 : end] == latest:
+            yield text[end]
 
 
-def _bad(sequence: Sequence[int], method: Method, eos: frozenset[int]) -> Iterator[int]:
+def _bad(sequence: list[int], method: Method, eos: frozenset[int]) -> Iterator[int]:
     """The ids that would complete a bad word."""
     for *begin, end in method.bad_words:
         if begin:
-            if list(sequence[-len(begin) :]) == begin:
+            if sequence[-len(begin) :] == begin:
                 yield end
         elif end not in eos:
             yield end

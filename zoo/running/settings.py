@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -28,11 +28,9 @@ TOP_K = 50
 """The `top_k` with which `transformers` samples if the settings state none."""
 
 UNSUPPORTED: Mapping[str, Any] = {
-    "begin_suppress_tokens": None,
     "constraints": None,
     "diversity_penalty": 0.0,
     "dola_layers": None,
-    "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1.0,
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
@@ -45,7 +43,6 @@ UNSUPPORTED: Mapping[str, Any] = {
     "penalty_alpha": None,
     "sequence_bias": None,
     "stop_strings": None,
-    "suppress_tokens": None,
     "token_healing": False,
     "top_h": None,
     "typical_p": 1.0,
@@ -79,10 +76,13 @@ class Settings(BaseModel):
     min_p: float | None = None
     num_beams: int | None = None
     length_penalty: float | None = None
-    early_stopping: bool | str | None = None
+    early_stopping: bool | Literal["never"] | None = None
     renormalize_logits: bool | None = None
     repetition_penalty: float | None = None
     no_repeat_ngram_size: int | None = None
+    encoder_no_repeat_ngram_size: int | None = None
+    suppress_tokens: list[Id] | None = None
+    begin_suppress_tokens: list[Id] | None = None
     min_length: int | None = None
     min_new_tokens: int | None = None
     read_from: str = ""
@@ -123,13 +123,12 @@ class Settings(BaseModel):
         if sample:
             top_k = TOP_K if self.do_sample and self.top_k is None else self.top_k
             own = {"top_k": top_k or None}
-            return self._method(Sampling, (*_ALWAYS, *_DRAWING), own, changes)
+            return self._method(Sampling, (*_ALWAYS, *_DRAWING), changes, own)
         if beams is None and (self.num_beams or 1) == 1:
-            return self._method(Greedy, _ALWAYS, {}, changes)
-        own = {"early_stopping": self.early_stopping is True}
+            return self._method(Greedy, _ALWAYS, changes)
         if beams is not None:
             changes = {"size": beams, **changes}
-        return self._method(Beam, (*_ALWAYS, *_SEARCHING), own, changes)
+        return self._method(Beam, (*_ALWAYS, *_SEARCHING), changes)
 
     def completed(self, method: AnyMethod) -> AnyMethod:
         """A method that the caller has chosen, with the ids that the model is forced to generate or
@@ -139,7 +138,7 @@ class Settings(BaseModel):
             WeightsError: an id is out of range.
         """
         stated = {name: getattr(method, name) for name in method.model_fields_set}
-        return self._method(type(method), _MODELS_OWN, {}, stated)
+        return self._method(type(method), _MODELS_OWN, stated)
 
     def applied(self, method: Method) -> dict[str, Any]:
         """The settings that count in a method of `method`, by name: those that change it, and are
@@ -158,8 +157,8 @@ class Settings(BaseModel):
         self,
         kind: type[AnyMethod],
         names: Sequence[str],
-        own: Mapping[str, Any],
         changes: Mapping[str, Any],
+        own: Mapping[str, Any] = {},
     ) -> AnyMethod:
         """A method with the settings of these names, the values of `own`, and the changes."""
         kind.model_validate(changes)  # what is wrong from here on is wrong in the file
@@ -174,10 +173,16 @@ class Settings(BaseModel):
             ) from None
 
 
-_MODELS_OWN = ("first_id", "last_id", "bad_words")
-_ALWAYS = (*_MODELS_OWN, "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens")
+_MODELS_OWN = ("first_id", "last_id", "bad_words", "suppress_tokens", "begin_suppress_tokens")
+_ALWAYS = (
+    *_MODELS_OWN,
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "min_new_tokens",
+)
 _DRAWING = ("temperature", "top_p", "min_p")
-_SEARCHING = ("size", "length_penalty", "renormalize")
+_SEARCHING = ("size", "length_penalty", "early_stopping", "renormalize")
 _NAMES = {
     "first_id": "forced_bos_token_id",
     "last_id": "forced_eos_token_id",
@@ -242,11 +247,8 @@ def read_settings(folder: Path, config: str | None, *, has_source: bool) -> Sett
             unsupported.append("min_length")
     elif found.min_length and found.min_new_tokens is None:
         changes["min_new_tokens"] = found.min_length - 1  # without the id that begins the target
-    if (found.num_beams or 1) > 1:
-        if found.do_sample:
-            unsupported.append("num_beams")
-        if isinstance(found.early_stopping, str):
-            unsupported.append("early_stopping")
+    if (found.num_beams or 1) > 1 and found.do_sample:
+        unsupported.append("num_beams")
     if unsupported:
         names = ", ".join(f"`{name}`" for name in sorted(unsupported))
         warnings.warn(

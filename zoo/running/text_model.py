@@ -13,10 +13,10 @@ import torch
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
+from zoo.generation.ends import check_new_tokens
 from zoo.generation.evaluating import evaluating
 from zoo.generation.methods import for_batch
 from zoo.generation.prompts import check_length, read_ids
-from zoo.generation.search import check_new_tokens
 from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
@@ -232,6 +232,7 @@ class TextModel:
         settings, how = self.settings, self.transformer.spec.model.generation
         asked: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos": eos, "start": start}
         stated = ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"]
+        stated += ["suppress_tokens", "begin_suppress_tokens"]
         if eos is None:
             asked["eos"] = () if settings.eos_token_id is None else settings.eos_token_id
             stated.append("eos_token_id")

@@ -1,0 +1,72 @@
+"""When a generated sequence ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from zoo.errors import InputError
+from zoo.generation.methods import outside_vocabulary
+
+
+def check_new_tokens(number: object) -> None:
+    """Raise InputError if `number` is not a positive integer."""
+    if type(number) is not int or number < 1:
+        raise InputError(f"`max_new_tokens` is at least 1, not {number!r:.80}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """When a sequence ends.
+
+    Args:
+        max_new_tokens: after this number of new tokens.
+        eos: after one of these ids.
+        stop: after one of these sequences of ids.
+    """
+
+    max_new_tokens: int
+    eos: frozenset[int]
+    stop: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def read(
+        cls, max_new_tokens: int, eos: int | Sequence[int], stop: Sequence[Sequence[int]]
+    ) -> Ends:
+        """Check these arguments of `generate`.
+
+        Raises:
+            InputError: a value is not an integer, `max_new_tokens` is below 1, or a stop sequence
+                is empty.
+        """
+        check_new_tokens(max_new_tokens)
+        if not isinstance(stop, Iterable):
+            raise InputError(f"`stop` is a list of sequences of ids, not {stop!r:.80}")
+        ends = list(eos) if isinstance(eos, Iterable) else [eos]
+        stops = [tuple(one) if isinstance(one, Sequence) else (one,) for one in stop]
+        for one in [*ends, *(id_ for sequence in stops for id_ in sequence)]:
+            if type(one) is not int:
+                raise InputError(f"`eos` and `stop` hold ids, which are integers, not {one!r:.80}")
+        if () in stops:
+            raise InputError("`stop` holds an empty sequence, with which everything ends")
+        return cls(max_new_tokens, frozenset(ends), tuple(stops))
+
+    def check(self, vocab: int) -> None:
+        """Raise InputError if `eos` or `stop` has an id that is outside the vocabulary."""
+        for one in sorted(self.eos.union(*self.stop)):
+            if not 0 <= one < vocab:
+                raise outside_vocabulary("`eos`" if one in self.eos else "`stop`", one, vocab)
+
+    @property
+    def last_ids(self) -> frozenset[int]:
+        """The ids that can end a sequence before `max_new_tokens`."""
+        return self.eos.union(stop[-1] for stop in self.stop)
+
+    def of(self, ids: Sequence[int]) -> Literal["eos", "stop", "length"] | None:
+        """The reason why a sequence ends after these new ids, or None if it goes on."""
+        if ids[-1] in self.eos:
+            return "eos"
+        if any(tuple(ids[-len(stop) :]) == stop for stop in self.stop):
+            return "stop"
+        return "length" if len(ids) >= self.max_new_tokens else None
