@@ -1,9 +1,9 @@
 """Text from models: `generate` and `stream`, with the methods `Greedy`, `Sampling` and `Beam`.
 
 One file for each step: `prompts` and `inputs` (check the arguments), `decoding` (the model and its
-cache: from tokens to the scores of the next token), `scores` (what is forbidden or forced), `search`
-(the loop of greedy search and sampling), `sampling` (from scores to probabilities), `beam` (beam
-search) and `ends` (when a sequence ends).
+cache: from tokens to the scores of the next token), `scores` (what is forbidden or forced),
+`search` (the loop of greedy search and sampling), `sampling` (from scores to probabilities), `beam`
+(beam search) and `ends` (when a sequence ends).
 """
 
 from zoo.generation.arrange import arrange_weights
