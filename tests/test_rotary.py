@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from references.rotary import HEAD, ORIGINAL, SCALED, described
 from torch import Tensor
 
 import zoo
 from zoo_components.modules.rotary import RotaryPositions
-from zoo_components.rotary import LongRotary, Rotary, YarnRotary
+from zoo_components.relative import Alibi, T5Buckets
+from zoo_components.rotary import DynamicRotary, LongRotary, Rotary, StoredRotary, YarnRotary
 
 
 def turned(x: Tensor, angles: Tensor, *, interleaved: bool, clockwise: bool) -> Tensor:
@@ -159,3 +161,20 @@ def test_a_spec_survives_its_full_form(name: str) -> None:
 def test_contradictions(position: dict[str, Any], message: str) -> None:
     with pytest.raises(zoo.SpecError, match=message):
         zoo.read_spec(spec(**position))
+
+
+@pytest.mark.parametrize(
+    ("cls", "fields", "needed"),
+    [
+        (Rotary, {}, "head_dim"),
+        (DynamicRotary, {"factor": 2.0, "original_length": 4}, "head_dim"),
+        (StoredRotary, {}, "head_dim"),
+        (Alibi, {}, "n_heads"),
+        (T5Buckets, {}, "n_heads"),
+    ],
+)
+def test_what_works_on_heads_needs_an_attention_with_heads(
+    cls: Any, fields: dict[str, Any], needed: str
+) -> None:
+    with pytest.raises(ValidationError, match=f"a self-attention that states .*{needed}"):
+        cls(kind="scheme", d_model=8, **fields)

@@ -446,6 +446,7 @@ class Tied(Builder):
 def test_what_is_tied_through_others_is_one_tensor() -> None:
     spec = ModelSpec("tied", Tied.model_construct(kind="tied"))
     assert spec.ties == {"b": "a", "c": "a", "d": "a"}
+    assert spec.aliases == {"a": ("b", "c", "d")}
     assert list(spec.tensors) == ["a"]
     assert spec.n_parameters == 3
 

@@ -22,6 +22,7 @@ from torch.ao.nn.quantized.dynamic import Linear as DynamicallyQuantized
 from torch.testing._internal.two_tensor import TwoTensor
 
 import zoo
+from zoo.parallel import on_all_cores
 
 TABLE = "decoder.embed.tokens.weight"
 ALIASES = ("encoder.embed.tokens.weight", "head.out.weight")
@@ -674,3 +675,15 @@ def test_a_model_that_was_changed_is_not_saved(
         zoo.save(model, tmp_path / "folder" / "model.safetensors")
     assert message in str(caught.value)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_the_largest_is_begun_first() -> None:
+    begun: list[str] = []
+
+    def work(name: str) -> str:
+        begun.append(name)
+        return name.upper()
+
+    sizes = {"a": 1, "b": 3, "c": 2}
+    assert on_all_cores(work, sizes, n_threads=1) == {"a": "A", "b": "B", "c": "C"}
+    assert begun == ["b", "c", "a"]

@@ -17,7 +17,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from zoo.atomic import copy_synced, make_folder, new_folder, write_text
 from zoo.document import read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
 from zoo.model_files import BESIDES, find_files, selected
+from zoo.parallel import on_all_cores
 from zoo.provenance.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
 from zoo.reading import spec_of_weights
@@ -89,14 +89,12 @@ def check_files(path: Path, lock: Lock, hashed: Iterable[str]) -> None:
     """
     if problems := list(_file_problems(path, lock)):
         raise WeightsError(problems)
-    largest_first = sorted(hashed, key=lambda name: lock.files[name].size, reverse=True)
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        found = pool.map(lambda name: _record(path / name), largest_first)
-        problems = [
-            Problem("its bytes are not those that the lock tells of", Place(str(path / name)))
-            for name, record in zip(largest_first, found, strict=True)
-            if record != lock.files[name]
-        ]
+    sizes = {name: lock.files[name].size for name in hashed}
+    problems = [
+        Problem("its bytes are not those that the lock tells of", Place(str(path / name)))
+        for name, record in on_all_cores(lambda name: _record(path / name), sizes).items()
+        if record != lock.files[name]
+    ]
     if problems:
         raise WeightsError(problems)
 

@@ -13,7 +13,7 @@ FLOAT32_MAX = float.fromhex("0x1.fffffep+127")
 
 
 def _check(name: str, value: float, *, least: float) -> None:
-    """Raises ValueError unless `value` is in [least, FLOAT32_MAX]; NaN never is."""
+    """Raise ValueError unless `value` is in [least, FLOAT32_MAX]; NaN never is."""
     if not least <= value <= FLOAT32_MAX:
         raise ValueError(f"{name} must be between {least:g} and {FLOAT32_MAX:g}, got {value!r}")
 

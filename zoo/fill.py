@@ -74,7 +74,7 @@ def fill(
     on_bytes: Callable[[int], None] | None = None,
     runs: Mapping[str, Runs] | None = None,
 ) -> None:
-    """Fills tensors in place with the `zoo.init.v1` stream, on `torch.get_num_threads()` threads.
+    """Fill tensors in place with the `zoo.init.v1` stream, on `torch.get_num_threads()` threads.
 
     A tensor's bytes depend on its name, shape, dtype, distribution and the seed, and on nothing
     else: not on the other tensors, their order, or the number of threads.
@@ -121,7 +121,7 @@ def fill(
 
 
 def _check(name: str, tensor: torch.Tensor, distribution: Distribution) -> None:
-    """Raises ValueError unless the tensor can be filled with the distribution."""
+    """Raise ValueError unless the tensor can be filled with the distribution."""
     what = f"cannot fill {name!r} ({tensor.dtype}, {tensor.device})"
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise ValueError(f"{what}: not a dense CPU tensor")
@@ -139,7 +139,7 @@ def _check(name: str, tensor: torch.Tensor, distribution: Distribution) -> None:
 
 
 def _check_disjoint(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises ValueError if two tensors share memory: the last to write would win."""
+    """Raise ValueError if two tensors share memory: the last to write would win."""
     spans = sorted(
         (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, name)
         for name, tensor in tensors.items()
@@ -150,14 +150,14 @@ def _check_disjoint(tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _key(seed: int, name: str) -> int:
-    """Returns the 128-bit Philox key of a tensor's stream."""
+    """Return the 128-bit Philox key of a tensor's stream."""
     digest = sha256(b"zoo.init.v1\0" + seed.to_bytes(8, "little") + name.encode()).digest()
     return int.from_bytes(digest[:16], "little")
 
 
 @cache
 def _table() -> NDArray[np.float32]:
-    """Returns the shipped quantiles t, ascending, shape (65537,)."""
+    """Return the shipped quantiles t, ascending, shape (65537,)."""
     with files("zoo").joinpath("init_v1_normal.npy").open("rb") as file:
         table: NDArray[np.float32] = np.load(file, allow_pickle=False)
     return table
@@ -165,13 +165,13 @@ def _table() -> NDArray[np.float32]:
 
 @cache
 def _slopes() -> NDArray[np.float32]:
-    """Returns each cell's rise per word, shape (65536,)."""
+    """Return each cell's rise per word, shape (65536,)."""
     return np.diff(_table()) * np.float32(2**-16)
 
 
 @cache
 def _cells() -> NDArray[np.int64]:
-    """Returns the table packed for a single lookup, shape (65536,).
+    """Return the table packed for a single lookup, shape (65536,).
 
     Each entry packs t[i] in its high and the slope in its low 32 bits, since one gather of 8 bytes
     costs no more than one of 4. They are in order of the word's high half read as u16.
@@ -182,14 +182,14 @@ def _cells() -> NDArray[np.int64]:
 
 
 def _quantile(word: int) -> np.float32:
-    """Returns z(word), for one word in [-2**31, 2**31)."""
+    """Return z(word), for one word in [-2**31, 2**31)."""
     cell = (word >> 16) + (1 << 15)
     return np.float32(np.float32(word & 0xFFFF) * _slopes()[cell] + _table()[cell])
 
 
 @cache
 def _half_range(cut: float) -> int:
-    """Returns the greatest k <= 2**31 such that |z| <= cut for every word in [-k, k)."""
+    """Return the greatest k <= 2**31 such that |z| <= cut for every word in [-k, k)."""
 
     def outside(k: int) -> bool:
         # The table is odd, so word -k is farther from 0 than word k - 1.
@@ -217,7 +217,7 @@ class _Task:
     start: int
 
     def run(self, scratch: _Scratch) -> int:
-        """Fills the elements and returns their size in bytes."""
+        """Fill the elements, and return their size in bytes."""
         if isinstance(self.distribution, Constant):
             value = self.distribution.value
             exact = float(np.float32(value)) if self.part.is_floating_point() else int(value)
@@ -242,7 +242,9 @@ class _Task:
                 continue
             value = scratch.value[:size]
             _draw(distribution, words, scratch, out=value)
-            pairs = zip(torch.split(step, _GRAIN), torch.split(_tensor(value), _GRAIN), strict=True)
+            pairs = zip(
+                torch.split(step, _GRAIN), torch.split(torch.from_numpy(value), _GRAIN), strict=True
+            )
             for few, drawn in pairs:
                 few.copy_(drawn)
 
@@ -260,7 +262,7 @@ def _tasks(
 
 
 def _batches(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
-    """Yields the tasks in order, in batches of at least `_TASK` elements, except the last batch.
+    """Yield the tasks in order, in batches of at least `_TASK` elements, except the last batch.
 
     A thread takes a batch at a time: many small tensors would otherwise cost more to hand out
     than to fill.
@@ -284,7 +286,7 @@ def _draw(
     *,
     out: NDArray[np.float32],
 ) -> None:
-    """Writes the elements made of `words` to `out`, both of shape (n,). Overwrites `words`."""
+    """Write the elements made of `words` to `out`, both of shape (n,). `words` is overwritten."""
     if isinstance(distribution, Uniform):
         np.right_shift(words, 8, out=words)
         np.copyto(out, words, casting="unsafe")  # 24 bits: exact
@@ -299,13 +301,10 @@ def _draw(
     np.bitwise_and(words, 0xFFFF, out=words)
     np.copyto(out, words, casting="unsafe")
     # torch's gather, which moves bits and computes nothing, is faster than np.take.
-    torch.index_select(_tensor(_cells()), 0, _tensor(index), out=_tensor(cell))
+    torch.index_select(
+        torch.from_numpy(_cells()), 0, torch.from_numpy(index), out=torch.from_numpy(cell)
+    )
     np.copyto(index, cell, casting="unsafe")  # keeps the low halves: the slopes
     np.multiply(out, index.view(np.float32), out=out)
     np.add(out, cell.view(np.float32)[1::2], out=out)
     np.multiply(out, np.float32(distribution.std), out=out)
-
-
-def _tensor(array: NDArray[np.generic]) -> torch.Tensor:
-    """Returns a tensor that shares the memory of the array."""
-    return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]

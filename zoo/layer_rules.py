@@ -1,12 +1,15 @@
-"""Which layers a rule in a stack's `layers` is for (`every = 6`, `first = 3`, `at = [0, 5]`), and
-which layers are alike."""
+"""The rules in a stack's `layers`: which layers each is for (`every = 6`, `first = 3`,
+`at = [0, 5]`), and which layers are alike."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from zoo.errors import counted
+from zoo.errors import Findings, Problem, counted, dotted
+from zoo.toml.tables import Leaf, Table, as_table, described
+from zoo.toml.usage import Usage
 
 SELECTORS = ("every", "first", "last", "at")
 START = "start"
@@ -20,6 +23,66 @@ class RuleError(ValueError):
     def __init__(self, message: str, key: str | None = None) -> None:
         super().__init__(message)
         self.key = key
+
+
+class LayerRuleTables:
+    """The rules that a spec states. `tables` holds those whose layers are known."""
+
+    def __init__(self, usage: Usage, findings: Findings) -> None:
+        self.usage = usage
+        self.findings = findings
+        self.tables: list[Table] = []
+
+    def tables_of(self, name: str, entry: Leaf | Table) -> list[Table]:
+        """Return the rules in a list of tables; none, with a problem, if the value is no list."""
+        self.usage.use(entry)
+        value = entry.value if isinstance(entry, Leaf) else None
+        if isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value):
+            return [
+                as_table(item, entry.document, (*entry.path, index), self.findings)
+                for index, item in enumerate(value)
+            ]
+        message = f"`{name}` must be a list of tables"
+        if isinstance(entry, Table):
+            self.usage.use_all(entry)
+        else:
+            message += f", not {described(entry.value)}"
+        hint = f"write [[{dotted(entry.path)}]]"
+        self.findings.add_unless_told(Problem(message, entry.place(value=True), hint))
+        return []
+
+    def selections(self, rules: Sequence[Table], n_layers: int) -> list[list[int]] | None:
+        """Return the layers that each rule selects; None, with a problem, if too many rules select
+        one layer."""
+        found: list[list[int]] = []
+        n_rules: Counter[int] = Counter()
+        for rule in rules:
+            layers = self._layers_of(rule, n_layers)
+            n_rules.update(layers)
+            if any(n_rules[layer] > MOST_RULES for layer in layers):
+                message = f"more than {MOST_RULES} rules speak of one layer"
+                self.findings.add(Problem(message, rule.place()))
+                return None
+            found.append(layers)
+        self.tables += rules
+        return found
+
+    def _layers_of(self, rule: Table, n_layers: int) -> list[int]:
+        """Return the layers that a rule selects; none, with a problem, if its selector is wrong."""
+        stated: dict[str, Any] = {}
+        for key in (*SELECTORS, START):
+            self.usage.remember(rule, key)
+            entry = rule.entries.get(key)
+            if entry is not None:
+                self.usage.use(entry)
+                stated[key] = entry.value if isinstance(entry, Leaf) else None
+        try:
+            return selected(stated, n_layers)
+        except RuleError as error:
+            where = rule.entries[error.key] if error.key else rule
+            self.findings.add_unless_told(Problem(str(error), where.place(value=True)))
+            self.usage.use_all(rule)
+            return []
 
 
 def selected(rule: dict[str, Any], n_layers: int) -> list[int]:

@@ -6,6 +6,7 @@ counts, sizes, the list of tensors and the initial distributions are computed fr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,11 +101,17 @@ def _told(value: object) -> str:
     return text if len(text) < 60 else f"a {type(value).__name__}"
 
 
-class _Counted:
+class _Counted(ABC):
     """The counts of a layout, in closed form: no list of tensors is made."""
 
+    @abstractmethod
     def _total(self, count: Callable[[Tensor], int]) -> int:
-        raise TypeError(f"{type(self).__name__} cannot be counted")
+        """The sum of the counts of all tensors."""
+
+    @property
+    @abstractmethod
+    def n_computed(self) -> int:
+        """Elements of tables that are computed and not stored."""
 
     @cached_property
     def n_parameters(self) -> int:
@@ -120,11 +127,6 @@ class _Counted:
     def n_elements(self) -> int:
         """Floating-point elements that are stored: parameters and buffers."""
         return self._total(lambda tensor: tensor.size if tensor.dtype == "float" else 0)
-
-    @cached_property
-    def n_computed(self) -> int:
-        """Elements of tables that are computed and not stored."""
-        raise TypeError(f"{type(self).__name__} cannot be counted")
 
     @property
     def is_empty(self) -> bool:

@@ -111,21 +111,17 @@ def load(
                 names = matching(header, patterns, where)
                 same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
                 model = build_on_meta(spec, dtype or _dtype_of(header))
+                hashed = verify and not as_a_whole
                 if mesh is None:
                     reader = TensorReader(
-                        weights,
-                        spec,
-                        device,
-                        dtype,
-                        verify=verify and not as_a_whole,
-                        mapped=mapped,
+                        weights, spec, device, dtype, verify=hashed, mapped=mapped
                     )
                     tensors = reader.read_all(names)
                     tensors |= reader.initial(header.records.keys() - names)
                 else:
                     from zoo.sharding.reading import load_shares
 
-                    tensors = load_shares(model, weights, names, mesh, device, dtype, verify=verify)
+                    tensors = load_shares(model, weights, names, mesh, device, dtype, verify=hashed)
         place(model, tensors, device=device)
     model.load_report = _report(weights, spec, names, tensors, verified=verify, mapped=mapped)
     model.origin = header.origin
@@ -227,11 +223,6 @@ def _dtype_of(header: Header) -> torch.dtype:
     return FLOATS[next(floats, "F32")]
 
 
-def _name_of(dtype: torch.dtype) -> str:
-    """Return the name of a dtype in safetensors, or in torch if safetensors has none."""
-    return DTYPES.get(dtype) or str(dtype)
-
-
 def _report(
     weights: Weights,
     spec: ModelSpec,
@@ -242,16 +233,13 @@ def _report(
     mapped: bool,
 ) -> LoadReport:
     header = weights.header
-    aliases: dict[str, list[str]] = {}
-    for alias, first in sorted(header.ties.items()):
-        aliases.setdefault(first, []).append(alias)
     rows = (
         TensorReport(
             name=name,
-            aliases=tuple(aliases.get(name, ())),
+            aliases=spec.aliases.get(name, ()),
             values="loaded" if name in loaded else "initial",
             stored=record.dtype,
-            dtype=_name_of(tensors[name].dtype),
+            dtype=DTYPES[tensors[name].dtype],
             shape=record.shape,
             share=tuple(local(tensors[name]).shape),
             sha256=record.sha256,

@@ -75,7 +75,8 @@ class NotWith(OnlyWith):
 
 
 def stated(value: T | None) -> T:
-    """Return the value of a marked field, where it has an effect and so is not None."""
+    """Return the value of an optional field where it is known not to be None: a marked one that has
+    an effect, or a dimension that a validator has checked."""
     assert value is not None
     return value
 

@@ -7,12 +7,10 @@ Every leaf keeps the document and the key path where it was written, so that lat
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import NamedTuple
 
 from zoo.budget import raising
 from zoo.component import (
@@ -39,7 +37,7 @@ from zoo.errors import (
     quoted,
 )
 from zoo.kinds import Kinds
-from zoo.layer_rules import MOST_RULES, SELECTORS, START, RuleError, alike, groups, selected
+from zoo.layer_rules import LayerRuleTables, alike, groups
 from zoo.layer_values import Layer, LayerValues
 from zoo.node import Node, Resolved
 from zoo.registry import Registry
@@ -48,7 +46,6 @@ from zoo.toml.extends import NAME_PATTERN, with_parents
 from zoo.toml.tables import (
     Leaf,
     Table,
-    as_table,
     described,
     long_form,
     merge_values,
@@ -71,11 +68,35 @@ def resolve(document: Document, registry: Registry) -> Resolved:
     return _Resolver(root, registry, findings).resolve()
 
 
+class _Scope(NamedTuple):
+    """Where the values of a component are looked up.
+
+    Args:
+        tables: the tables from the top level to the component's own.
+        path: the key path of the component in the resolved spec.
+        given: the dimensions that the enclosing components pass to it.
+        layer: the layer that it is resolved for, inside what may differ between the layers of a
+            stack; None elsewhere.
+    """
+
+    tables: tuple[Table, ...]
+    path: KeyPath = ()
+    given: frozenset[str] = frozenset()
+    layer: Layer | None = None
+
+    @property
+    def own(self) -> Table:
+        """The component's own table."""
+        return self.tables[-1]
+
+    def within(self, table: Table, *keys: str | int) -> _Scope:
+        """Return the scope of the component at these keys, whose own table this is."""
+        return self._replace(tables=(*self.tables, table), path=(*self.path, *keys))
+
+
 class _Resolver:
-    """Resolves one spec. `scope` is the chain of tables from the top level to that of a component,
-    and `given` holds the dimensions that the enclosing components pass to it. `slots` maps the path
-    of each table that was read, or could have been stated, to the slot that it fills. `layer` is
-    set inside what may differ between the layers of a stack."""
+    """Resolves one spec. `slots` maps the path of each table that was read, or could have been
+    stated, to the slot that it fills."""
 
     def __init__(self, root: Table, registry: Registry, findings: Findings) -> None:
         self.root = root
@@ -83,10 +104,9 @@ class _Resolver:
         self.findings = findings
         self.usage = Usage(self.of_other_kinds)
         self.slots: dict[KeyPath, str] = {(): "builder"}
-        self.rules: list[Table] = []
         self.kinds = Kinds(registry, findings)
+        self.rules = LayerRuleTables(self.usage, findings)
         self.values = LayerValues(self.usage, findings)
-        self.layer: Layer | None = None
 
     def resolve(self) -> Resolved:
         name = self.top_level("name", str, "a string")
@@ -102,8 +122,8 @@ class _Resolver:
         cls = self.kinds.plugin("builder", builder) if builder is not None else None
         if cls is None:
             raise self.findings.error()
-        node = self.node(cls, builder, [self.root], (), frozenset())
-        for table in (self.root, *self.rules, *self.values.tables):
+        node = self.node(cls, builder, _Scope((self.root,)))
+        for table in (self.root, *self.rules.tables, *self.values.tables):
             self.usage.report_unused(table, self.findings, self.is_of_parents)
         for problem in self.values.unread(lambda where: where in self.used_by_parents):
             self.findings.add(problem)
@@ -146,50 +166,32 @@ class _Resolver:
         ]
         return f"{quoted(key)} is a key of {', and of '.join(others)}" if others else None
 
-    def node(
-        self,
-        cls: type[Component],
-        kind: Leaf | None,
-        scope: list[Table],
-        path: KeyPath,
-        given: frozenset[str],
-    ) -> Node:
-        """Collect the values of `cls` from its own table, the last of `scope`, and outer tables."""
-        node = Node(cls, path, scope[-1], kind)
-        marks = fields_of(cls)
-        rules = layer_rules_of(cls)
-        first = self.first_layer(rules, marks, scope) if rules else None
-        around = self.layer
+    def node(self, cls: type[Component], kind: Leaf | None, scope: _Scope) -> Node:
+        """Collect the values of a component of class `cls`."""
+        node = Node(cls, scope.path, scope.own, kind)
+        marks, rules = fields_of(cls), layer_rules_of(cls)
+        # The first layer of a stack has what all layers have for which nothing else is stated.
+        first = None
+        if rules:
+            first = Layer(0, self.n_layers(self.lookup(rules.count, marks[rules.count], scope)))
         for name, mark in marks.items():
             if name == "kind" or mark is GIVEN:
                 continue
-            self.layer = around
             if not isinstance(mark, Part):
-                leaf = self.lookup(name, scope if mark is SHARED else scope[-1:])
-                if leaf is not None:
+                if (leaf := self.lookup(name, mark, scope)) is not None:
                     node.values[name] = leaf
                 continue
+            inner = scope._replace(given=scope.given | self.bound(node, mark))
             if rules and name in fields_of(rules.group):
-                self.layer = first
-            inner = given | self.bound(node, mark)
+                inner = inner._replace(layer=first)
             if isinstance(mark, LayerRules) and first is not None:
-                node.values[name] = self.layer_rules(name, mark, first, scope, path, inner)
+                node.values[name] = self.layer_rules(name, mark, first, inner)
             elif isinstance(mark, Slot):
-                if mark.needs is None or mark.needs in given:
-                    node.values[name] = self.slot(name, mark, scope, (*path, name), inner)
+                if mark.needs is None or mark.needs in scope.given:
+                    node.values[name] = self.slot(name, mark, inner)
             else:
-                node.values[name] = self.part(cls, name, scope, (*path, name), inner)
-        self.layer = around
+                node.values[name] = self.part(name, part_class(cls, name), inner)
         return node
-
-    def first_layer(
-        self, rules: LayerRules, marks: Mapping[str, object], scope: list[Table]
-    ) -> Layer:
-        """Return the first layer of a stack, whose components are those of all layers for which
-        nothing else is stated."""
-        shared = marks[rules.count] is SHARED
-        count = self.lookup(rules.count, scope if shared else scope[-1:])
-        return Layer(0, self.n_layers(count))
 
     def bound(self, node: Node, mark: Part) -> set[str]:
         """Return the dimensions that the mark passes on, without those whose source is absent."""
@@ -198,10 +200,10 @@ class _Resolver:
         } - node.values.keys()
         return {name for name, source in mark.given.items() if source not in optional}
 
-    def lookup(self, name: str, tables: Sequence[Table]) -> Leaf | None:
-        """Return the nearest value of a key; the tables are ordered from the outermost inwards."""
+    def lookup(self, name: str, mark: object, scope: _Scope) -> Leaf | None:
+        """Return the value of a field with this mark: if it is shared, the nearest one."""
         found: Leaf | Table | None = None
-        for table in tables:
+        for table in scope.tables if mark is SHARED else scope.tables[-1:]:
             self.usage.remember(table, name)
             nearer = table.entries.get(name)
             if nearer is None:
@@ -209,7 +211,7 @@ class _Resolver:
             if found is not None:
                 self.usage.cover(found, nearer)
             found = nearer
-        found = self.values.of_layer(self.layer, name, found) if found is not None else None
+        found = self.values.of_layer(scope.layer, name, found) if found is not None else None
         if isinstance(found, Table):  # validation will say that no table belongs here
             self.usage.use_all(found)
             return Leaf({}, found.document, found.path)
@@ -217,27 +219,26 @@ class _Resolver:
             self.usage.use(found)
         return found
 
-    def slot(
-        self, name: str, slot: Slot, scope: list[Table], path: KeyPath, given: frozenset[str]
-    ) -> Node | None:
+    def slot(self, name: str, slot: Slot, scope: _Scope) -> Node | None:
         """Return the component of a slot; None, with a problem, if its plugin is unknown."""
-        outer = scope[-1].entries.get("kind") or scope[-1]
+        outer = scope.own.entries.get("kind") or scope.own
         if slot.slot not in self.registry.plugins:
-            message = f"the field `{name}` of `{dotted(path[:-1])}` is of the slot "
+            message = f"the field `{name}` of `{dotted(scope.path)}` is of the slot "
             message += f"{quoted(slot.slot)}, which there is not"
             hint = did_you_mean(slot.slot, self.registry.plugins)
             problem = Problem(message, outer.place(value=True), hint)
             self.findings.add_error(PluginError(problem))
             return None
         table = self.slot_table(name, slot, scope)
+        inner = scope.within(table, name)
         limit = self.registry.budget.key_depth
-        if len(path) > limit:
-            message = f"components are nested more than {limit} deep: `{dotted(path[:6])}...`"
+        if len(inner.path) > limit:
+            message = f"components are nested more than {limit} deep: `{dotted(inner.path[:6])}...`"
             self.findings.add(Problem(message, outer.place(value=True), raising("key_depth")))
             return None
-        kind = self.kind(slot, table, path)
+        kind = self.kind(slot, table, inner.path)
         cls = self.kinds.plugin(slot.slot, kind) if kind is not None else None
-        if kind is not None and any(around.entries.get("kind") is kind for around in scope):
+        if kind is not None and any(around.entries.get("kind") is kind for around in scope.tables):
             # Inside, the same statement would be found again, without end.
             message = f"{quoted(kind.value)} would be its own `{name}`, which takes what is stated "
             message += f"for `{slot.slot}` around it"
@@ -245,13 +246,13 @@ class _Resolver:
             hint += f'`Slot("{slot.slot}", inherit=False)`'
             self.findings.add_unless_told(Problem(message, kind.place(value=True), hint))
         elif cls is not None:
-            return self.node(cls, kind, [*scope, table], path, given)
+            return self.node(cls, kind, inner)
         # The meaning of the table is unknown. Enclosing keys are read as by the default kind.
         self.usage.use_all(table)
         default = self.default_kind(slot, table)
         if default and (default_class := self.kinds.if_it_loads(slot.slot, default.value)):
             empty = Table({}, table.document, table.path)
-            self.node(default_class, None, [*scope, empty], path, given)
+            self.node(default_class, None, scope.within(empty, name))
         return None
 
     def kind(self, slot: Slot, table: Table, path: KeyPath) -> Leaf | None:
@@ -276,18 +277,17 @@ class _Resolver:
     def allowed(self, slot: Slot) -> str:
         return allowed(self.registry.plugins[slot.slot])
 
-    def slot_table(self, name: str, slot: Slot, scope: list[Table]) -> Table:
+    def slot_table(self, name: str, slot: Slot, scope: _Scope) -> Table:
         """Merge the tables of this slot in scope, from the outermost inwards."""
-        own = scope[-1]
-        merged = Table({}, own.document, (*own.path, name))
+        merged = _empty(scope.own, name)
         self.slots[merged.path] = slot.slot
-        for table in scope if slot.inherit else scope[-1:]:
+        for table in scope.tables if slot.inherit else scope.tables[-1:]:
             for key in dict.fromkeys((slot.slot if slot.inherit else name, name)):
                 entry = table.entries.get(key)
                 self.usage.remember(table, key)
                 if entry is None:
                     continue
-                entry = self.values.of_layer(self.layer, key, entry)
+                entry = self.values.of_layer(scope.layer, key, entry)
                 self.slots[entry.path] = slot.slot
                 self.usage.cover(merged, long_form(entry) or entry)
                 over = long_form(merge_values(merged, entry))
@@ -310,55 +310,32 @@ class _Resolver:
             return Leaf(default.target, default.document, ("defaults", slot.slot), stated=False)
         return None
 
-    def part(
-        self,
-        cls: type[Component],
-        name: str,
-        scope: list[Table],
-        path: KeyPath,
-        given: frozenset[str],
-    ) -> Node | None:
-        own = scope[-1]
-        self.usage.remember(own, name)
-        entry = own.entries.get(name) or Table({}, own.document, (*own.path, name))
-        self.usage.use(entry)
-        if not isinstance(entry, Table):
-            message = f"`{name}` must be a table, not {described(entry.value)}"
-            hint = f"write its keys below `[{dotted(path)}]`"
-            self.findings.add_unless_told(Problem(message, entry.place(), hint))
-            entry = Table({}, own.document, (*own.path, name))
-        return self.node(part_class(cls, name), None, [*scope, entry], path, given)
+    def part(self, name: str, cls: type[Component], scope: _Scope) -> Node:
+        """Return the component in a field whose class is known."""
+        self.usage.remember(scope.own, name)
+        table = scope.own.entries.get(name) or _empty(scope.own, name)
+        self.usage.use(table)
+        if not isinstance(table, Table):
+            message = f"`{name}` must be a table, not {described(table.value)}"
+            hint = f"write its keys below `[{dotted((*scope.path, name))}]`"
+            self.findings.add_unless_told(Problem(message, table.place(), hint))
+            table = _empty(scope.own, name)
+        return self.node(cls, None, scope.within(table, name))
 
-    def layer_rules(
-        self,
-        name: str,
-        mark: LayerRules,
-        first: Layer,
-        scope: list[Table],
-        path: KeyPath,
-        given: frozenset[str],
-    ) -> list[Node]:
+    def layer_rules(self, name: str, mark: LayerRules, first: Layer, scope: _Scope) -> list[Node]:
         """Return one node for each set of layers to which the same rules apply, and for which the
         same is stated wherever there is a value for each layer. `first` is the first layer as the
         stack has it."""
-        own = scope[-1]
-        self.usage.remember(own, name)
-        entry = own.entries.get(name)
-        rules = [] if entry is None else self.list_of_tables(name, entry)
+        self.usage.remember(scope.own, name)
+        entry = scope.own.entries.get(name)
+        rules = [] if entry is None else self.rules.tables_of(name, entry)
         if first.n_layers is None:
             return []
-        selections: list[list[int]] = []
-        n_rules: Counter[int] = Counter()
-        for rule in rules:
-            layers = self.layers_of(rule, first.n_layers)
-            n_rules.update(layers)
-            if any(n_rules[layer] > MOST_RULES for layer in layers):
-                message = f"more than {MOST_RULES} rules speak of one layer"
-                self.findings.add(Problem(message, rule.place()))
-                return []
-            selections.append(layers)
-        self.rules += rules
-        unruled = [layer for layer in range(first.n_layers) if layer not in n_rules]
+        selections = self.rules.selections(rules, first.n_layers)
+        if selections is None:
+            return []
+        ruled = {layer for layers in selections for layer in layers}
+        unruled = [layer for layer in range(first.n_layers) if layer not in ruled]
         of_stack, *others = alike([0, *unruled], first.lists.values())
         self.values.read(first, of_stack)
         # By their first layers, so that the full form of a spec is read as the same spec.
@@ -368,34 +345,23 @@ class _Resolver:
         found: list[Node] = []
         while left:
             layers, numbers = heappop(left)
-            tables = [*scope, *(rules[number] for number in numbers)]
-            self.layer = Layer(layers[0], first.n_layers)
-            group = self.node(mark.group, None, tables, (*path, name, len(found)), given)
-            same, *others = alike(layers, self.layer.lists.values())
-            self.values.read(self.layer, same)
+            layer = Layer(layers[0], first.n_layers)
+            group = self.node(
+                mark.group,
+                None,
+                scope._replace(
+                    tables=(*scope.tables, *(rules[number] for number in numbers)),
+                    path=(*scope.path, name, len(found)),
+                    layer=layer,
+                ),
+            )
+            same, *others = alike(layers, layer.lists.values())
+            self.values.read(layer, same)
             for layers in others:
                 heappush(left, (layers, numbers))
-            group.values["at"] = Leaf(same, tables[-1].document, tables[-1].path)
+            group.values["at"] = Leaf(same, group.table.document, group.table.path)
             found.append(group)
         return found
-
-    def list_of_tables(self, name: str, entry: Leaf | Table) -> list[Table]:
-        """Return the tables of a list; none, with a problem, if the value is something else."""
-        self.usage.use(entry)
-        value = entry.value if isinstance(entry, Leaf) else None
-        if isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value):
-            return [
-                as_table(item, entry.document, (*entry.path, index), self.findings)
-                for index, item in enumerate(value)
-            ]
-        message = f"`{name}` must be a list of tables"
-        if isinstance(entry, Table):
-            self.usage.use_all(entry)
-        else:
-            message += f", not {described(entry.value)}"
-        hint = f"write [[{dotted(entry.path)}]]"
-        self.findings.add_unless_told(Problem(message, entry.place(value=True), hint))
-        return []
 
     def n_layers(self, count: Leaf | None) -> int | None:
         """Return the number of layers; None if it is wrong, or more than allowed."""
@@ -407,23 +373,6 @@ class _Resolver:
         message = f"the stack has {count.value:,} layers, more than {limit:,}"
         self.findings.add(Problem(message, count.place(), raising("layers")))
         return None
-
-    def layers_of(self, rule: Table, n_layers: int) -> list[int]:
-        """Return the layers that a rule selects; none, with a problem, if its selector is wrong."""
-        stated: dict[str, Any] = {}
-        for key in (*SELECTORS, START):
-            self.usage.remember(rule, key)
-            entry = rule.entries.get(key)
-            if entry is not None:
-                self.usage.use(entry)
-                stated[key] = entry.value if isinstance(entry, Leaf) else None
-        try:
-            return selected(stated, n_layers)
-        except RuleError as error:
-            where = rule.entries[error.key] if error.key else rule
-            self.findings.add_unless_told(Problem(str(error), where.place(value=True)))
-            self.usage.use_all(rule)
-            return []
 
     @cached_property
     def used_by_parents(self) -> set[tuple[Document, KeyPath]]:
@@ -439,3 +388,8 @@ class _Resolver:
 
     def is_of_parents(self, entry: Leaf | Table) -> bool:
         return (entry.document, entry.path) in self.used_by_parents
+
+
+def _empty(own: Table, name: str) -> Table:
+    """Return the table in place of one that is not written, at the key `name` of another."""
+    return Table({}, own.document, (*own.path, name))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import zoo
 from zoo.errors import Problem, WeightsError, checked_path
+from zoo.parallel import on_all_cores
 from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer, held_in
@@ -118,15 +117,13 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
 
 
 def _records(tensors: Mapping[str, torch.Tensor]) -> dict[str, Record]:
-    """Return the record of each tensor; digests run on all cores, the largest tensors first."""
+    """Return the record of each tensor; the digests are computed on all cores."""
 
     def record(name: str) -> Record:
         tensor = tensors[name]
         return Record(DTYPES[tensor.dtype], tuple(tensor.shape), sha256_of(tensor))
 
-    largest_first = sorted(tensors, key=lambda name: tensors[name].nbytes, reverse=True)
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        return dict(zip(largest_first, pool.map(record, largest_first), strict=True))
+    return on_all_cores(record, {name: tensor.nbytes for name, tensor in tensors.items()})
 
 
 def sha256_of(tensor: torch.Tensor) -> str:

@@ -109,6 +109,14 @@ class ModelSpec:
             groups.update(dict.fromkeys(group, group))
         return {name: min(group) for name, group in sorted(groups.items()) if name != min(group)}
 
+    @cached_property
+    def aliases(self) -> Mapping[str, tuple[str, ...]]:
+        """The further names of each tied tensor, sorted, by the name under which it is stored."""
+        found: dict[str, tuple[str, ...]] = {}
+        for alias, first in self.ties.items():
+            found[first] = (*found.get(first, ()), alias)
+        return found
+
     def _shape(self, name: str) -> tuple[int, ...]:
         try:
             return self.layout.find(name).shape

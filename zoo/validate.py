@@ -16,7 +16,7 @@ from zoo.registering.plugin_errors import describe_failure, plugin_code
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
 from zoo.toml.tables import Leaf
-from zoo.toml.value_errors import nearest_literal, value_message
+from zoo.toml.value_errors import nearest_literal, path_in, value_message
 
 # Errors that only follow from others: a child that failed, a value derived from it.
 _DERIVED = {"default_factory_not_called"}
@@ -121,7 +121,7 @@ class _Validation:
                 continue
             name = str(details["loc"][0])
             leaf = node.values.get(name)
-            path = _path_inside(getattr(leaf, "value", None), details["loc"][1:])
+            path = path_in(getattr(leaf, "value", None), details["loc"][1:])
             fields.setdefault(name, {}).setdefault(path, []).append(details)
         for name, found in fields.items():
             # For a union, the error at the greatest depth is the most specific.
@@ -230,7 +230,8 @@ class _Validation:
                 self.findings.add_unless_told(Problem(reason, left[0].place()))
 
     def leaves(self, node: Node, reason: str | None = None) -> Iterator[tuple[Leaf, str | None]]:
-        """Return the values without effect in a node and below, each with the reason."""
+        """Return the values in a node and below, each with the reason why it has no effect, or None
+        if it has one."""
         if node.kind is not None:
             yield node.kind, reason
         for name, value in node.values.items():
@@ -320,14 +321,3 @@ def _add(node: Node, name: str, *, shared: bool) -> str:
 
 def _named(node: Node) -> str:
     return f"`{dotted(node.path)}`" if node.path else "the spec"
-
-
-def _path_inside(value: object, location: Sequence[str | int]) -> KeyPath:
-    """Return the part of pydantic's location that is a path in the value; the rest names members
-    of a union."""
-    path: list[str | int] = []
-    for part in location:
-        if isinstance(value, list | tuple) and isinstance(part, int):
-            value = cast("Sequence[object]", value)[part]
-            path.append(part)
-    return tuple(path)

@@ -15,7 +15,7 @@ from zoo.component import (
     missing_dimension,
 )
 from zoo.layout import BY_VOCABULARY, Layout, embedding, linear
-from zoo.only_with import UNSTATED, OnlyWith
+from zoo.only_with import UNSTATED, OnlyWith, stated
 from zoo.slots import Embedding, Norm
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class TokenEmbedding(Embedding):
         return self.mask_id is None  # otherwise vectors depend on how many tokens are masked
 
     def layout(self) -> Layout:
-        parts = {"tokens": embedding(self.vocab or 0, self.d_embed, cut=BY_VOCABULARY)}
+        parts = {"tokens": embedding(stated(self.vocab), self.d_embed, cut=BY_VOCABULARY)}
         if self.n_types:
             parts["types"] = embedding(self.n_types, self.inner_width)
         if (norm := self.norm.layout()).parts:
@@ -120,7 +120,7 @@ class TokenEmbedding(Embedding):
         if self.projection != "none":
             proj = Linear(self.d_embed, self.d_model, bias=bool(self.projection_bias))
         return Module(
-            vocab=self.vocab or 0,
+            vocab=stated(self.vocab),
             d_embed=self.d_embed,
             scale=self.factor,
             round_scale=self.scale == "sqrt_d_model_rounded",

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Size, Slot, missing_dimension
 from zoo.layout import BY_VOCABULARY, Layout, Tensor, linear
+from zoo.only_with import stated
 from zoo.purpose import Task
 from zoo.slots import Head, Norm
 from zoo_components.activation import Activated, Activation
@@ -61,10 +62,10 @@ class LinearHead(Head):
 
     def layout(self) -> Layout:
         parts: dict[str, Tensor | Layout] = {
-            "out": linear(self.out_width, self.vocab or 0, bias=self.bias, cut=BY_VOCABULARY)
+            "out": linear(self.out_width, stated(self.vocab), bias=self.bias, cut=BY_VOCABULARY)
         }
         if self.logits_bias:
-            parts["logits_bias"] = Tensor((self.vocab or 0,), "constant", buffer=True)
+            parts["logits_bias"] = Tensor((stated(self.vocab),), "constant", buffer=True)
         return Layout(parts, self.kind)
 
     def logits(self) -> "Logits":
@@ -85,7 +86,7 @@ class LinearHead(Head):
 
         return Module(
             width=self.out_width,
-            vocab=self.vocab or 0,
+            vocab=stated(self.vocab),
             bias=self.bias,
             input_scale=self.input_factor,
             logits_bias=self.logits_bias,
@@ -138,7 +139,7 @@ class MlmHead(Activated, LinearHead):
             dense_bias=self.dense_bias,
             activation=self.build_activation(),
             norm=self.norm.build(),
-            vocab=self.vocab or 0,
+            vocab=stated(self.vocab),
             bias=self.bias,
             input_scale=self.input_factor,
             logits_bias=self.logits_bias,

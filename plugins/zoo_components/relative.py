@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from zoo.component import Given, PositiveFloat, Size, Slot, contradiction
 from zoo.layout import Layout, embedding
+from zoo.only_with import stated
 from zoo.slots import Norm, Position
 from zoo_components.optional import SizeOrNone, number
 
@@ -36,7 +37,7 @@ class Alibi(Position):
         from zoo_components.modules.relative import AlibiPositions
 
         return AlibiPositions(
-            n_heads=self.n_heads or 0,
+            n_heads=stated(self.n_heads),
             max_exponent=self.max_exponent,
             scale=self.scale,
             rounded=self.rounding == "bfloat16",
@@ -80,13 +81,13 @@ class T5Buckets(Position):
         return self
 
     def layout(self) -> Layout:
-        return embedding(self.n_buckets, self.n_heads or 0)
+        return embedding(self.n_buckets, stated(self.n_heads))
 
     def build(self) -> "PositionScheme":
         from zoo_components.modules.relative import T5BucketPositions
 
         return T5BucketPositions(
-            n_heads=self.n_heads or 0,
+            n_heads=stated(self.n_heads),
             n_buckets=self.n_buckets,
             max_distance=self.max_distance,
             bidirectional=self.bidirectional,

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Size, contradiction
 from zoo.layout import Layout, Tensor
+from zoo.only_with import stated
 from zoo.slots import Position
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Rotary(Position):
     @property
     def rotated_width(self) -> int:
         """The number of elements of each head that form pairs."""
-        return int((self.head_dim or 0) * self.fraction)
+        return int(stated(self.head_dim) * self.fraction)
 
     @model_validator(mode="after")
     def _check_width(self) -> Self:
@@ -96,7 +97,7 @@ class ProportionalRotary(Rotary):
     @property
     def rotated_width(self) -> int:
         """The number of elements of each head that form pairs: all of them."""
-        return self.head_dim or 0
+        return stated(self.head_dim)
 
     @property
     def n_turned(self) -> int:
@@ -316,7 +317,7 @@ class StoredRotary(Position):
         return self
 
     def layout(self) -> Layout:
-        pairs = (self.head_dim or 0) // 2
+        pairs = stated(self.head_dim) // 2
         weight = Tensor((pairs,), "constant", value=1.0, buffer=True)
         return Layout({"frequencies": Layout({"weight": weight})})
 
@@ -324,7 +325,7 @@ class StoredRotary(Position):
         from zoo_components.modules.frequencies import StoredFrequencies
         from zoo_components.modules.rotary import RotaryPositions
 
-        width = self.head_dim or 0
+        width = stated(self.head_dim)
         return RotaryPositions(
             width=width,
             interleaved=False,

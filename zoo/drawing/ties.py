@@ -20,12 +20,9 @@ def ties_of(spec: ModelSpec) -> tuple[Tie, ...]:
     if not spec.ties:
         return ()
     modules = dict(_modules(spec.model, "", "", spec.layout))
-    names: dict[str, set[str]] = {}
-    for alias, target in spec.ties.items():
-        names.setdefault(target, {target}).add(alias)
     found: dict[tuple[str, ...], list[str]] = {}
-    for target, group in names.items():
-        paths = {_owner(name, modules) for name in group}
+    for target, aliases in spec.aliases.items():
+        paths = {_owner(name, modules) for name in (target, *aliases)}
         found.setdefault(tuple(sorted(paths)), []).append(target)
     return tuple(
         Tie(targets[0] if len(targets) == 1 else f"{len(targets):,} tensors", paths)

@@ -177,13 +177,13 @@ class Config(Mapping[str, Any]):
         return [
             Problem(f"`{key}` must be {expected}, not {json.dumps(value)}", self.file.place(key))
             for key, value in self.file.data.items()
-            if key not in ignored and (expected := self._expected(key, value))
+            if key not in ignored and (expected := self._other_type(key, value))
         ]
 
-    def _expected(self, key: str, value: Any) -> str | None:
-        """Return the expected type of a value, if it differs from the type of its default."""
+    def _other_type(self, key: str, value: Any) -> str | None:
+        """Return the type that a key's value should have, if it has another."""
         if value is not None:
-            return _expected(self._values.get(key), value)
+            return _type_of_default(self._values.get(key), value)
         name = self.defaults.spellings.get(key, key)
         return None if name in self.defaults.nullable else _kind(self.defaults.values.get(name))
 
@@ -217,12 +217,12 @@ class Config(Mapping[str, Any]):
         ]
 
 
-def _expected(default: Any, value: Any) -> str | None:
-    """Return the expected type of a value, if it differs from the type of its default."""
+def _type_of_default(default: Any, value: Any) -> str | None:
+    """Return the type of a default, if a value that is not null has another."""
     if default is None or value is None:
         return None
     if isinstance(value, list) and not isinstance(default, list):  # perhaps one for each layer
-        return next((kind for item in value if (kind := _expected(default, item))), None)
+        return next((kind for item in value if (kind := _type_of_default(default, item))), None)
     kind, found = _kind(default), _kind(value)
     return None if found == kind or (kind, found) == (_NUMBER, _INTEGER) else kind
 

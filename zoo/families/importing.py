@@ -88,35 +88,25 @@ def plan_import(
         SpecError: the family cannot make a spec of the configuration.
     """
     registry = load_registry() if registry is None else registry
-    if not os.path.isdir(source):
-        message = "this is not a folder" if os.path.exists(source) else "there is no such folder"
-        hint = "name one on this machine, with a config.json; `zoo pull` fetches named models"
-        raise WeightsError(Problem(message, Place(str(source)), hint))
-    if (source / _ADAPTER).is_file():
-        message = f"{_ADAPTER} says that there is an adapter, which is not read"
-        hint = "merge it into the weights of its model first"
-        raise WeightsError(Problem(message, Place(str(source)), hint))
+    where = Place(str(source))
+    _check_folder(source, where)
     file = read_json(source / CONFIG)
     name = source.resolve().name if name is None else name
-    if not NAME_PATTERN.fullmatch(name):
-        message = f"{quoted(name)} cannot be the name of a model"
-        hint = "`--name`, in Python `name`, states another: letters, digits, `-`, `_` and `.`"
-        raise WeightsError(Problem(message, Place(str(source)), hint))
+    _check_name(name, where)
     catalogue = Catalogue(registry)
     family = catalogue.family_of(file)
     words = catalogue.vocabulary.sentence
     sentence = (words and find_sentence_head(source, words)) or SentenceHead()
     family = with_rules(family, dense_rules(sentence.tensors))
     stored = {**find_tensors(source), **sentence.tensors}
-    renamed = {_modern(key, family.legacy): key for key in stored}
-    if len(renamed) < len(stored):
+    old_names = {_modern(key, family.legacy): key for key in stored}
+    if len(old_names) < len(stored):
         message = "it holds a tensor under its old and its new name"
-        raise WeightsError(Problem(message, Place(str(source))))
-    tensors = {key: stored[old] for key, old in renamed.items()}
+        raise WeightsError(Problem(message, where))
+    tensors = {key: stored[old] for key, old in old_names.items()}
     scope = catalogue.scope(family, file, frozenset(tensors))
     head = {"head": dict(sentence.spec)} if sentence.spec else {}
     spec = family_spec(scope, name, registry, head)
-    where = Place(str(source))
     plan = make_plan(spec, scope, active_rules(scope), tensors, where)
     if unread := scope.config.unread(catalogue.vocabulary.inert | family.ignores):
         raise WeightsError(unread)
@@ -126,7 +116,7 @@ def plan_import(
         family=family.name,
         config=file.text,
         tensors=tuple(sorted(tensors.keys() - set(plan.dropped))),
-        renamed={key: old for key, old in renamed.items() if key != old},
+        renamed={key: old for key, old in old_names.items() if key != old},
         files={companion.name: companion.sha256 for companion in companions},
     )
     idle = set(plan.dropped) - plan.computed.keys()
@@ -218,6 +208,26 @@ def write_import(
     file.seek(0)
     file.write(header.to_bytes())
     return header.content_digest
+
+
+def _check_folder(source: Path, where: Place) -> None:
+    """Raise `WeightsError` if there is no such folder, or it holds an adapter."""
+    if not os.path.isdir(source):
+        message = "this is not a folder" if os.path.exists(source) else "there is no such folder"
+        hint = "name one on this machine, with a config.json; `zoo pull` fetches named models"
+        raise WeightsError(Problem(message, where, hint))
+    if (source / _ADAPTER).is_file():
+        message = f"{_ADAPTER} says that there is an adapter, which is not read"
+        hint = "merge it into the weights of its model first"
+        raise WeightsError(Problem(message, where, hint))
+
+
+def _check_name(name: str, where: Place) -> None:
+    """Raise `WeightsError` if a model cannot have this name."""
+    if not NAME_PATTERN.fullmatch(name):
+        message = f"{quoted(name)} cannot be the name of a model"
+        hint = "`--name`, in Python `name`, states another: letters, digits, `-`, `_` and `.`"
+        raise WeightsError(Problem(message, where, hint))
 
 
 def _check_json(companions: Iterable[Companion], source: Path) -> None:

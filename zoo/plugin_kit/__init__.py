@@ -1,4 +1,7 @@
 """Tools for plugin authors: `zoo init`, `zoo plugin new` and `zoo plugin check`.
 
-`zoo.testing` makes the checks available to their tests.
+    check.py -> hosts.py (a small model around the component) -> structure.py
+             -> promises.py (calls of its module) -> drivers.py
+
+`project.py` makes new projects. `zoo.testing` makes the checks available to the tests of authors.
 """

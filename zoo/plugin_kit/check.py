@@ -26,12 +26,10 @@ from zoo.plugin_kit.promises import (
     PROMISES,
     determinism,
     interface,
-    layout,
-    meta,
-    schema,
     threads,
 )
 from zoo.plugin_kit.report import Check, Report
+from zoo.plugin_kit.structure import layout, meta, schema
 from zoo.plugin_kit.torch_free import import_failures
 from zoo.registering.plugin_errors import describe_failure, reason
 from zoo.registering.registry_file import Entry

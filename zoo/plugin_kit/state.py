@@ -10,6 +10,11 @@ from torch import nn
 from zoo.transformer import Transformer
 
 
+def values_of(model: Transformer) -> dict[str, torch.Tensor]:
+    """Return the parameters and all buffers, including those that are not stored."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
 def plain_tensors(model: Transformer) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield tensors that are plain attributes of modules, not parameters or buffers, by name."""
     for owner, module in model.named_modules():

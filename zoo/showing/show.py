@@ -165,15 +165,12 @@ def _by_dtype(sizes: Mapping[str, int]) -> str:
 
 def tensors_data(spec: ModelSpec) -> list[dict[str, Any]]:
     """Return all stored tensors: name, shape, kind and dtype, and the names tied to it."""
-    aliases: dict[str, list[str]] = {}
-    for alias, target in spec.ties.items():
-        aliases.setdefault(target, []).append(alias)
     return [
         {
             "name": name,
             "shape": list(tensor.shape),
             "kind": _kind(tensor),
-            "also": aliases.get(name, []),
+            "also": list(spec.aliases.get(name, ())),
         }
         for name, tensor in spec.tensors.items()
     ]

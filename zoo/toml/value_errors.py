@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from zoo.document import KeyPath
 from zoo.errors import nearest
 from zoo.toml.tables import described
 
@@ -43,6 +45,22 @@ def _expected(details: ErrorDetails) -> str:
     message = message.replace("greater than or equal to", "at least")
     message = message.replace("less than or equal to", "at most")
     return _EXPECTED.get(details["type"], message)
+
+
+def path_in(value: Any, location: Sequence[str | int]) -> KeyPath:
+    """Return the part of pydantic's location that is a path in the value; the rest names members of
+    a union, or a missing key."""
+    path: list[str | int] = []
+    for part in location:
+        if isinstance(value, dict):
+            is_inside = part in value
+        else:
+            is_array = isinstance(value, list | tuple)
+            is_inside = is_array and isinstance(part, int) and part < len(value)
+        if is_inside:
+            value = value[part]
+            path.append(part)
+    return tuple(path)
 
 
 def nearest_literal(same: Sequence[ErrorDetails]) -> str | None:

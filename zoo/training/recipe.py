@@ -7,7 +7,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from zoo.document import Document, KeyPath, read_document
+from zoo.document import Document, read_document
 from zoo.errors import Findings, Problem, SpecError, did_you_mean, quoted
 from zoo.spec import OF_SPECS
-from zoo.toml.value_errors import nearest_literal, value_message
+from zoo.toml.value_errors import nearest_literal, path_in, value_message
 from zoo.training.tables import (
     DATA,
     OPTIMIZERS,
@@ -145,8 +145,8 @@ class _Reader:
                 fields.setdefault(str(details["loc"][:1]), []).append(details)
             for same in fields.values():
                 # For a value of a union type, report the nearest miss: the deepest error.
-                depth = max(len(_walk(value, details["loc"])) for details in same)
-                deepest = [one for one in same if len(_walk(value, one["loc"])) == depth]
+                depth = max(len(path_in(value, details["loc"])) for details in same)
+                deepest = [one for one in same if len(path_in(value, one["loc"])) == depth]
                 self.note(deepest, value, path, known or tuple(cls.model_fields))
             return None
 
@@ -159,7 +159,7 @@ class _Reader:
     ) -> None:
         """Note the errors of one key, or of the table as a whole."""
         details = same[0]
-        inner = _walk(value, details["loc"])
+        inner = path_in(value, details["loc"])
         where = (*path, *inner)
         if not details["loc"]:  # keys that contradict each other
             keys = [key for key in details.get("ctx", {}).get("keys", ()) if key in value]
@@ -180,17 +180,3 @@ class _Reader:
             place = self.document.place(where, value=True)
             message = f"`{details['loc'][0]}` {value_message(*same)}"
             self.findings.add_unless_told(Problem(message, place, nearest_literal(same)))
-
-
-def _walk(value: Any, location: Sequence[str | int]) -> KeyPath:
-    """The part of pydantic's location that is a path in the value; the rest names union members, or
-    a missing key."""
-    path: list[str | int] = []
-    for part in location:
-        keys: Container[object] = ()
-        if isinstance(value, dict | list):
-            keys = value if isinstance(value, dict) else range(len(value))
-        if part in keys:
-            value = value[part]
-            path.append(part)
-    return tuple(path)

@@ -16,6 +16,7 @@ from mmap import mmap
 from pathlib import Path
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.parallel import on_all_cores
 from zoo.weights.file import (
     MAX_JSON_BYTES,
     MENDING,
@@ -89,11 +90,9 @@ class Weights:
         """The named tensors whose bytes do not have the SHA-256 of their record, computed by
         `n_threads` threads (by default, one per core). Raises as `read`."""
         records = self.header.records
-        largest_first = sorted(names, key=lambda name: -records[name].n_bytes)
-        with ThreadPoolExecutor(max_workers=n_threads or os.cpu_count()) as pool:
-            digests = pool.map(self.sha256, largest_first)
-            found = zip(largest_first, digests, strict=True)
-            return [name for name, sha256 in found if sha256 != records[name].sha256]
+        sizes = {name: records[name].n_bytes for name in names}
+        found = on_all_cores(self.sha256, sizes, n_threads=n_threads)
+        return [name for name, sha256 in found.items() if sha256 != records[name].sha256]
 
     def blake3(self) -> dict[str, list[str]]:
         """The hexadecimal BLAKE3 digests of the `PIECE`-sized pieces of each file, by file name,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 
 from zoo.building import empty, fill_initial
 from zoo.errors import Place
+from zoo.parallel import on_all_cores
 from zoo.saving import bytes_of
 from zoo.spec import ModelSpec
 from zoo.weights.file import Record, changed_tensors
@@ -32,14 +31,12 @@ class TensorReader:
     def read_all(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """Read the named tensors, one at a time on each core, so that little more than the result
         is in memory."""
-        records = self.weights.header.records
-        largest_first = sorted(names, key=lambda name: records[name].n_bytes, reverse=True)
+        sizes = {name: self.weights.header.records[name].n_bytes for name in names}
         if self.mapped and not self.verify:
             # A mapping reads nothing before the model is used, so threads would not pay off.
-            tensors = {name: self._read(name) for name in largest_first}
+            tensors = {name: self._read(name) for name in sizes}
         else:
-            with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-                tensors = dict(zip(largest_first, pool.map(self._read, largest_first), strict=True))
+            tensors = on_all_cores(self._read, sizes)
         self.weights.check_unchanged()
         if changed := [name for name, tensor in tensors.items() if tensor is None]:
             raise changed_tensors(changed, Place(str(self.weights.path)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import nn
@@ -13,13 +13,11 @@ from zoo.context import LayerContext
 from zoo.errors import PluginError
 from zoo.position import Rotation
 from zoo.sharding.parts import local
-from zoo.slots import Sublayer
+from zoo.slots import NormSite, Sublayer
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import Norm, put_norm
 from zoo_components.modules.packing import at_places
 from zoo_components.modules.scores import add_biases
-
-SITES = ("pre", "post", "out")
 
 
 class Branch(Protocol):
@@ -46,7 +44,7 @@ def with_norms(sublayer: Sublayer) -> nn.Module:
             f"the module of {sublayer.kind!r} is a bare {type(module).__name__}; return a module "
             "of a class of your own, which can hold the norms around it"
         )
-    for site in SITES:
+    for site in get_args(NormSite):
         name, here = f"{site}_norm", sublayer.norm if site in sublayer.norms else None
         if hasattr(module, name):
             raise PluginError(

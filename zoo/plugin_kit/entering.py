@@ -1,0 +1,231 @@
+"""Call the modules that make the input of a stack, which are embeddings and position schemes, and
+check their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from zoo.plugin_kit.driver import (
+    BATCH,
+    LENGTH,
+    WIDTH,
+    Driver,
+    PromiseError,
+    Tensors,
+    close,
+    expect,
+    expect_no_later,
+    ids,
+    vectors,
+    with_another,
+)
+from zoo.plugin_kit.hosts import EMBEDDED_WIDTH, ReadingHost
+from zoo.plugin_kit.sizes import SIZES
+from zoo.position import PositionScheme
+from zoo.registering.plugin_errors import describe_failure
+from zoo.slots import Embedding, Position
+
+FAR = 100_000
+"""A position that every scheme without a longest position must support."""
+_METHODS = ("embed", "rotation", "bias")
+
+
+class PositionDriver(Driver):
+    names = ("x", "heads")
+    outputs = ("what `embed` returns", "what a rotation returns", "what `bias` returns")
+
+    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
+        heads = vectors(dtype, seed + 1).view(BATCH, LENGTH, SIZES["n_heads"], -1).transpose(1, 2)
+        return vectors(dtype, seed, width=EMBEDDED_WIDTH), heads
+
+    def __call__(self, *inputs: torch.Tensor) -> Tensors:
+        positions = torch.arange(LENGTH)
+        x, heads = inputs
+        return tuple(self._results(x, heads, positions, positions).values())
+
+    def check(self, inputs: Tensors) -> None:
+        self._check_description()
+        embedded, turned, *bias = self(*inputs)
+        expect("what `embed` returns", embedded, BATCH, LENGTH, EMBEDDED_WIDTH)
+        expect("what a rotation returns", turned, *inputs[1].shape)
+        for added in bias:
+            expect("what `bias` returns", added, SIZES["n_heads"], LENGTH, LENGTH)
+        self._check_rows(*inputs)
+        self._check_last(*inputs)
+        self._check_longest(*inputs)
+
+    @property
+    def described(self) -> Position:
+        """The description of the scheme."""
+        host: Any = self.spec.model
+        found: Position = host.scheme if isinstance(host, ReadingHost) else host.part
+        return found
+
+    def _check_description(self) -> None:
+        """Raises PromiseError unless the description matches the methods of the module."""
+        part, described = self.model.part, self.described
+        defined = {m for m in _METHODS if getattr(type(part), m) is not getattr(PositionScheme, m)}
+        read = isinstance(self.spec.model, ReadingHost)
+        if not defined and not described.absent and not read:
+            raise PromiseError(f"the module defines none of {', '.join(_METHODS)}: it does nothing")
+        for flag, method in (("embedded", "embed"), ("rotates", "rotation")):
+            stated = bool(getattr(described, flag))
+            if (method in defined) != stated and not described.absent:
+                does = "does not define" if stated else "defines"
+                raise PromiseError(
+                    f"the module {does} `{method}`, and the description says `{flag} = {stated}`, "
+                    "by which a model knows what to call"
+                )
+
+    def _results(
+        self, x: torch.Tensor, heads: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Return the results of the methods for x and for heads at the positions of the queries."""
+        scheme = self.model.part
+        rotation, bias = scheme.rotation(queries, x.dtype), scheme.bias(queries, keys, x.dtype)
+        found = {"embed": scheme.embed(x, queries)}
+        found["rotation"] = heads if rotation is None else rotation(heads)
+        return found if bias is None else {**found, "bias": bias}
+
+    def _check_longest(self, x: torch.Tensor, heads: torch.Tensor) -> None:
+        """Raises PromiseError unless the scheme supports all positions up to the stated longest."""
+        longest = self.described.longest
+        end = FAR if longest is None else longest
+        if end < LENGTH:
+            return
+        positions = torch.arange(end - LENGTH, end)
+        try:
+            self._results(x, heads, positions, positions)
+        except Exception as error:
+            told = describe_failure(f"a call with position {end - 1}", error).message
+            says = "there is no end" if longest is None else f"there are {longest}"
+            raise PromiseError(
+                f"{told}\nhelp: by the description's `longest` {says}; define it as a property"
+            ) from None
+
+    def _check_rows(self, x: torch.Tensor, heads: torch.Tensor) -> None:
+        """Raises PromiseError unless each row of a batch can have its own positions, and padding
+        the position -1."""
+        one = torch.arange(LENGTH)
+        rows = torch.stack([one, one.flip(0)])
+        together = self._results(x, heads, rows, rows)
+        for row, positions in enumerate(rows):
+            alone = self._results(x[row : row + 1], heads[row : row + 1], positions, positions)
+            for name, found in together.items():
+                expected = alone[name]
+                found = found[row] if found.dim() == 4 or name == "embed" else found
+                if not close(found, expected.view(found.shape), 1e-5):
+                    raise PromiseError(
+                        f"`{name}` gives another result for positions (batch, length) than for "
+                        "those of each row alone\n"
+                        "help: rows that are padded on the left have positions of their own"
+                    )
+        for name, found in self._results(x, heads, rows - 1, rows - 1).items():
+            if not bool(found.isfinite().all()):
+                raise PromiseError(f"`{name}` is not finite for the position -1, that of padding")
+
+    def _check_last(self, x: torch.Tensor, heads: torch.Tensor) -> None:
+        """Raises PromiseError unless the results depend on the position of a token, not on its
+        index in the call: generation calls the module with the last token alone."""
+        positions = torch.arange(LENGTH)
+        whole = self._results(x, heads, positions, positions)
+        last = self._results(x[:, -1:], heads[..., -1:, :], positions[-1:], positions)
+        for name, found in last.items():
+            if not close(found, whole[name][..., -1:, :], 1e-5):
+                raise PromiseError(
+                    f"`{name}` gives another result for the last token alone than for all\n"
+                    "help: go by the positions that are passed, not by how many there are"
+                )
+
+
+class EmbeddingDriver(Driver):
+    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
+        if self.described.image_shape is not None:
+            channels, height, width = self.described.image_shape
+            return (
+                vectors(dtype, seed, channels * height, width).view(BATCH, channels, height, -1),
+            )
+        if self.described.takes_ids:
+            return (ids(seed),)
+        return (vectors(dtype, seed, width=self.input_width),)
+
+    def __call__(self, *inputs: torch.Tensor) -> Tensors:
+        return (self.embed(inputs[0], torch.arange(self.length)),)
+
+    @property
+    def input_width(self) -> int:
+        """The width of the vectors that it is called with; by the description, any will do if
+        it states none."""
+        stated: int | None = self.described.input_width
+        return WIDTH if stated is None else stated
+
+    @property
+    def length(self) -> int:
+        """The number of vectors that the embedding returns for the input."""
+        described: Embedding = self.described
+        if described.image_shape is not None:
+            if described.n_vectors is None:
+                raise PromiseError(
+                    "the description states an `image_shape`, and no `n_vectors`, by which a "
+                    "stack knows how many vectors it gets"
+                )
+            return described.n_vectors
+        embedded_length = getattr(self.model.part, "embedded_length", lambda length: length)
+        return int(embedded_length(LENGTH))
+
+    def embed(
+        self, x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> Any:
+        return self.model.part(x, positions, token_types=None, mask=mask)
+
+    def check(self, inputs: Tensors) -> None:
+        try:
+            output = self(*inputs)[0]
+        except Exception as error:
+            if not inputs[0].is_floating_point() or self.described.image_shape is not None:
+                raise
+            told = describe_failure(f"a call with vectors of width {self.input_width}", error)
+            raise PromiseError(
+                f"{told.message}\nhelp: the description's `input_width` is "
+                f"{self.described.input_width}; it is the width that `forward` needs, or None if "
+                "it takes any"
+            ) from None
+        expect("the output", output, BATCH, self.length, WIDTH)
+        if close(output, self.embed(inputs[0], torch.arange(self.length) + 1), 1e-5):
+            raise PromiseError("the position scheme that `build` receives is not applied")
+
+    def tokens(self) -> None:
+        described = self.described
+        if described.image_shape is not None:
+            return  # an image has no tokens to leave out
+        x, other = (self.inputs(torch.float64, seed)[0] for seed in (0, 1))
+        if not described.incremental:
+            if not described.looks_ahead:
+                expect_no_later(partial(self.embed, positions=torch.arange(self.length)), x, other)
+            return
+        whole = self.embed(x, torch.arange(LENGTH))
+        for place in range(LENGTH):  # as generation calls: with the next token alone
+            alone = self.embed(x[:, place : place + 1], torch.tensor([place]))
+            if not close(alone, whole[:, place : place + 1], 1e-9):
+                raise PromiseError(
+                    "a token alone has another vector than beside others\n"
+                    "help: an embedding that mixes tokens says so: its `incremental` is False"
+                )
+
+    def leaks(self) -> Iterator[str]:
+        x = self.inputs(torch.float64)[0]
+        if x.is_floating_point():
+            return  # the padding of a signal is silence, which is not hidden
+        for hidden in (0, LENGTH - 1):  # padding on the left, and on the right
+            mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+            mask[:, hidden] = False
+            one, other = (
+                self.embed(ids, torch.arange(self.length), mask)[mask]
+                for ids in (x, with_another(x, hidden))
+            )
+            if not close(one, other, 1e-9):
+                yield "a token that the mask (batch, length) hides changes the vectors of others"

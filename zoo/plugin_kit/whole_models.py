@@ -1,0 +1,119 @@
+"""Call whole models, which builders make, and check their outputs."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator
+
+import torch
+
+from zoo.component import fields_of
+from zoo.generation import RecomputeWarning, generate
+from zoo.plugin_kit.driver import (
+    BATCH,
+    LENGTH,
+    MEMORY_LENGTH,
+    Driver,
+    PromiseError,
+    Tensors,
+    close,
+    expect,
+    expect_call,
+    ids,
+    vectors,
+    with_another,
+)
+from zoo.registering.plugin_errors import describe_failure
+from zoo.transformer import AttentionMaps
+
+
+class BuilderDriver(Driver):
+    names = ("source", "target")
+
+    @property
+    def arguments(self) -> list[str]:
+        """The required arguments of `forward`, such as `source` and `target`."""
+        parameters = inspect.signature(self.model.forward).parameters
+        return [name for name, p in parameters.items() if p.default is p.empty]
+
+    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
+        by_id = any(name.endswith("vocab") for name in fields_of(type(self.spec.model)))
+        lengths = [LENGTH, MEMORY_LENGTH][: len(self.arguments)]
+        if by_id:
+            return tuple(ids(seed + i, length) for i, length in enumerate(lengths))
+        return tuple(vectors(dtype, seed + i, length) for i, length in enumerate(lengths))
+
+    def __call__(self, *inputs: torch.Tensor) -> Tensors:
+        return (self.model(*inputs),)
+
+    def check(self, inputs: Tensors) -> None:
+        options = {"return_attention": True} | {
+            f"{name}_mask": None
+            for name in self.arguments
+            if f"{name}_mask" in inspect.signature(self.model.forward).parameters
+        }
+        expect_call(self.model.forward, *inputs, **options)
+        output = self(*inputs)[0]
+        expect("the output", output, BATCH, *[None] * (output.dim() - 1))
+        returned: object = self.model(*inputs, return_attention=True)
+        if not (
+            isinstance(returned, tuple)
+            and len(returned) == 2
+            and isinstance(returned[1], AttentionMaps)
+        ):
+            raise PromiseError(
+                "with `return_attention=True` the model returns its output and a "
+                f"`zoo.transformer.AttentionMaps`, not {type(returned).__name__}"
+            )
+        again = returned[0]
+        if not close(output, again, 1e-5):
+            raise PromiseError("the output is another when `return_attention` is set")
+
+    def continues(self) -> None:
+        how = self.spec.model.generation
+        if how is None or not how.from_ids:
+            return
+        prompts = ids(0).tolist()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RecomputeWarning)
+                found = generate(
+                    self.model, prompts, max_new_tokens=3, start=1 if how.has_source else None
+                )
+        except Exception as error:
+            told = describe_failure("zoo.generate", error).message
+            raise PromiseError(
+                f"{told}\nhelp: a model whose builder states `generation` has the methods of "
+                "zoo.generation.decoding.Generating"
+            ) from None
+        for prompt, row in zip(prompts, found, strict=True):
+            before = [torch.tensor([prompt])] if how.has_source else []
+            start = [1] if how.has_source else prompt
+            target = torch.tensor([[*start, *row.ids]])
+            scores = self.model(*before, target)[0, len(start) - 1 : -1].log_softmax(-1)
+            chosen = scores.gather(-1, target[0, len(start) :, None]).sum()
+            if not close(torch.tensor(row.score, dtype=chosen.dtype), chosen, 1e-9):
+                raise PromiseError(
+                    "what `zoo.generate` scores is another than what a call with all tokens gives"
+                )
+
+    def leaks(self) -> Iterator[str]:
+        inputs = self.inputs(torch.float64)
+        parameters = inspect.signature(self.model.forward).parameters
+        for number, name in enumerate(self.arguments):
+            if f"{name}_mask" not in parameters:
+                continue
+            # Not an end: no other token of a causal model sees the last, and heads may pool an end.
+            changed = list(inputs)
+            changed[number] = with_another(inputs[number], 1)
+            mask = torch.ones(BATCH, inputs[number].shape[1], dtype=torch.bool)
+            mask[:, 1] = False
+            one, other = (self.model(*i, **{f"{name}_mask": mask}) for i in (inputs, changed))
+            if number == len(inputs) - 1 and one.dim() == 3:
+                one, other = (torch.cat([o[:, :1], o[:, 2:]], 1) for o in (one, other))
+            if not close(one, other, 1e-9):
+                yield f"a token that `{name}_mask` hides changes the output at others"
+            mask[:] = False
+            if not bool(self.model(*inputs, **{f"{name}_mask": mask}).isfinite().all()):
+                yield f"a `{name}_mask` that hides everything gives NaN"
