@@ -187,7 +187,7 @@ def _is_of_a_checkout(registry: Path) -> bool:
 def registered_near(file: str, group: str, name: str) -> str | None:
     """Return a help text if an unknown name is in the registry at or above a file, which then is in
     a project that the zoo was not run from."""
-    found = _nearest(Path(file).absolute().parent)
+    found = _nearest(Path(file).resolve().parent)
     try:
         if found is None or name not in read_layers([found]).entries(group):
             return None
