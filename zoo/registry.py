@@ -97,6 +97,7 @@ class Registry:
 
 
 def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
+    from zoo.registering.plugin_errors import plugin_code
     from zoo.registering.plugin_loading import PluginEntryPoint, PluginManager
 
     def named() -> tuple[tuple[str, Place], ...]:
@@ -106,6 +107,12 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
         plugin: Any = PluginManager(
             PluginEntryPoint.make(entry.group, entry.name, entry.target, entry.folder)
         ).driver
+        if entry.group != SOURCE:
+            from zoo.component import Component
+
+            if isinstance(plugin, type) and issubclass(plugin, Component):
+                with plugin_code(f"reading the fields of {quoted(entry.target)}"):
+                    plugin.complete_fields()
     except PluginError as error:
         shown = error.problems[0]
         message = f"{entry.group} {quoted(entry.name)} cannot be loaded: {shown.message}"

@@ -42,7 +42,6 @@ FLOAT32_ERROR = 1e-4
 
 def schema(cls: type[Plugin]) -> None:
     """The type of each field has a JSON Schema."""
-    cls.model_rebuild()  # raises for an undefined type
     for name, mark in fields_of(cls).items():
         if mark is GIVEN or isinstance(mark, Part):
             continue
