@@ -210,8 +210,8 @@ BROKEN: Mapping[str, Broken] = {
     "unknown_type": Broken(
         "ffn",
         {"import Shared, Size": "import Shared"},
-        ("schema",),
-        "name 'Size' is not defined",
+        ("imports",),
+        "names `Size`, which is not defined\nhelp: import it at the top",
     ),
     "bad_default": Broken(
         "ffn",

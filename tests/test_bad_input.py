@@ -6,6 +6,7 @@ import pickle
 import re
 import shlex
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,12 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
     assert all(f"`{key}`" in keys for key in KEYS)
 
 
+SOFTCAP = (
+    "`encoder.block.self_attn` and of `decoder.block.self_attn` and of `decoder.block.cross_attn` "
+    "and of `head`"
+)
+
+
 @pytest.mark.parametrize(
     ("line", "help"),
     [
@@ -150,7 +157,19 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
         ("weight_tying = true", "`tied` is a key of `head`"),
         ('positional_encoding = "sinusoidal"', "did you mean `position`?"),
         ('attention = "mha"', "did you mean `multi_head`?"),
+        ('attention = "mla"', "did you mean `latent`?"),
         ('builder = "transformer"', "did you mean `encoder_decoder`?"),
+        ("num_encoder_layers = 6", "write `encoder = { n_layers = ... }`"),
+        ("n_decoder_layers = 1", "write `decoder = { n_layers = ... }`"),
+        ("parallel_residual = true", "did you mean `norm_placement`?"),
+        ('norm_placement = "pre_norm"', "did you mean `pre`?"),
+        ('position = { kind = "rotary", rotary_pct = 0.5 }', "did you mean `fraction`?"),
+        ('position = { kind = "rotary", interleaved = true }', "did you mean `pairs`?"),
+        ('position = "t5"', "did you mean `t5_buckets`?"),
+        ('norm = "t5_norm"', "did you mean `rms_norm`?"),
+        ('ffn = "relu"', "did you mean `mlp`?"),
+        ("num_experts = 8", "`n_experts` is a key of the ffn `moe`"),
+        ("final_logit_softcapping = 3.0", f"`softcap` is a key of {SOFTCAP}"),
     ],
 )
 def test_words_of_papers_and_other_libraries(line: str, help: str, refused: Refused) -> None:
@@ -159,6 +178,20 @@ def test_words_of_papers_and_other_libraries(line: str, help: str, refused: Refu
         text = re.sub("^builder = .*$", line, spec(), flags=re.MULTILINE)
     Path("spec.toml").write_text(text)
     assert f"      = help: {help}" in refused("validate", "spec.toml")
+
+
+def test_a_key_with_dots_is_told_as_tables(project: Path) -> None:
+    """TOML splits `decoder.n_layers`, and a dict of Python does not."""
+    base = tomllib.loads(spec())
+    for key, help in {
+        "decoder.n_layers": "write `decoder = { n_layers = ... }`",
+        "decoder.block.ffn.d_ff": "write `decoder = { block = { ffn = { d_ff = ... } } }`",
+        "decoder.n_layer": "did you mean `decoder`?",
+    }.items():
+        with pytest.raises(zoo.SpecError) as raised:
+            zoo.read_spec({**base, key: 3})
+        (problem,) = raised.value.problems
+        assert (problem.message, problem.help) == (f"unknown key `{key}`", help)
 
 
 def test_of_many_nearer_values_the_first_are_told(refused: Refused) -> None:
@@ -472,11 +505,8 @@ def test_the_nearest_of_what_there_is(refused: Refused, project: Path) -> None:
     )
     assert "did you mean `bert`?" in refused("lint", "bertt")
     assert "`zoo load gpt2.openai` loads it" in refused("build", "gpt2.openai")
-    told = refused("show", "ffn.glu")
-    assert (
-        "`ffn.glu` is a component, not a model\n      = help: `zoo list components ffn.glu`" in told
-    )
-    assert 'a spec has it as `ffn = "glu"`' in told
+    told = refused("build", "ffn.glu")
+    assert "`ffn.glu` is a component, not a model\n      = help: `zoo show ffn.glu` says" in told
 
 
 def test_an_error_is_the_same_in_another_process(project: Path) -> None:

@@ -175,6 +175,16 @@ LOADING: dict[str, tuple[str, str, str]] = {
         "TypeError: `layout` of Mine is a property: write `def layout(self)`",
         MEND,
     ),
+    "has a type that is not there": (
+        GOOD + '    a: Nope[int]\n    b: "tuple[Nope, ...]"\n',
+        "the type of `a` and of `b` of Mine names `Nope`, which is not defined",
+        "import it at the top of the file, and not under `TYPE_CHECKING`",
+    ),
+    "has a type that is defined below, and that no spec can state": (
+        GOOD + "    a: Table\n\n\nTable = dict\n",
+        "the field `a` of Mine is a table: make it a component",
+        MEND,
+    ),
     "is a value": ("Mine = 3", "is not a description for the slot `ffn`", "FeedForward"),
 }
 
@@ -279,7 +289,6 @@ VALIDATING: dict[str, tuple[str, str]] = {
         GOOD + "    a: int = Field(default_factory=lambda data: data['nope'])\n",
         "KeyError: 'nope'",
     ),
-    "has a type that is not there": (GOOD + "    a: Nope\n", "PydanticUserError: `Mine` is not"),
     "returns nothing": (
         CHECK + "        pass\n",
         "a validator of Mine returned `None`; a validator `after` ends with `return self`",
@@ -706,3 +715,14 @@ def test_components_that_hold_their_like_are_read_fast(project: Path) -> None:
 
     read(1)  # fills the caches
     assert read(12) < 30 * read(4)
+
+
+def test_a_type_that_is_defined_below_the_class(refused: Refused, project: Path) -> None:
+    form = '    form: Form = "a"\n    d_inner: Shared[Width]\n'
+    below = '\n\nfrom typing import Literal\n\nForm = Literal["a", "b"]\nWidth = Size\n'
+    write_plugin(project, GOOD + form + below)
+    text = (project / "spec.toml").read_text()
+    (project / "spec.toml").write_text(f"d_inner = 3\n{text}")
+    assert run(["validate", "spec.toml"]) == 0
+    (project / "spec.toml").write_text(f"d_inner = 0\n{text}")
+    assert "`d_inner` must be at least 1" in refused("validate", "spec.toml")

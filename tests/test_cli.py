@@ -654,6 +654,7 @@ def test_a_further_registry(command: Zoo) -> None:
     [
         ("zoo sh", {"plain,show"}),
         ("zoo show vaswani-bi", {"file,vaswani-bi", "plain,vaswani-big"}),
+        ("zoo show norm.s", {"file,norm.s", "plain,norm.scale_norm", "plain,norm.std_norm"}),
         ("zoo run transformer-small.", {"file,transformer-small.", f"plain,{SMALL}"}),
         ("zoo diff gpt2 bert-base.u", {"file,bert-base.u", "plain,bert-base.uncased"}),
         ("zoo --registry absent.toml show g", {"file,g"}),

@@ -160,6 +160,22 @@ def test_what_print_shows_of_a_model() -> None:
     assert repr(model.spec) == "<ModelSpec m: encoder_decoder; print() shows its parts>"
 
 
+def test_print_shows_layers_apart_that_differ_in_attention() -> None:
+    """torch prints equal lines once: without the window, these would be three equal layers."""
+    rule = {"at": [1], "self_attn": {"window": 3, "window_sides": "both", "softcap": 5.0}}
+    rope = {"kind": "rotary_linear", "base": 500.0, "factor": 2.0, "pairs": "interleaved"}
+    model = zoo.build(
+        spec("decoder", head="linear", n_layers=3, position=rope, decoder={"layers": [rule]})
+    )
+    heads = "2 heads of 4"
+    assert str(model).count(f"MultiHeadAttention(\n          {heads}\n") == 2
+    told = f"{heads}, window=3, window_sides=both, softcap=5.0"
+    assert str(model).count(f"MultiHeadAttention(\n          {told}\n") == 1
+    assert "RotaryPositions(width=4, base=500.0, factor=2.0, pairs=interleaved)" in str(model)
+    chunked = zoo.build(spec("decoder", head="linear", self_attn={"chunk": 4, "scale": 0.25}))
+    assert f"{heads}, chunk=4, scale=0.25\n" in str(chunked)
+
+
 def test_shared_layers() -> None:
     model = built(n_layers=3, encoder={"share_layers": True}, **FREE)
     assert len(model.encoder.layers) == 1

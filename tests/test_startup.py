@@ -82,6 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["show", "more.toml", "--json"],
         ["show", "tiny.toml", "--tensors"],
         ["show", "weights"],
+        ["show", "ffn.glu"],
         ["lock", "tiny.toml", "--output", "lock"],
         ["bundle", "verify", "bundle"],
     ],

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from schema_words import cell, described
+from cells import cell
 
 from zoo.schema.field_docs import class_doc
 from zoo.schema.recipes import recipe_schema
+from zoo.schema.words import described
 from zoo.training.recipe import KINDS, TABLES
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipe.md"

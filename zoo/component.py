@@ -17,10 +17,11 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
+from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic_core import PydanticCustomError, core_schema
 
 from zoo.errors import PluginError, Problem, quoted
-from zoo.field_rules import check_names, check_types
+from zoo.field_rules import check_names, check_types, undefined_type
 from zoo.layout import Layout
 from zoo.registering.plugin_errors import MEND, plugin_code
 from zoo.registering.returned import checked
@@ -157,6 +158,10 @@ class LayerRules(Part):
         return {**self.given, "count": self.count}
 
 
+_completed_late: set[type[Component]] = set()
+"""The classes whose fields could not be checked when they were made."""
+
+
 class Component(BaseModel):
     """A description of one module: its configuration, its tensors, and how to build it.
 
@@ -199,13 +204,38 @@ class Component(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         super().__pydantic_init_subclass__(**options)
-        if cls.__pydantic_fields_complete__:  # else pydantic names the type that it does not find
-            marks = fields_of(cls).items()
-            parts = {name: mark if isinstance(mark, Part) else None for name, mark in marks}
-            check_types(cls, parts, Component)
-            for name, mark in marks:
-                if type(mark) is Part:
-                    part_class(cls, name)
+        if cls.__pydantic_fields_complete__:  # else a type may be defined further below
+            cls._check_fields()
+
+    @classmethod
+    def _check_fields(cls) -> None:
+        """Raise `TypeError` for a field that no spec can state."""
+        marks = fields_of(cls).items()
+        parts = {name: mark if isinstance(mark, Part) else None for name, mark in marks}
+        check_types(cls, parts, Component)
+        for name, mark in marks:
+            if type(mark) is Part:
+                part_class(cls, name)
+
+    @classmethod
+    def complete_fields(cls) -> None:
+        """Find the types of the fields that were not defined yet when the class was made.
+
+        Raises:
+            PluginError: a type is not defined in the file at all, or no spec can state it.
+        """
+        if not cls.__pydantic_fields_complete__:
+            try:
+                cls.model_rebuild()
+            except PydanticUndefinedAnnotation as error:
+                raise PluginError(undefined_type(cls, error.name or "")) from None
+            _completed_late.add(cls)
+        if cls not in _completed_late:
+            return
+        try:
+            cls._check_fields()
+        except TypeError as error:
+            raise PluginError(Problem(str(error), help=MEND)) from None
 
     def layout(self) -> Layout:
         """The tensors of the module that `build` returns, without building it."""

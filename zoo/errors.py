@@ -211,6 +211,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     found = difflib.get_close_matches(name, folded, n=1, cutoff=0.6)
     if not found and len(name) >= 3:
         found = [other for other in folded if other.startswith(name) or other.endswith(name)]
+        begins = [other for other in folded if len(other) >= 3 and name.startswith(other)]
+        found = found or sorted(begins, key=len, reverse=True)
     return folded[found[0]] if found else None
 
 

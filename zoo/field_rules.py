@@ -3,10 +3,11 @@ reported there and not by its later consequences."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from zoo.errors import did_you_mean
+from zoo.errors import Problem, did_you_mean, quoted
 
 if TYPE_CHECKING:
     from zoo.component import Component, Part
@@ -33,6 +34,24 @@ def check_names(cls: type[Component]) -> None:
         else:
             hint = "choose another name"
         raise TypeError(f"{message}; {hint}")
+
+
+def undefined_type(cls: type[Component], name: str) -> Problem:
+    """Return the problem that `name`, in the type of a field, is not defined in the file."""
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    fields = [
+        f"`{field}`"
+        for base in cls.__mro__
+        for field, annotation in vars(base).get("__annotations__", {}).items()
+        if (isinstance(annotation, str) or "ForwardRef" in str(annotation))
+        and word.search(str(annotation))
+    ]
+    where = f"{' and of '.join(fields) or 'a field'} of {cls.__name__}"
+    return Problem(
+        f"the type of {where} names {quoted(name)}, which is not defined",
+        help="import it at the top of the file, and not under `TYPE_CHECKING`: values are checked "
+        "by their types",
+    )
 
 
 def check_types(

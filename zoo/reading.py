@@ -129,6 +129,16 @@ def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | No
     return spec_of_weights(header, str(path), registry), header
 
 
+def component_named(name: str, registry: Registry) -> tuple[str, str] | None:
+    """Return the slot and the kind of a component such as `ffn.glu`; None if there is none, or if a
+    model or a file has this name."""
+    slot, _, kind = name.partition(".")
+    if kind not in registry.plugins.get(slot, {}):
+        return None
+    taken = name in registry.models or registry.catalog.file(name) or os.path.exists(name)
+    return None if taken else (slot, kind)
+
+
 def _stored(name: str, registry: Registry) -> Path | None:
     """Return the folder of a published model in the store; None if there is no such name.
 
@@ -184,12 +194,27 @@ def _nothing(source: str | Path, registry: Registry) -> Problem:
     if registry.catalog.file(name) is not None:
         hint = f"`zoo load {name}` loads it, `zoo show {name}` shows it once it is in the store"
         return Problem(f"{quoted(name)} is a published model, not a spec", help=hint)
-    slot, _, kind = name.partition(".")
-    if kind in registry.plugins.get(slot, {}):
-        hint = f'`zoo list components {name}` says what it is; a spec has it as `{slot} = "{kind}"`'
-        return Problem(f"{quoted(name)} is a component, not a model", help=hint)
     known = [*registry.models, *registry.catalog.known(), *files]
     if (own := f"{name}.toml") in files:  # nearer than a registered name that is like it
         known = [own]
+    elif name in registry.plugins:
+        hint = f"`zoo list components {name}` lists what can fill it"
+        return Problem(f"{quoted(name)} is a slot of components, not a model", help=hint)
+    elif meant := _components(name, registry):
+        hint = f"{' or '.join(f'`zoo show {one}`' for one in meant)} says which keys it has"
+        return Problem(f"{quoted(name)} is a component, not a model", help=hint)
+    if name.partition(".")[0] in registry.plugins:
+        known += _components("*", registry)
     hint = did_you_mean(name, known, "`zoo list models` lists the models")
     return Problem(f"there is no file and no model {quoted(name)}", help=hint)
+
+
+def _components(name: str, registry: Registry) -> list[str]:
+    """Return the components, as `ffn.glu`, that a name such as `glu` or `ffn.glu` is for; with `*`
+    all of them."""
+    return [
+        f"{slot}.{kind}"
+        for slot, kinds in registry.plugins.items()
+        for kind in kinds
+        if name in ("*", kind, f"{slot}.{kind}")
+    ]

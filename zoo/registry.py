@@ -97,6 +97,7 @@ class Registry:
 
 
 def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
+    from zoo.registering.plugin_errors import plugin_code
     from zoo.registering.plugin_loading import PluginEntryPoint, PluginManager
 
     def named() -> tuple[tuple[str, Place], ...]:
@@ -106,6 +107,12 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
         plugin: Any = PluginManager(
             PluginEntryPoint.make(entry.group, entry.name, entry.target, entry.folder)
         ).driver
+        if entry.group != SOURCE:
+            from zoo.component import Component
+
+            if isinstance(plugin, type) and issubclass(plugin, Component):
+                with plugin_code(f"reading the fields of {quoted(entry.target)}"):
+                    plugin.complete_fields()
     except PluginError as error:
         shown = error.problems[0]
         message = f"{entry.group} {quoted(entry.name)} cannot be loaded: {shown.message}"
@@ -187,7 +194,7 @@ def _is_of_a_checkout(registry: Path) -> bool:
 def registered_near(file: str, group: str, name: str) -> str | None:
     """Return a help text if an unknown name is in the registry at or above a file, which then is in
     a project that the zoo was not run from."""
-    found = _nearest(Path(file).absolute().parent)
+    found = _nearest(Path(file).resolve().parent)
     try:
         if found is None or name not in read_layers([found]).entries(group):
             return None

@@ -99,10 +99,10 @@ def components(registry: Registry) -> Iterable[str]:
 
 
 class ModelType(NameType):
-    """A file, a folder or the name of a model."""
+    """A file, a folder or the name of a model, or one of the names that `more` returns."""
 
-    def __init__(self) -> None:
-        super().__init__(models, files=True)
+    def __init__(self, more: Callable[[Registry], Iterable[str]] = lambda _: ()) -> None:
+        super().__init__(lambda registry: [*models(registry), *more(registry)], files=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the value unchanged. Raises BadParameter if it is empty."""

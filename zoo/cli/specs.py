@@ -13,6 +13,7 @@ import click
 import zoo
 from zoo.cli.options import (
     Layers,
+    ModelType,
     NameType,
     PathType,
     components,
@@ -185,7 +186,7 @@ def _told_of(problems: Sequence[Problem]) -> list[dict[str, Any]]:
 
 
 @click.command()
-@spec_argument
+@click.argument("spec", type=ModelType(components))
 @click.option("--resolved", is_flag=True, help="The full spec, each value with its origin.")
 @click.option("--tensors", is_flag=True, help="The name and shape of every stored tensor.")
 @click.option("--backends", is_flag=True, help="Which backend computes each attention, and why.")
@@ -208,9 +209,10 @@ def show(
     svg: Path | None,
     as_json: bool,
 ) -> None:
-    """Show the parts, parameters and sizes of a model.
+    """Show the parts and sizes of a model, or the keys of a component.
 
-    SPEC is a spec file, a model's name, or a weights file or its folder.
+    SPEC is a spec file, a model's name, or a weights file or its folder; or a component, such as
+    `ffn.glu`.
     """
     flags = {
         "--resolved": resolved,
@@ -221,10 +223,22 @@ def show(
     asked = [flag for flag, given in flags.items() if given]
     if len(asked) > 1:
         raise click.UsageError(f"{asked[0]} and {asked[1]} are two views; take one")
-    from zoo.reading import read_source
+    from zoo.reading import component_named, read_source
+
+    registry = layers()
+    if component := component_named(spec, registry):
+        if asked or svg is not None:
+            flag = asked[0] if asked else "--svg"
+            raise click.UsageError(f"{spec} is a component, and {flag} is a view of models")
+        from zoo.showing.component import component_data, component_json, component_text
+
+        described = component_data(registry, *component)
+        text = component_text(described, registry)
+        print_report(as_json, component_json(described), lambda _: text)
+        return
     from zoo.showing import show as views
 
-    found, _ = read_source(spec, layers())
+    found, _ = read_source(spec, registry)
     if svg is not None:
         from zoo.atomic import write_text
         from zoo.drawing import to_svg

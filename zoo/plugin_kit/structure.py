@@ -20,7 +20,6 @@ from zoo.toml.value_errors import value_message
 
 def schema(cls: type[Plugin]) -> None:
     """The type of each field has a JSON Schema."""
-    cls.model_rebuild()  # raises for an undefined type
     for name, mark in fields_of(cls).items():
         if mark is GIVEN or isinstance(mark, Part):
             continue

@@ -11,6 +11,8 @@ from zoo.toml.tables import Leaf, Table, same_kind
 
 MAX_NOTES = 2
 """The most nearer values that are noted for a value without effect."""
+MAX_HOMES = 4
+"""The most tables of any kind that a hint names for one key."""
 
 
 class Usage:
@@ -120,6 +122,9 @@ class Usage:
         for name in dict.fromkeys((key, meant(key))):
             if name in known:
                 break
+            *outer, last = name.split(".")
+            if outer and last in self.known.get((*table, *outer), ()):
+                return f"write `{_nested(outer, last)}`"
             if home := self.elsewhere(table, name) or self._table_with(name, table):
                 return home
         if known == {"kind"}:  # a kind without keys, such as `none`
@@ -150,9 +155,19 @@ class Usage:
         slot = homes[0][-1] if homes[0] else None
         if len(homes) > 1 and slot in known and all(home[-1:] == (slot,) for home in homes):
             return f"{quoted(key)} is a key of `{slot}`: write `{slot} = {{ {key} = ... }}`"
-        # Name the same place in other stacks too, as `decoder` beside `encoder`.
-        alike = [home for home in nearest if home[1:] == nearest[0][1:]]
+        alike = nearest
+        if len(nearest) > MAX_HOMES:
+            # Name the same place in other stacks too, as `decoder` beside `encoder`.
+            alike = [home for home in nearest if home[1:] == nearest[0][1:]]
         return f"{quoted(key)} is a key of {' and of '.join(f'`{dotted(home)}`' for home in alike)}"
+
+
+def _nested(outer: Sequence[str], key: str) -> str:
+    """Return a key inside these tables as TOML: `decoder = { block = { key = ... } }`."""
+    text = f"{key} = ..."
+    for name in reversed(outer):
+        text = f"{name} = {{ {text} }}"
+    return text
 
 
 def _common(one: KeyPath, other: KeyPath) -> int:

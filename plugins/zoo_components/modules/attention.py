@@ -100,10 +100,22 @@ class MultiHeadAttention(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The heads, as `print(model)` shows them: `8 heads of 64`, or `32 over 8 heads of 128` if
-        8 key-value heads serve 32 query heads."""
+        """The heads and what bounds their scores, as `print(model)` shows them: `8 heads of 64`, or
+        `32 over 8 heads of 128, window=4096` if 8 key-value heads serve 32 query heads, which see
+        4,096 tokens. So torch does not print layers that differ in this as equal ones."""
         over = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
-        return f"{self.n_heads}{over} heads of {self.head_dim}"
+        told: dict[str, object] = {}
+        if self.reach is not None and self.reach.window is not None:
+            told["window"] = self.reach.window
+            told |= {"window_sides": "both"} if self.reach.sides == "both" else {}
+        if self.reach is not None and self.reach.chunk is not None:
+            told["chunk"] = self.reach.chunk
+        if self.scoring.scale != self.head_dim**-0.5:
+            told["scale"] = self.scoring.scale
+        if self.scoring.softcap is not None:
+            told["softcap"] = self.scoring.softcap
+        more = "".join(f", {name}={value}" for name, value in told.items())
+        return f"{self.n_heads}{over} heads of {self.head_dim}{more}"
 
     def forward(
         self,

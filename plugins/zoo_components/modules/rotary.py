@@ -35,6 +35,16 @@ class RotaryPositions(PositionScheme):
         self.frequencies = frequencies
         self.magnitude = magnitude
 
+    def extra_repr(self) -> str:
+        """The width, the base and what scales it, as `print(model)` shows them; a list of factors,
+        or frequencies that are a tensor, are left out."""
+        told: dict[str, object] = {"width": self.width}
+        if isinstance(self.frequencies, Frequencies):
+            told |= vars(self.frequencies)
+        told |= {"pairs": "interleaved"} if self.interleaved else {}
+        plain = {name: value for name, value in told.items() if not isinstance(value, tuple)}
+        return ", ".join(f"{name}={value}" for name, value in plain.items())
+
     def rotation(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
         """The rotation for positions (..., length). Angles are computed in float32, or float64 for
         a float64 model: in half precision, neighbouring positions would coincide."""

@@ -1,4 +1,4 @@
-"""Values and meanings as the cells of a reference page's tables."""
+"""Values in words, for people who read what a key may be; literals stand between backticks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,3 @@ def described(schema: dict[str, Any]) -> str:
     limits = {word: schema[key] for key, word in bounds.items() if key in schema}
     told = [f"{word} {n if isinstance(n, int) else f'{n:g}'}" for word, n in limits.items()]
     return " ".join([str(schema.get("type", "as in the meaning")), *told])
-
-
-def cell(text: str) -> str:
-    """A docstring on one line, with no sign that would end the cell."""
-    return " ".join(text.split()).replace("|", r"\|")
