@@ -357,6 +357,9 @@ def test_what_one_process_cannot_load_none_does(two: Ranks, tmp_path: Path) -> N
     one, other = two(tasks.refused, FSDP, [path], {}, {"dtype": torch.int64})
     assert other.startswith("TypeError")
     assert one.startswith(f"ZooError: error: another process has failed: {other[:30]}")
+    one, other = two(tasks.refused, FSDP, [path], {}, {"device": "gpu"})
+    assert one == other
+    assert "the device `gpu` cannot be used" in one
     (path / "registry.toml").write_text("wrong")
     for message in two(tasks.refused_in, [tmp_path, path], FSDP, path):
         assert "registry.toml:1:6: error: not TOML" in message
