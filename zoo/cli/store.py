@@ -169,7 +169,7 @@ def _wrong(verdict: Verdict, registry: Registry, store: Store) -> Problem:
     if verdict.damaged:
         hint = f"`zoo pull {name}` mends it"
         if not is_pulled(verdict.ref, registry, store):
-            hint = f"{name} is another version by now: `zoo rm {full}` removes this one"
+            hint = f"no registry states this version of {name}: `zoo rm {full}` removes it"
         return Problem(f"{full} is damaged", help=hint)
     hint = "the bytes are right: a plugin, torch or the zoo is not what it was published with"
     return Problem(f"{name} does not compute what its fingerprint says", help=hint)
