@@ -689,6 +689,20 @@ def test_a_full_disk_is_no_broken_plugin(
     assert "or remove what broke off there" in told
 
 
+def test_the_file_of_a_pushed_model_is_not_lost(
+    project: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is published cannot be pushed again, and nobody can pull it without the file."""
+    write_files(project / "model", bundle())
+    (project / "file").touch()
+    push = ["push", "model", "there", "--license", "CC0-1.0", "-o", "file/small.v1.toml"]
+    assert run(push) == 2
+    told = capsys.readouterr()
+    assert "cannot write `file/small.v1.toml`" in told.err
+    register(project, "small.v1", told.out)
+    assert run(["pull", "small.v1"]) == 0
+
+
 @pytest.mark.parametrize(
     "address", ["hf:owner/name", "hf:/owner/name", "s3:bucket/small", "https://localhost/small"]
 )

@@ -79,7 +79,7 @@ def push(
     can pull it. Files that do not belong to a model are left out, and named.
     """
     from zoo.atomic import write_text
-    from zoo.errors import Problem, quoted, typed
+    from zoo.errors import Problem, ZooError, quoted, typed
     from zoo.store.files import Store, StoreError
     from zoo.store.found_weights import find_weights
     from zoo.store.pushing import push
@@ -108,7 +108,11 @@ def push(
     if output is None:
         click.echo(pushed.text, nl=False)
     else:
-        write_text(output, pushed.text)
+        try:
+            write_text(output, pushed.text)
+        except ZooError:
+            click.echo(pushed.text, nl=False)  # nobody could pull without it
+            raise
         click.echo(output)
 
 
