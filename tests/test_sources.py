@@ -404,7 +404,9 @@ def test_a_damaged_part_is_fetched_again(fetch: Pull, hub: Hub, store: Store) ->
     part = left_in(store)
     part.write_bytes(b"?" * 5000)
     hub.truncate, hub.ranges = None, True
-    assert fetch().files.keys() == bundle().keys()
+    received: list[int] = []
+    assert fetch(on_bytes=received.append).files.keys() == bundle().keys()
+    assert sum(received) == sum(map(len, bundle().values()))
 
 
 def test_a_part_is_left_out_once_and_no_more(fetch: Pull, hub: Hub) -> None:
@@ -471,6 +473,30 @@ def test_nobody_else_takes_up_a_part_that_is_taken_up(tmp_path: Path, store: Sto
     fetching.fetch(source, "a", tmp_path / "made", expected, store, Access(tmp_path, tmp_path))
     (since,) = written
     assert since > time.time() - 60
+
+
+def test_a_stopped_process_that_goes_on_does_no_harm(tmp_path: Path, store: Store) -> None:
+    """Without a digest, nobody would notice what it writes."""
+    (tmp_path / "a").write_bytes(b"aaaa")
+
+    class Fixed(Local):
+        @property
+        def is_fixed(self) -> bool:
+            return True
+
+        def read(
+            self, path: str, start: int, access: Access
+        ) -> contextlib.AbstractContextManager[Stream]:
+            stopped.write(b"b")
+            return super().read(path, start, access)
+
+    source = Fixed(kind="local", path=str(tmp_path))
+    part = fetching.left_of(source, "a", 4, store).with_suffix(".0")
+    write_files(part.parent, {part.name: b"aa"})
+    os.utime(part, (0, 0))
+    with part.open("ab", buffering=0) as stopped:
+        fetching.fetch(source, "a", tmp_path / "made", 4, store, Access(tmp_path, tmp_path))
+    assert (tmp_path / "made").read_bytes() == b"aaaa"
 
 
 def test_a_part_of_what_may_have_changed_is_not_taken_up(
@@ -551,6 +577,30 @@ def test_a_connection_that_breaks_often_must_send_much_in_between(
     assert fetch().files.keys() == bundle().keys()
 
 
+def test_a_connection_that_begins_anew_and_breaks_anywhere_is_given_up(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that were received before are no progress."""
+    asked: list[int] = []
+
+    class Breaking(Local):
+        remote = True
+
+        def read(
+            self, path: str, start: int, access: Access
+        ) -> contextlib.AbstractContextManager[Stream]:
+            asked.append(start)
+            sent = bytes(100 if len(asked) % 2 else 20)
+            return contextlib.nullcontext(Stream(iter([sent] if len(asked) < 50 else [])))
+
+    monkeypatch.setattr(fetching, "_MUCH", 10)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    source = Breaking(kind="local", path=str(tmp_path))
+    with pytest.raises(SourceError, match="ends after"):
+        fetching.fetch(source, "a", tmp_path / "made", 1000, store, Access(tmp_path, tmp_path))
+    assert asked == [0, 100, 20, 100, 20]
+
+
 def test_a_folder_is_asked_once(
     project: Path, store: Store, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -609,6 +659,38 @@ def test_progress_of_a_push_is_told_too(address: str, project: Path, store: Stor
 
 
 # --- the other sources --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("yield", "AttributeError: 'NoneType' object has no attribute 'start'"),
+        ("yield Stream(iter(['abc']))", "TypeError: memoryview: a bytes-like object is required"),
+        ("yield Stream([b'abc'])", "TypeError: 'list' object is not an iterator"),
+        ("yield Stream(iter([b'abc'])); 1 / 0", "ZeroDivisionError: division by zero"),
+        ("yield Stream(iter([b'abc'])); raise OSError('closed')", "closed"),
+        ("raise OSError('not open'); yield", "not open"),
+    ],
+)
+def test_what_a_source_of_ones_own_does_wrong_is_told(
+    body: str, told: str, project: Path, store: Store, refused: Refused
+) -> None:
+    register(project, "small.v1", entry({"kind": "mine"}, {"README.md": b"abcd"}))
+    (project / "registry.toml").write_text(
+        'format = 1\ncatalog = "models"\n[source]\nmine = "mine.py:Mine"\n'
+    )
+    (project / "mine.py").write_text(
+        "from contextlib import contextmanager\n"
+        "from typing import ClassVar, Literal\n"
+        "from zoo.source import Source, Stream\n"
+        "class Mine(Source):\n"
+        "    remote: ClassVar[bool] = False\n"
+        "    kind: Literal['mine']\n"
+        "    @contextmanager\n"
+        "    def read(self, path, start, access):\n"
+        f"        {body}\n"
+    )
+    assert f"error: reading `README.md` failed: {told}" in refused("pull", "small.v1")
 
 
 def test_a_hub_is_pinned_to_the_commit_that_was_seen_first(
