@@ -10,9 +10,11 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile import joined, parts
@@ -22,6 +24,7 @@ from trials import Refused, contents, on_terminal, without_privileges
 import zoo
 from zoo.byte_counts import human_bytes
 from zoo.cli import run
+from zoo.source import Access
 from zoo.store.checking import verify
 from zoo.store.files import Store, StoreError, digests
 from zoo.store.first_use import forget, record, with_trusted
@@ -29,6 +32,7 @@ from zoo.store.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.refs import Ref, refs, write_ref
 from zoo.weights.open_file import OpenFile
 from zoo.weights.reader import Weights
+from zoo_sources.local import Local
 
 
 @pytest.fixture
@@ -409,6 +413,28 @@ def test_what_somebody_may_still_be_at_is_left_alone(
         assert run(["gc", str(outside)]) == 0
         assert {path for path in (snapshot, *written) if path.exists()} == left
     assert not list(outside.iterdir())
+
+
+def test_a_pull_that_takes_hours_is_left_alone(
+    published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written to its folder while a large file is received."""
+    read = Local.read
+
+    def read_slowly(source: Local, path: str, start: int, access: Access) -> Any:
+        for folder in (access.scratch, access.scratch.parent):
+            os.utime(folder, (0, 0))
+        end = time.monotonic() + 10
+        while access.scratch.parent.stat().st_mtime == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert run(["gc"]) == 0
+        return read(source, path, start, access)
+
+    n_threads = threading.active_count()
+    monkeypatch.setattr("zoo.store.files._TOUCHED", 0.01)
+    monkeypatch.setattr(Local, "read", read_slowly)
+    assert run(["pull", "small"]) == 0
+    assert threading.active_count() <= n_threads  # none is left that touches
 
 
 def test_a_snapshot_that_is_pulled_again_is_as_a_new_one(published: Path, store: Store) -> None:
