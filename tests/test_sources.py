@@ -487,16 +487,18 @@ def test_a_stopped_process_that_goes_on_does_no_harm(tmp_path: Path, store: Stor
         def read(
             self, path: str, start: int, access: Access
         ) -> contextlib.AbstractContextManager[Stream]:
+            asked.append(start)
             stopped.write(b"b")
             return super().read(path, start, access)
 
-    source = Fixed(kind="local", path=str(tmp_path))
+    source, asked = Fixed(kind="local", path=str(tmp_path)), list[int]()
     part = fetching.left_of(source, "a", 4, store).with_suffix(".0")
     write_files(part.parent, {part.name: b"aa"})
     os.utime(part, (0, 0))
     with part.open("ab", buffering=0) as stopped:
         fetching.fetch(source, "a", tmp_path / "made", 4, store, Access(tmp_path, tmp_path))
     assert (tmp_path / "made").read_bytes() == b"aaaa"
+    assert asked == [2]  # what there was of it is taken up
 
 
 def test_a_part_of_what_may_have_changed_is_not_taken_up(

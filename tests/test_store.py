@@ -265,6 +265,38 @@ def test_what_may_not_be_read_is_told_and_not_taken_for_nothing(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+@pytest.mark.parametrize("name", ["README.md", "model.safetensors"])
+def test_what_may_not_be_read_is_not_pushed(name: str, project: Path, store: Store) -> None:
+    """It is no fault of the store."""
+    write_files(project / "model", bundle())
+    (project / "model" / name).chmod(0)
+    push = [sys.executable, "-m", "zoo", "push", "model", "there", "--license", "MIT"]
+    done = subprocess.run(
+        push, capture_output=True, text=True, check=False, preexec_fn=without_privileges
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"model/{name}: error: cannot be read: Permission denied\n"
+    assert not (project / "there").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+def test_a_note_of_first_use_that_may_not_be_read_is_not_damaged(
+    project: Path, published: Path, store: Store
+) -> None:
+    register(project, "small.v1", entry(LOCAL, None))
+    assert run(["pull", "small", "--trust-first-use"]) == 0
+    (note,) = store.root.glob("trusted/*/zoo.lock")
+    note.chmod(0)
+    load = [sys.executable, "-m", "zoo", "load", "small"]
+    done = subprocess.run(
+        load, capture_output=True, text=True, check=False, preexec_fn=without_privileges
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{note}: error: cannot be read: Permission denied\n")
+    assert "forget" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
 @pytest.mark.parametrize("command", ["list models", "load small", "show small", "pull small"])
 def test_models_that_may_not_be_read_are_told(command: str, published: Path, store: Store) -> None:
     (catalog,) = {path.parent for path in Path().rglob("small*.toml")}
