@@ -381,8 +381,8 @@ def test_meshes_that_mean_nothing(two: Ranks, tmp_path: Path) -> None:
     assert "two names for the same" in told({"dp": 2, "fsdp": 1})
     assert "have no names" in two(tasks.refused_unnamed, path)[0]
     assert two(tasks.refused_elsewhere, path) == [
-        "nothing",
-        "error: this process is not in the mesh",
+        ["nothing"] * 2,
+        ["error: this process is not in the mesh"] * 2,
     ]
     assert "compute on cpu, not on meta" in told(FSDP, device="meta")
     assert told(FSDP, device="gpu").startswith("ZooError: error: the device `gpu` cannot be used: ")
@@ -394,6 +394,12 @@ def test_meshes_that_mean_nothing(two: Ranks, tmp_path: Path) -> None:
     assert one == other
     assert "`decoder.layers.0.self_attn.q_proj` has 3 heads or hidden units" in one
     assert "layers.1" not in one
+    five = {"kind": "multi_head", "n_heads": 5, "n_kv_heads": 5, "head_dim": 8}
+    mixed = {"layers": [{"at": [1], "block": {"self_attn": five}}]}
+    spec = DECODER | {"n_heads": 3, "n_kv_heads": 3, "head_dim": 8, "decoder": mixed}
+    one, _ = two(tasks.refused, TP, [saved(tmp_path / "mixed", spec)], {})
+    assert "`decoder.layers.0.self_attn.q_proj` has 3 heads or hidden units" in one
+    assert "`decoder.layers.1.self_attn.q_proj` has 5 heads or hidden units" in one
 
 
 def test_a_share_is_not_saved_as_a_model(two: Ranks, tmp_path: Path) -> None:

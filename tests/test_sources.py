@@ -434,7 +434,8 @@ def test_a_part_is_of_one_source(project: Path, store: Store, hub: Hub, fetch: P
 
 
 def test_a_part_is_of_one_file(tmp_path: Path, store: Store) -> None:
-    """For two files of equal size, also if the second download breaks off at once."""
+    """For two files of equal size, also if the second download breaks off at once, and for a file
+    of the same name elsewhere."""
     (tmp_path / "a").write_bytes(b"aa")
     (tmp_path / "b").write_bytes(b"")
 
@@ -449,6 +450,10 @@ def test_a_part_is_of_one_file(tmp_path: Path, store: Store) -> None:
         fetching.fetch(source, "a", tmp_path / "made", 4, store, access)
     with pytest.raises(SourceError, match="ends after 0 of 4 bytes"):
         fetching.fetch(source, "b", tmp_path / "made", 4, store, access)
+    other = Fixed(kind="local", path=str(tmp_path / "other"))
+    write_files(tmp_path / "other", {"a": b"bbbb"})
+    fetching.fetch(other, "a", tmp_path / "made", 4, store, access)
+    assert (tmp_path / "made").read_bytes() == b"bbbb"
 
 
 def test_nobody_else_takes_up_a_part_that_is_taken_up(tmp_path: Path, store: Store) -> None:
@@ -523,6 +528,8 @@ def test_what_is_whole_stays_when_another_file_breaks_off(
     whole = hub.files.pop("/m/model.safetensors")
     with pytest.raises(SourceError, match="404"):
         fetch()
+    (left,) = (store.root / "partial").iterdir()
+    assert left.read_bytes() == hub.files["/m/README.md"]
     hub.files["/m/model.safetensors"] = whole
     hub.requests.clear()
     fetch()

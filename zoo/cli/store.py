@@ -123,11 +123,11 @@ def _check_card(path: Path) -> None:
     from zoo.registering.catalog import model_of
     from zoo.store.files import StoreError
 
-    if model_of(path.name) is None or path.is_dir():
+    if model_of(path.name) is None or os.path.isdir(path):
         message = f"{quoted(path)} is not the name of a model's file"
         hint = "it is the model's own name, of letters, digits, `.`, `_` and `-`, and `.toml`"
         raise StoreError(Problem(message, help=hint))
-    if path.exists():
+    if os.path.exists(path):
         message = f"{quoted(path)} is there already"
         hint = "a version of a model has a name of its own, and so a file"
         raise StoreError(Problem(message, help=hint))
