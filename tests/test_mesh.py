@@ -273,8 +273,8 @@ def test_tied_weights_stay_one(two: Ranks, tmp_path: Path, mesh: dict[str, int])
 def test_a_process_reads_its_share(
     two: Ranks, tmp_path: Path, mesh: dict[str, int], options: dict[str, Any]
 ) -> None:
-    # Half of the token table is more than one read.
-    wide = DECODER | {"d_model": 256, "d_ff": 1024, "vocab": 3001, "n_layers": 4}
+    # Half of the token table is more than two reads.
+    wide = DECODER | {"d_model": 256, "d_ff": 1024, "vocab": 5001, "n_layers": 4}
     path = saved(tmp_path, wide, torch.float32, **options)
     header = sum(file.stat().st_size for file in path.iterdir()) - n_bytes(path)
     total = n_bytes(path)
@@ -443,7 +443,7 @@ def test_without_a_mesh_nothing_of_it_is_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-def test_four_processes_hash_every_tensor(tmp_path: Path) -> None:
+def test_four_processes_hash_every_tensor_and_fail_together(tmp_path: Path) -> None:
     path = saved(tmp_path, DECODER)
     with open_weights(path) as weights:
         starts = {name: start for name, (_, start) in weights.spans.items()}
@@ -453,7 +453,13 @@ def test_four_processes_hash_every_tensor(tmp_path: Path) -> None:
     (path / "model.safetensors").write_bytes(raw)
     with ranks(4, tmp_path) as four:
         told = "".join(four(tasks.refused, {"fsdp": 2, "tp": 2}, [path], {}))
+        one, several = (
+            four(tasks.refused, {"fsdp": 2, "tp": 2}, paths, {"verify": False})
+            for paths in ([tmp_path / "missing", path], [path, tmp_path / "missing"])
+        )
     assert [name for name in starts if f"the bytes of `{name}`" not in told] == []
+    assert len({*one, *several}) == 1, (one, several)  # what several tell is told once
+    assert one[0].count("no model") == 1
 
 
 @pytest.mark.drill

@@ -343,11 +343,14 @@ def test_the_longest_part_is_taken_up(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
-def test_the_part_of_another_user_is_no_obstacle(fetch: Pull, hub: Hub, store: Store) -> None:
+@pytest.mark.parametrize(("mode", "asked"), [(0o444, "bytes=5000-"), (0, "")])
+def test_the_part_of_another_user_is_no_obstacle(
+    mode: int, asked: str, fetch: Pull, hub: Hub, store: Store
+) -> None:
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
         fetch()
-    left_in(store).chmod(0o444)
+    left_in(store).chmod(mode)
     hub.truncate, hub.ranges = None, True
     hub.requests.clear()
     subprocess.run(
@@ -355,7 +358,7 @@ def test_the_part_of_another_user_is_no_obstacle(fetch: Pull, hub: Hub, store: S
         check=True,
         preexec_fn=without_privileges,
     )
-    assert hub.requests == [("GET", "/m/model.safetensors", "bytes=5000-")]
+    assert hub.requests == [("GET", "/m/model.safetensors", asked)]
 
 
 def test_what_a_killed_pull_has_received_is_not_asked_for_again(
@@ -504,6 +507,41 @@ def test_a_stopped_process_that_goes_on_does_no_harm(tmp_path: Path, store: Stor
         fetching.fetch(source, "a", tmp_path / "made", 4, store, Access(tmp_path, tmp_path))
     assert (tmp_path / "made").read_bytes() == b"aaaa"
     assert asked == [2]  # what there was of it is taken up
+
+
+@pytest.mark.parametrize(("name", "content"), [("left", b"aa"), ("0", b"aaaa")])
+def test_a_part_that_nobody_writes_to_is_not_copied(
+    name: str, content: bytes, tmp_path: Path, store: Store
+) -> None:
+    (tmp_path / "a").write_bytes(b"aaaa")
+    source = Local(kind="local", path=str(tmp_path))
+    expected = File(size=4, sha256=sha256(b"aaaa"))
+    part = fetching.left_of(source, "a", expected, store).with_suffix(f".{name}")
+    write_files(part.parent, {part.name: content})
+    inode = part.stat().st_ino
+    fetching.fetch(source, "a", tmp_path / "made", expected, store, Access(tmp_path, tmp_path))
+    assert (tmp_path / "made").stat().st_ino == inode
+
+
+def test_a_part_may_be_gone_before_it_is_taken_up(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another pull, which has taken it up."""
+    (tmp_path / "a").write_bytes(b"aaaa")
+    source = Local(kind="local", path=str(tmp_path))
+    expected = File(size=4, sha256=sha256(b"aaaa"))
+    part = fetching.left_of(source, "a", expected, store)
+    write_files(part.parent, {part.name: b"aa"})
+    size = fetching._size
+
+    def then_gone(path: Path) -> int:
+        found = size(path)
+        part.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(fetching, "_size", then_gone)
+    fetching.fetch(source, "a", tmp_path / "made", expected, store, Access(tmp_path, tmp_path))
+    assert (tmp_path / "made").read_bytes() == b"aaaa"
 
 
 def test_a_part_of_what_may_have_changed_is_not_taken_up(
