@@ -692,7 +692,9 @@ def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> N
     assert re.search(rb"\d(\.\d)? (bytes|kB)/s", on_screen), on_screen
 
 
-@pytest.mark.parametrize("address", ["there", "file://{here}/there", "memory://bucket/there"])
+@pytest.mark.parametrize(
+    "address", ["there", "there[/b]", "file://{here}/there", "memory://bucket/there"]
+)
 def test_progress_of_a_push_is_told_too(address: str, project: Path, store: Store) -> None:
     if "://" in address:
         pytest.importorskip("fsspec")
@@ -702,6 +704,7 @@ def test_progress_of_a_push_is_told_too(address: str, project: Path, store: Stor
     assert 'weights = "CC0-1.0"' in out
     total = f"{sum(map(len, bundle().values())) / 1000:.1f}"
     assert f"{total}/{total} kB".encode() in on_screen, on_screen
+    assert b"there[/b]" in on_screen or "[" not in address  # no markup
     assert b"/s" in on_screen
 
 
