@@ -1089,6 +1089,21 @@ def test_all_in_a_folder_are_also_the_newest(project: Path, store: Store) -> Non
     assert not left.exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+def test_what_may_not_be_removed_from_a_folder_is_told(project: Path, store: Store) -> None:
+    write_files(project / "closed", {".zoo-0.tmp": b""})
+    (project / "closed").chmod(0o555)
+    done = subprocess.run(
+        [sys.executable, "-m", "zoo", "gc", "--all", "closed"],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=without_privileges,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: cannot clean `closed`: Permission denied\n"
+
+
 def test_the_file_of_a_model_is_neither_a_spec_nor_weights(
     published: Path, refused: Refused
 ) -> None:
