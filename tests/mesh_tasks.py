@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -220,14 +221,18 @@ def refused_meanwhile(path: Path, shape: Shape) -> str:
         return refused(shape, [path], {"verify": False})
 
 
-def refused_elsewhere(path: Path) -> str:
-    """Return the error for a mesh of only the first process."""
+def refused_elsewhere(path: Path) -> list[str]:
+    """Return the errors of loading and of building for a mesh of only the first process."""
     mesh = DeviceMesh("cpu", [0], mesh_dim_names=("tp",))
-    try:
-        zoo.load(path, mesh=mesh)
-    except zoo.ZooError as error:
-        return str(error)
-    return "nothing"
+    told = ["nothing"] * 2
+    for number, make in enumerate(
+        (partial(zoo.load, path), partial(zoo.build, zoo.load(path).spec))
+    ):
+        try:
+            make(mesh=mesh)
+        except zoo.ZooError as error:
+            told[number] = str(error)
+    return told
 
 
 def refused_to_save(path: Path, shape: Shape, to: Path) -> str:

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 from toy_training import write_toy
-from trials import Refused, contents, spec
+from trials import Refused, contents, spec, without_privileges
 
 import zoo
 from zoo.cli import run
 from zoo.errors import WeightsError
+from zoo.store.files import Store
 
 
 def process(
@@ -44,6 +45,36 @@ def test_the_process_ends_with_2_and_no_traceback(project: Path) -> None:
         assert done.stderr.startswith("spec.toml:8:11: error: d_model = 8 is not divisible")
         assert "Traceback" not in done.stderr
     assert contents(project) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            "build spec.toml -o closed/out",
+            "closed/out/model.safetensors.index.json: error: cannot be read: ",
+        ),
+        ("push made to --license MIT -o closed/a.v1.toml", "cannot write `closed/a.v1.toml`: "),
+        ("bundle sign made --key closed/key", "closed/key: error: the key cannot be read: "),
+        ("train recipe.toml -o closed/out", "`closed/out` cannot be read: "),
+        ("train recipe.toml -o closed/out --resume", "`closed/out` cannot be read: "),
+        ("score closed/out", "no weights file and no model `closed/out`"),
+        ("score made -d closed/data", "closed/data: error: no such file or folder"),
+    ],
+)
+def test_a_folder_that_may_not_be_entered_is_told(
+    command: str, told: str, project: Path, store: Store
+) -> None:
+    (project / "spec.toml").write_text(spec())
+    assert run(["build", "spec.toml", "-o", "built"]) == 0
+    assert run(["bundle", "make", "built", "made", "--license", "MIT"]) == 0
+    write_toy(project)
+    (project / "closed").mkdir(mode=0)
+    done = process(*command.split(), before=without_privileges)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert told in done.stderr
 
 
 def test_a_plugin_that_exits_does_not_end_the_process(project: Path) -> None:

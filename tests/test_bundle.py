@@ -18,7 +18,7 @@ from huggingface_hub import ModelCard
 import zoo
 from zoo.bundle import read_bundle, write_bundle
 from zoo.cli import run
-from zoo.provenance.card import CardFields
+from zoo.provenance.card import CardFields, stated_license
 from zoo.provenance.lock import Source
 
 TINY = {
@@ -426,6 +426,10 @@ def test_a_card_that_is_there_is_taken(saved: Path) -> None:
     Path("saved/README.md").write_text(card)
     assert run(["bundle", "make", "saved", "made"]) == 0
     assert Path("made/README.md").read_text() == card
+    Path("saved/README.md").write_text("---\nlicense: mit\n---")  # as hubs allow it
+    assert ModelCard.load("saved/README.md").data.license == "mit"
+    assert run(["bundle", "make", "saved", "short"]) == 0
+    assert stated_license(Path("short/README.md")) == "mit"
     assert run(["bundle", "make", "saved", "other", "--license", "apache-2.0"]) == 0
     assert 'license: "apache-2.0"' in Path("other/README.md").read_text()
     assert run(["bundle", "make", "saved", "tagged", "--tag", "tiny"]) == 0

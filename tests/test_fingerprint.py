@@ -107,6 +107,22 @@ def test_an_output_that_is_no_number_is_far_from_all_numbers() -> None:
         assert math.isnan(difference(model, found, "m"))
 
 
+def test_a_fingerprint_is_of_one_version(
+    project: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (0, 1):
+        write_files(project / "published", bundle(seed))
+        found = take_fingerprint(zoo.load("published"))
+        assert found is not None
+        lines = f"ids = {found.ids}\nat = {found.at}\nvalues = {found.values}\ntolerance = 1e-4\n"
+        register(project, "small.v1", f"{entry(LOCAL, bundle(seed))}[fingerprint]\n{lines}")
+        assert run(["pull", "small.v1"]) == 0
+    capsys.readouterr()
+    assert run(["verify", "--fingerprint"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("no fingerprint is known") == told.count("outputs within 0.0e+00") == 1
+
+
 @pytest.mark.parametrize(("off", "status"), [(0.0, 0), (1e-3, 2)])
 def test_another_output_is_told(
     off: float, status: int, project: Path, store: Store, capsys: pytest.CaptureFixture[str]

@@ -273,8 +273,8 @@ def test_tied_weights_stay_one(two: Ranks, tmp_path: Path, mesh: dict[str, int])
 def test_a_process_reads_its_share(
     two: Ranks, tmp_path: Path, mesh: dict[str, int], options: dict[str, Any]
 ) -> None:
-    # Half of the token table is more than one read.
-    wide = DECODER | {"d_model": 256, "d_ff": 1024, "vocab": 3001, "n_layers": 4}
+    # Half of the token table is more than two reads.
+    wide = DECODER | {"d_model": 256, "d_ff": 1024, "vocab": 5001, "n_layers": 4}
     path = saved(tmp_path, wide, torch.float32, **options)
     header = sum(file.stat().st_size for file in path.iterdir()) - n_bytes(path)
     total = n_bytes(path)
@@ -357,6 +357,9 @@ def test_what_one_process_cannot_load_none_does(two: Ranks, tmp_path: Path) -> N
     one, other = two(tasks.refused, FSDP, [path], {}, {"dtype": torch.int64})
     assert other.startswith("TypeError")
     assert one.startswith(f"ZooError: error: another process has failed: {other[:30]}")
+    one, other = two(tasks.refused, FSDP, [path], {}, {"device": "gpu"})
+    assert one == other
+    assert "the device `gpu` cannot be used" in one
     (path / "registry.toml").write_text("wrong")
     for message in two(tasks.refused_in, [tmp_path, path], FSDP, path):
         assert "registry.toml:1:6: error: not TOML" in message
@@ -378,8 +381,8 @@ def test_meshes_that_mean_nothing(two: Ranks, tmp_path: Path) -> None:
     assert "two names for the same" in told({"dp": 2, "fsdp": 1})
     assert "have no names" in two(tasks.refused_unnamed, path)[0]
     assert two(tasks.refused_elsewhere, path) == [
-        "nothing",
-        "error: this process is not in the mesh",
+        ["nothing"] * 2,
+        ["error: this process is not in the mesh"] * 2,
     ]
     assert "compute on cpu, not on meta" in told(FSDP, device="meta")
     assert told(FSDP, device="gpu").startswith("ZooError: error: the device `gpu` cannot be used: ")
@@ -391,6 +394,12 @@ def test_meshes_that_mean_nothing(two: Ranks, tmp_path: Path) -> None:
     assert one == other
     assert "`decoder.layers.0.self_attn.q_proj` has 3 heads or hidden units" in one
     assert "layers.1" not in one
+    five = {"kind": "multi_head", "n_heads": 5, "n_kv_heads": 5, "head_dim": 8}
+    mixed = {"layers": [{"at": [1], "block": {"self_attn": five}}]}
+    spec = DECODER | {"n_heads": 3, "n_kv_heads": 3, "head_dim": 8, "decoder": mixed}
+    one, _ = two(tasks.refused, TP, [saved(tmp_path / "mixed", spec)], {})
+    assert "`decoder.layers.0.self_attn.q_proj` has 3 heads or hidden units" in one
+    assert "`decoder.layers.1.self_attn.q_proj` has 5 heads or hidden units" in one
 
 
 def test_a_share_is_not_saved_as_a_model(two: Ranks, tmp_path: Path) -> None:
@@ -434,7 +443,7 @@ def test_without_a_mesh_nothing_of_it_is_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-def test_four_processes_hash_every_tensor(tmp_path: Path) -> None:
+def test_four_processes_hash_every_tensor_and_fail_together(tmp_path: Path) -> None:
     path = saved(tmp_path, DECODER)
     with open_weights(path) as weights:
         starts = {name: start for name, (_, start) in weights.spans.items()}
@@ -444,7 +453,13 @@ def test_four_processes_hash_every_tensor(tmp_path: Path) -> None:
     (path / "model.safetensors").write_bytes(raw)
     with ranks(4, tmp_path) as four:
         told = "".join(four(tasks.refused, {"fsdp": 2, "tp": 2}, [path], {}))
+        one, several = (
+            four(tasks.refused, {"fsdp": 2, "tp": 2}, paths, {"verify": False})
+            for paths in ([tmp_path / "missing", path], [path, tmp_path / "missing"])
+        )
     assert [name for name in starts if f"the bytes of `{name}`" not in told] == []
+    assert len({*one, *several}) == 1, (one, several)  # what several tell is told once
+    assert one[0].count("no model") == 1
 
 
 @pytest.mark.drill

@@ -343,11 +343,14 @@ def test_the_longest_part_is_taken_up(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
-def test_the_part_of_another_user_is_no_obstacle(fetch: Pull, hub: Hub, store: Store) -> None:
+@pytest.mark.parametrize(("mode", "asked"), [(0o444, "bytes=5000-"), (0, "")])
+def test_the_part_of_another_user_is_no_obstacle(
+    mode: int, asked: str, fetch: Pull, hub: Hub, store: Store
+) -> None:
     hub.truncate, hub.ranges = 5000, False
     with pytest.raises(SourceError):
         fetch()
-    left_in(store).chmod(0o444)
+    left_in(store).chmod(mode)
     hub.truncate, hub.ranges = None, True
     hub.requests.clear()
     subprocess.run(
@@ -355,7 +358,7 @@ def test_the_part_of_another_user_is_no_obstacle(fetch: Pull, hub: Hub, store: S
         check=True,
         preexec_fn=without_privileges,
     )
-    assert hub.requests == [("GET", "/m/model.safetensors", "bytes=5000-")]
+    assert hub.requests == [("GET", "/m/model.safetensors", asked)]
 
 
 def test_what_a_killed_pull_has_received_is_not_asked_for_again(
@@ -404,7 +407,9 @@ def test_a_damaged_part_is_fetched_again(fetch: Pull, hub: Hub, store: Store) ->
     part = left_in(store)
     part.write_bytes(b"?" * 5000)
     hub.truncate, hub.ranges = None, True
-    assert fetch().files.keys() == bundle().keys()
+    received: list[int] = []
+    assert fetch(on_bytes=received.append).files.keys() == bundle().keys()
+    assert sum(received) == sum(map(len, bundle().values()))
 
 
 def test_a_part_is_left_out_once_and_no_more(fetch: Pull, hub: Hub) -> None:
@@ -432,7 +437,8 @@ def test_a_part_is_of_one_source(project: Path, store: Store, hub: Hub, fetch: P
 
 
 def test_a_part_is_of_one_file(tmp_path: Path, store: Store) -> None:
-    """For two files of equal size, also if the second download breaks off at once."""
+    """For two files of equal size, also if the second download breaks off at once, and for a file
+    of the same name elsewhere."""
     (tmp_path / "a").write_bytes(b"aa")
     (tmp_path / "b").write_bytes(b"")
 
@@ -447,6 +453,10 @@ def test_a_part_is_of_one_file(tmp_path: Path, store: Store) -> None:
         fetching.fetch(source, "a", tmp_path / "made", 4, store, access)
     with pytest.raises(SourceError, match="ends after 0 of 4 bytes"):
         fetching.fetch(source, "b", tmp_path / "made", 4, store, access)
+    other = Fixed(kind="local", path=str(tmp_path / "other"))
+    write_files(tmp_path / "other", {"a": b"bbbb"})
+    fetching.fetch(other, "a", tmp_path / "made", 4, store, access)
+    assert (tmp_path / "made").read_bytes() == b"bbbb"
 
 
 def test_nobody_else_takes_up_a_part_that_is_taken_up(tmp_path: Path, store: Store) -> None:
@@ -473,6 +483,67 @@ def test_nobody_else_takes_up_a_part_that_is_taken_up(tmp_path: Path, store: Sto
     assert since > time.time() - 60
 
 
+def test_a_stopped_process_that_goes_on_does_no_harm(tmp_path: Path, store: Store) -> None:
+    """Without a digest, nobody would notice what it writes."""
+    (tmp_path / "a").write_bytes(b"aaaa")
+
+    class Fixed(Local):
+        @property
+        def is_fixed(self) -> bool:
+            return True
+
+        def read(
+            self, path: str, start: int, access: Access
+        ) -> contextlib.AbstractContextManager[Stream]:
+            asked.append(start)
+            stopped.write(b"b")
+            return super().read(path, start, access)
+
+    source, asked = Fixed(kind="local", path=str(tmp_path)), list[int]()
+    part = fetching.left_of(source, "a", 4, store).with_suffix(".0")
+    write_files(part.parent, {part.name: b"aa"})
+    os.utime(part, (0, 0))
+    with part.open("ab", buffering=0) as stopped:
+        fetching.fetch(source, "a", tmp_path / "made", 4, store, Access(tmp_path, tmp_path))
+    assert (tmp_path / "made").read_bytes() == b"aaaa"
+    assert asked == [2]  # what there was of it is taken up
+
+
+@pytest.mark.parametrize(("name", "content"), [("left", b"aa"), ("0", b"aaaa")])
+def test_a_part_that_nobody_writes_to_is_not_copied(
+    name: str, content: bytes, tmp_path: Path, store: Store
+) -> None:
+    (tmp_path / "a").write_bytes(b"aaaa")
+    source = Local(kind="local", path=str(tmp_path))
+    expected = File(size=4, sha256=sha256(b"aaaa"))
+    part = fetching.left_of(source, "a", expected, store).with_suffix(f".{name}")
+    write_files(part.parent, {part.name: content})
+    inode = part.stat().st_ino
+    fetching.fetch(source, "a", tmp_path / "made", expected, store, Access(tmp_path, tmp_path))
+    assert (tmp_path / "made").stat().st_ino == inode
+
+
+def test_a_part_may_be_gone_before_it_is_taken_up(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another pull, which has taken it up."""
+    (tmp_path / "a").write_bytes(b"aaaa")
+    source = Local(kind="local", path=str(tmp_path))
+    expected = File(size=4, sha256=sha256(b"aaaa"))
+    part = fetching.left_of(source, "a", expected, store)
+    write_files(part.parent, {part.name: b"aa"})
+    size = fetching._size
+
+    def then_gone(path: Path) -> int:
+        found = size(path)
+        part.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(fetching, "_size", then_gone)
+    fetching.fetch(source, "a", tmp_path / "made", expected, store, Access(tmp_path, tmp_path))
+    assert (tmp_path / "made").read_bytes() == b"aaaa"
+
+
 def test_a_part_of_what_may_have_changed_is_not_taken_up(
     project: Path, hub: Hub, fetch: Pull, store: Store
 ) -> None:
@@ -495,6 +566,8 @@ def test_what_is_whole_stays_when_another_file_breaks_off(
     whole = hub.files.pop("/m/model.safetensors")
     with pytest.raises(SourceError, match="404"):
         fetch()
+    (left,) = (store.root / "partial").iterdir()
+    assert left.read_bytes() == hub.files["/m/README.md"]
     hub.files["/m/model.safetensors"] = whole
     hub.requests.clear()
     fetch()
@@ -551,6 +624,30 @@ def test_a_connection_that_breaks_often_must_send_much_in_between(
     assert fetch().files.keys() == bundle().keys()
 
 
+def test_a_connection_that_begins_anew_and_breaks_anywhere_is_given_up(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that were received before are no progress."""
+    asked: list[int] = []
+
+    class Breaking(Local):
+        remote = True
+
+        def read(
+            self, path: str, start: int, access: Access
+        ) -> contextlib.AbstractContextManager[Stream]:
+            asked.append(start)
+            sent = bytes(100 if len(asked) % 2 else 20)
+            return contextlib.nullcontext(Stream(iter([sent] if len(asked) < 50 else [])))
+
+    monkeypatch.setattr(fetching, "_MUCH", 10)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    source = Breaking(kind="local", path=str(tmp_path))
+    with pytest.raises(SourceError, match="ends after"):
+        fetching.fetch(source, "a", tmp_path / "made", 1000, store, Access(tmp_path, tmp_path))
+    assert asked == [0, 100, 20, 100, 20]
+
+
 def test_a_folder_is_asked_once(
     project: Path, store: Store, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -595,7 +692,9 @@ def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> N
     assert re.search(rb"\d(\.\d)? (bytes|kB)/s", on_screen), on_screen
 
 
-@pytest.mark.parametrize("address", ["there", "file://{here}/there", "memory://bucket/there"])
+@pytest.mark.parametrize(
+    "address", ["there", "there[/b]", "file://{here}/there", "memory://bucket/there"]
+)
 def test_progress_of_a_push_is_told_too(address: str, project: Path, store: Store) -> None:
     if "://" in address:
         pytest.importorskip("fsspec")
@@ -605,10 +704,43 @@ def test_progress_of_a_push_is_told_too(address: str, project: Path, store: Stor
     assert 'weights = "CC0-1.0"' in out
     total = f"{sum(map(len, bundle().values())) / 1000:.1f}"
     assert f"{total}/{total} kB".encode() in on_screen, on_screen
+    assert b"there[/b]" in on_screen or "[" not in address  # no markup
     assert b"/s" in on_screen
 
 
 # --- the other sources --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("yield", "AttributeError: 'NoneType' object has no attribute 'start'"),
+        ("yield Stream(iter(['abc']))", "TypeError: memoryview: a bytes-like object is required"),
+        ("yield Stream([b'abc'])", "TypeError: 'list' object is not an iterator"),
+        ("yield Stream(iter([b'abc'])); 1 / 0", "ZeroDivisionError: division by zero"),
+        ("yield Stream(iter([b'abc'])); raise OSError('closed')", "closed"),
+        ("raise OSError('not open'); yield", "not open"),
+    ],
+)
+def test_what_a_source_of_ones_own_does_wrong_is_told(
+    body: str, told: str, project: Path, store: Store, refused: Refused
+) -> None:
+    register(project, "small.v1", entry({"kind": "mine"}, {"README.md": b"abcd"}))
+    (project / "registry.toml").write_text(
+        'format = 1\ncatalog = "models"\n[source]\nmine = "mine.py:Mine"\n'
+    )
+    (project / "mine.py").write_text(
+        "from contextlib import contextmanager\n"
+        "from typing import ClassVar, Literal\n"
+        "from zoo.source import Source, Stream\n"
+        "class Mine(Source):\n"
+        "    remote: ClassVar[bool] = False\n"
+        "    kind: Literal['mine']\n"
+        "    @contextmanager\n"
+        "    def read(self, path, start, access):\n"
+        f"        {body}\n"
+    )
+    assert f"error: reading `README.md` failed: {told}" in refused("pull", "small.v1")
 
 
 def test_a_hub_is_pinned_to_the_commit_that_was_seen_first(
@@ -687,6 +819,20 @@ def test_a_full_disk_is_no_broken_plugin(
     told = refused(*push)
     assert "there are files at memory://bucket/small" in told
     assert "or remove what broke off there" in told
+
+
+def test_the_file_of_a_pushed_model_is_not_lost(
+    project: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is published cannot be pushed again, and nobody can pull it without the file."""
+    write_files(project / "model", bundle())
+    (project / "file").touch()
+    push = ["push", "model", "there", "--license", "CC0-1.0", "-o", "file/small.v1.toml"]
+    assert run(push) == 2
+    told = capsys.readouterr()
+    assert "cannot write `file/small.v1.toml`" in told.err
+    register(project, "small.v1", told.out)
+    assert run(["pull", "small.v1"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile import joined, parts
@@ -22,6 +24,7 @@ from trials import Refused, contents, on_terminal, without_privileges
 import zoo
 from zoo.byte_counts import human_bytes
 from zoo.cli import run
+from zoo.source import Access
 from zoo.store.checking import verify
 from zoo.store.files import Store, StoreError, digests
 from zoo.store.first_use import forget, record, with_trusted
@@ -29,6 +32,7 @@ from zoo.store.pretrained import DeprecatedName, File, find_pretrained
 from zoo.store.refs import Ref, refs, write_ref
 from zoo.weights.open_file import OpenFile
 from zoo.weights.reader import Weights
+from zoo_sources.local import Local
 
 
 @pytest.fixture
@@ -261,6 +265,38 @@ def test_what_may_not_be_read_is_told_and_not_taken_for_nothing(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+@pytest.mark.parametrize("name", ["README.md", "model.safetensors"])
+def test_what_may_not_be_read_is_not_pushed(name: str, project: Path, store: Store) -> None:
+    """It is no fault of the store."""
+    write_files(project / "model", bundle())
+    (project / "model" / name).chmod(0)
+    push = [sys.executable, "-m", "zoo", "push", "model", "there", "--license", "MIT"]
+    done = subprocess.run(
+        push, capture_output=True, text=True, check=False, preexec_fn=without_privileges
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"model/{name}: error: cannot be read: Permission denied\n"
+    assert not (project / "there").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+def test_a_note_of_first_use_that_may_not_be_read_is_not_damaged(
+    project: Path, published: Path, store: Store
+) -> None:
+    register(project, "small.v1", entry(LOCAL, None))
+    assert run(["pull", "small", "--trust-first-use"]) == 0
+    (note,) = store.root.glob("trusted/*/zoo.lock")
+    note.chmod(0)
+    load = [sys.executable, "-m", "zoo", "load", "small"]
+    done = subprocess.run(
+        load, capture_output=True, text=True, check=False, preexec_fn=without_privileges
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{note}: error: cannot be read: Permission denied\n")
+    assert "forget" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
 @pytest.mark.parametrize("command", ["list models", "load small", "show small", "pull small"])
 def test_models_that_may_not_be_read_are_told(command: str, published: Path, store: Store) -> None:
     (catalog,) = {path.parent for path in Path().rglob("small*.toml")}
@@ -409,6 +445,28 @@ def test_what_somebody_may_still_be_at_is_left_alone(
         assert run(["gc", str(outside)]) == 0
         assert {path for path in (snapshot, *written) if path.exists()} == left
     assert not list(outside.iterdir())
+
+
+def test_a_pull_that_takes_hours_is_left_alone(
+    published: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written to its folder while a large file is received."""
+    read = Local.read
+
+    def read_slowly(source: Local, path: str, start: int, access: Access) -> Any:
+        for folder in (access.scratch, access.scratch.parent):
+            os.utime(folder, (0, 0))
+        end = time.monotonic() + 10
+        while access.scratch.parent.stat().st_mtime == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert run(["gc"]) == 0
+        return read(source, path, start, access)
+
+    n_threads = threading.active_count()
+    monkeypatch.setattr("zoo.store.files._TOUCHED", 0.01)
+    monkeypatch.setattr(Local, "read", read_slowly)
+    assert run(["pull", "small"]) == 0
+    assert threading.active_count() <= n_threads  # none is left that touches
 
 
 def test_a_snapshot_that_is_pulled_again_is_as_a_new_one(published: Path, store: Store) -> None:
@@ -665,7 +723,11 @@ def test_a_damaged_version_that_no_pull_mends_is_told_apart(
     capsys.readouterr()
     assert run(["verify", "small"]) == 2
     way_out = f"rm small.v1@{old}"
-    assert f"{told}small.v1 is another version by now: `zoo {way_out}`" in capsys.readouterr().err
+    known = "no registry states this version of small.v1"
+    assert f"{told}{known}: `zoo {way_out}` removes it" in capsys.readouterr().err
+    (project / "models" / "small.v1.toml").unlink()
+    assert run(["verify", f"small.v1@{old}"]) == 2
+    assert f"{told}{known}: `zoo {way_out}` removes it" in capsys.readouterr().err
     assert run(way_out.split()) == 0
     assert run(["verify", "small"]) == 0
 
@@ -1025,6 +1087,21 @@ def test_all_in_a_folder_are_also_the_newest(project: Path, store: Store) -> Non
     assert left.exists()
     assert run(["gc", "--all", str(project)]) == 0
     assert not left.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+def test_what_may_not_be_removed_from_a_folder_is_told(project: Path, store: Store) -> None:
+    write_files(project / "closed", {".zoo-0.tmp": b""})
+    (project / "closed").chmod(0o555)
+    done = subprocess.run(
+        [sys.executable, "-m", "zoo", "gc", "--all", "closed"],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=without_privileges,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: cannot clean `closed`: Permission denied\n"
 
 
 def test_the_file_of_a_model_is_neither_a_spec_nor_weights(

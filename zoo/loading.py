@@ -96,8 +96,8 @@ def load(
         SpecError, PluginError: its spec cannot be built with the registered plugins.
     """
     patterns = [only] if isinstance(only, str) else only
-    together, device = _processes(mesh, device)
-    with together as same:
+    with _processes(mesh) as same:
+        device = _device(mesh, device)
         registry = load_registry() if registry is None else registry
         found = find_weights(path_or_name, registry)
         where = Place(str(found.path))
@@ -134,17 +134,22 @@ def load(
     return model
 
 
-def _processes(
-    mesh: DeviceMesh | None, device: str | torch.device | None
-) -> tuple[AbstractContextManager[list[str]], torch.device]:
-    """Return what coordinates the processes of a mesh, and the device of this one. Without a mesh,
-    torch's distributed package is not needed, and there is only this process."""
+def _processes(mesh: DeviceMesh | None) -> AbstractContextManager[list[str]]:
+    """Return what coordinates the processes of a mesh. Without a mesh, torch's distributed package
+    is not needed, and there is only this process."""
     if mesh is None:
-        return nullcontext([]), usable_device(device)
-    from zoo.sharding.mesh import device_in
+        return nullcontext([])
     from zoo.sharding.together import processes_of
 
-    return processes_of(mesh), device_in(mesh, device)
+    return processes_of(mesh)
+
+
+def _device(mesh: DeviceMesh | None, device: str | torch.device | None) -> torch.device:
+    if mesh is None:
+        return usable_device(device)
+    from zoo.sharding.mesh import device_in
+
+    return device_in(mesh, device)
 
 
 def _checked_lock(folder: Path) -> Lock | None:

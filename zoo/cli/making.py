@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,7 @@ def _refuse_to_replace(path: Path) -> None:
             that a tokenizer or another companion file of models is beside them.
     """
     there = weights_path(path)
-    if not there.is_file() or (there == path and not is_file_name(path)):
+    if not os.path.isfile(there) or (there == path and not is_file_name(path)):
         return  # nothing exists, or a file in place of a folder, which is reported later
     beside = find_files(there.parent, COMPANIONS)
     try:

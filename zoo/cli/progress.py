@@ -57,7 +57,7 @@ def bytes_bar(description: str, total: int | None = None) -> Generator[Bar]:
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # a path may have brackets
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),

@@ -79,7 +79,7 @@ def push(
     can pull it. Files that do not belong to a model are left out, and named.
     """
     from zoo.atomic import write_text
-    from zoo.errors import Problem, quoted, typed
+    from zoo.errors import Problem, ZooError, quoted, typed
     from zoo.store.files import Store, StoreError
     from zoo.store.found_weights import find_weights
     from zoo.store.pushing import push
@@ -108,7 +108,11 @@ def push(
     if output is None:
         click.echo(pushed.text, nl=False)
     else:
-        write_text(output, pushed.text)
+        try:
+            write_text(output, pushed.text)
+        except ZooError:
+            click.echo(pushed.text, nl=False)  # nobody could pull without it
+            raise
         click.echo(output)
 
 
@@ -119,11 +123,11 @@ def _check_card(path: Path) -> None:
     from zoo.registering.catalog import model_of
     from zoo.store.files import StoreError
 
-    if model_of(path.name) is None or path.is_dir():
+    if model_of(path.name) is None or os.path.isdir(path):
         message = f"{quoted(path)} is not the name of a model's file"
         hint = "it is the model's own name, of letters, digits, `.`, `_` and `-`, and `.toml`"
         raise StoreError(Problem(message, help=hint))
-    if path.exists():
+    if os.path.exists(path):
         message = f"{quoted(path)} is there already"
         hint = "a version of a model has a name of its own, and so a file"
         raise StoreError(Problem(message, help=hint))
@@ -169,7 +173,7 @@ def _wrong(verdict: Verdict, registry: Registry, store: Store) -> Problem:
     if verdict.damaged:
         hint = f"`zoo pull {name}` mends it"
         if not is_pulled(verdict.ref, registry, store):
-            hint = f"{name} is another version by now: `zoo rm {full}` removes this one"
+            hint = f"no registry states this version of {name}: `zoo rm {full}` removes it"
         return Problem(f"{full} is damaged", help=hint)
     hint = "the bytes are right: a plugin, torch or the zoo is not what it was published with"
     return Problem(f"{name} does not compute what its fingerprint says", help=hint)

@@ -18,7 +18,7 @@ CARD_NAME = "README.md"
 
 _LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
 _STATED = re.compile(rf"^license: *[\"']?({_LICENSE.pattern})[\"']? *$", re.MULTILINE)
-_METADATA = re.compile(r"---\n.*?\n---\n", re.DOTALL)
+_METADATA = re.compile(r"---\n.*?\n---(\n|\Z)", re.DOTALL)
 _UNKNOWN = "unknown"
 _CARD = """\
 ---

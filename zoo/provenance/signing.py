@@ -38,7 +38,7 @@ def sign_bundle(path: Path, private_key: Path) -> None:
     """
     model_signing = _library()
     read_bundle(path)
-    _refuse_missing(private_key)
+    _check_key(private_key)
     config = model_signing.signing.Config()
     with _as_zoo_error("the key cannot be used", private_key, _PRIVATE):
         config.use_elliptic_key_signer(private_key=private_key)
@@ -65,7 +65,7 @@ def verify_signature(path: Path, public_key: Path) -> Bundle:
     signature = path / SIGNATURE_NAME
     if not bundle.is_signed or signature.stat().st_size > MAX_BYTES:
         raise WeightsError(Problem("there is no signature", Place(str(signature))))
-    _refuse_missing(public_key)
+    _check_key(public_key)
     config = model_signing.verifying.Config()
     with _as_zoo_error("the key cannot be used", public_key, _PUBLIC):
         config.use_elliptic_key_verifier(public_key=public_key)
@@ -88,9 +88,14 @@ def _library() -> ModuleType:
     return model_signing
 
 
-def _refuse_missing(key: Path) -> None:
-    if not key.is_file():
-        raise ZooError(Problem("there is no such key", Place(str(key))))
+def _check_key(key: Path) -> None:
+    try:
+        key.open("rb").close()
+    except FileNotFoundError:
+        raise ZooError(Problem("there is no such key", Place(str(key)))) from None
+    except OSError as error:
+        message = f"the key cannot be read: {error.strerror}"
+        raise ZooError(Problem(message, Place(str(key)))) from None
 
 
 @contextmanager

@@ -51,6 +51,12 @@ def meshes_of(mesh: DeviceMesh) -> Meshes:
     )
 
 
+def check_member(mesh: DeviceMesh) -> None:
+    """Raise `ZooError` if this process is not in the mesh."""
+    if mesh.get_coordinate() is None:
+        raise ZooError("this process is not in the mesh")
+
+
 def place_in(mesh: DeviceMesh) -> int:
     """The index of this process in the mesh, from 0."""
     number = 0
@@ -66,8 +72,7 @@ def device_in(mesh: DeviceMesh, device: str | torch.device | None) -> torch.devi
         ZooError: the mesh has devices of another type, this process is not in it, or the device
             cannot be used.
     """
-    if mesh.get_coordinate() is None:
-        raise ZooError("this process is not in the mesh")
+    check_member(mesh)
     if device is not None:
         found = usable_device(device)
         if found.type != mesh.device_type:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from zoo.errors import Problem, ZooError
+from zoo.sharding.mesh import check_member
 
 
 @contextmanager
@@ -19,8 +20,10 @@ def processes_of(mesh: DeviceMesh) -> Generator[list[str]]:
     list in all processes.
 
     Raises:
-        ZooError: the errors of the other processes, of the same class; or the lists differ.
+        ZooError: the errors of the other processes, of the same class; the lists differ; or this
+            process is not in the mesh.
     """
+    check_member(mesh)
     failure: Exception | None = None
     same: list[str] = []
     try:

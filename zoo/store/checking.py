@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zoo.store.collecting import restored
 from zoo.store.files import Store, damaged
+from zoo.store.lookup import is_pulled
 from zoo.store.pretrained import find_pretrained
 from zoo.store.refs import Ref
 
@@ -40,13 +41,15 @@ def verify(
     on_bytes: Callable[[int], None] = lambda n: None,
 ) -> Verdict:
     """Compare the files of a model with their digests, and, with `fingerprint`, its outputs with
-    its fingerprint. `on_bytes` is called with the number of bytes read since the last call.
+    its fingerprint, which only the version that the registry states has. `on_bytes` is called with
+    the number of bytes read since the last call.
 
     Raises:
         ZooError: the model cannot be built or loaded.
     """
     wrong = tuple(damaged(restored(store, ref), ref.files, on_bytes))
-    stated = find_pretrained(ref.name, registry) if fingerprint else None
+    is_stated = fingerprint and is_pulled(ref, registry, store)
+    stated = find_pretrained(ref.name, registry) if is_stated else None
     if wrong or stated is None or stated.card.fingerprint is None:
         return Verdict(ref, wrong)
     import zoo

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.atomic import TEMPORARY, make_folder
-from zoo.errors import Problem, quoted
+from zoo.errors import Problem, ZooError, quoted
 from zoo.store.files import HINT, Store, StoreError, exists, subfolders
 from zoo.store.refs import Ref, refs
 
@@ -83,10 +83,17 @@ def collect(store: Store, *, grace: float = GRACE) -> Freed:
 
 def sweep(folder: Path, *, grace: float = GRACE) -> Freed:
     """Remove the temporary files and folders that killed writers, such as `zoo.save`, have left in
-    a folder outside the store. `grace` is as for `collect`."""
+    a folder outside the store. `grace` is as for `collect`.
+
+    Raises:
+        ZooError: they cannot be removed.
+    """
     freed = Freed()
-    for path in _abandoned(folder.glob(TEMPORARY), grace):
-        _remove(path, freed)
+    try:
+        for path in _abandoned(folder.glob(TEMPORARY), grace):
+            _remove(path, freed)
+    except OSError as error:
+        raise ZooError(f"cannot clean {quoted(folder)}: {error.strerror or error}") from None
     return freed
 
 

@@ -64,13 +64,14 @@ def fetch(
     # A mixture would be noticed by the digest; or there are no two versions.
     keeps = source.is_fixed or isinstance(expected, File)
     try:
-        resumed = keeps and _resume(partial, left, size)
+        resumed = keeps and _resume(partial, left, expected)
         while True:
             _receive(source, path, partial, size, access)
             found = digest(partial)
             if isinstance(expected, int) or found == expected:
                 break
             partial.unlink()
+            access.on_bytes(-found.size)
             if not resumed:
                 message = (
                     f"{quoted(path, 500)} has the SHA-256 {found.sha256}, not {expected.sha256}"
@@ -92,17 +93,22 @@ def left_of(source: Source, path: str, expected: File | int, store: Store) -> Pa
     return store.root / "partial" / f"{key}.left"
 
 
-def _resume(partial: Path, left: Path, size: int) -> bool:
-    """Start with the longest partial file; return whether there is one. A complete file is linked,
-    since no process writes to it. A file that another process may still write to is copied, since
-    that process may have been killed; any other file is taken over."""
+def _resume(partial: Path, left: Path, expected: File | int) -> bool:
+    """Start with the longest partial file; return whether there is one.
+
+    A complete file is linked, since no process writes to it. A file that another process may still
+    write to is copied, since that process may have been killed. Any other file is taken over: one
+    that its process has left, and one without a write for a while, whose process may go on after a
+    stop, if a digest will tell a mixture.
+    """
+    size = expected if isinstance(expected, int) else expected.size
     for path in sorted(left.parent.glob(f"{left.stem}.*"), key=_size, reverse=True):
         with contextlib.suppress(FileNotFoundError, PermissionError):  # gone, or another user's
             found = path.stat()
-            is_free = path == left or time.time() - found.st_mtime > _ABANDONED
+            is_abandoned = isinstance(expected, File) and time.time() - found.st_mtime > _ABANDONED
             if found.st_size == size:
                 link_or_copy(path, partial)
-            elif is_free and os.access(path, os.W_OK):
+            elif (path == left or is_abandoned) and os.access(path, os.W_OK):
                 path.rename(partial)
                 os.utime(partial)
             else:
@@ -123,12 +129,15 @@ def _receive(source: Source, path: str, partial: Path, size: int, access: Access
     if not partial.exists():
         partial.touch()
     access.on_bytes(_size(partial))
-    failures = 0
-    while (before := _size(partial)) < size:
+    failures, most = 0, _size(partial)
+    while _size(partial) < size:
         try:
             _append(source, path, partial, size, access)
         except _BrokenOffError as error:
-            failures = 0 if _size(partial) - before > _MUCH else failures + 1
+            # What was received before, and then again from the start, is no progress.
+            reached = _size(partial)
+            failures = 0 if reached - most > _MUCH else failures + 1
+            most = max(most, reached)
             if failures == ATTEMPTS or not source.remote:
                 raise SourceError(error.problems) from None
             time.sleep(0.1 * 2**failures)
@@ -139,14 +148,15 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
     with partial.open("ab") as file, contextlib.ExitStack() as stack:
         with source_code(what):
             stream = stack.enter_context(source.read(path, file.tell(), access))
-        if stream.start > file.tell():
-            message = f"{quoted(path, 500)} comes from byte {stream.start:,} on, too late"
+            start, chunks = stream.start, stream.chunks
+        if start > file.tell():
+            message = f"{quoted(path, 500)} comes from byte {start:,} on, too late"
             raise _BrokenOffError(message)
-        if stream.start < file.tell():
-            access.on_bytes(stream.start - file.tell())
-            file.truncate(stream.start)
-            file.seek(stream.start)
-        while chunk := _next(stream.chunks, what):
+        if start < file.tell():
+            access.on_bytes(start - file.tell())
+            file.truncate(start)
+            file.seek(start)
+        while chunk := _next(chunks, what):
             if file.tell() + len(chunk) > size:
                 message = (
                     f"{quoted(path, 500)} is longer than the {size:,} bytes that it should have"
@@ -154,14 +164,16 @@ def _append(source: Source, path: str, partial: Path, size: int, access: Access)
                 raise SourceError(Problem(message, help="the source has been changed or damaged"))
             file.write(chunk)
             access.on_bytes(len(chunk))
+        with source_code(what):
+            stack.close()
         if file.tell() < size:
             message = f"{quoted(path, 500)} ends after {file.tell():,} of {size:,} bytes"
             raise _BrokenOffError(message)
 
 
-def _next(chunks: Iterator[bytes], what: str) -> bytes:
+def _next(chunks: Iterator[bytes], what: str) -> memoryview:
     with source_code(what):
-        return next(chunks, b"")
+        return memoryview(next(chunks, b""))  # an error for what is no bytes
 
 
 @contextlib.contextmanager

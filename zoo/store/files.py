@@ -25,6 +25,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
 from zoo.errors import Place, Problem, ZooError, quoted
@@ -34,6 +35,8 @@ from zoo.weights.open_file import STEP
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 """The errors of file systems without hard links, or with too many links to a file."""
 _WRITABLE = 0o222
+_TOUCHED = 600.0
+"""Seconds between two times that a work folder is touched: fewer than the grace of `zoo gc`."""
 HINT = "`ZOO_HOME` names another folder for the store"
 """The help text for a store that cannot be used."""
 
@@ -90,7 +93,8 @@ class Store:
         folder = self.root / "work" / secrets.token_hex(8)
         try:
             folder.mkdir(parents=True)
-            yield folder
+            with _in_use(folder):
+                yield folder
         except OSError as error:
             where = f" ({quoted(error.filename, 500)})" if error.filename else ""
             reason = f"{error.strerror or error}{where}"
@@ -171,6 +175,26 @@ class Store:
             # A rename onto another link to the same file has no effect, and keeps the old name.
             temporary.unlink(missing_ok=True)
         sync(blob.parent)
+
+
+@contextmanager
+def _in_use(folder: Path) -> Generator[None]:
+    """Touch a folder from time to time, so that `zoo gc` does not take it for that of a killed
+    process: a large file is received elsewhere, which may take hours."""
+    ended = Event()
+
+    def touch() -> None:
+        while not ended.wait(_TOUCHED):
+            with contextlib.suppress(OSError):
+                os.utime(folder)
+
+    thread = Thread(target=touch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def snapshot_id(files: Mapping[str, File]) -> str:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from zoo.errors import Problem, quoted
+from zoo.errors import Place, Problem, quoted
 from zoo.model_files import SELECTED, find_files
 from zoo.provenance.card import CARD_NAME, stated_license
 from zoo.provenance.licenses import unknown_license
@@ -16,7 +16,7 @@ from zoo.store.card_text import card_text
 from zoo.store.fetching import source_code
 from zoo.store.files import Store, StoreError, digests
 from zoo.store.fingerprints import take_fingerprint
-from zoo.store.pretrained import Card, License
+from zoo.store.pretrained import Card, File, License
 from zoo.store.pulling import content_digest
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def push(
     Raises:
         WeightsError: the weights or the bundle are damaged.
         SourceError: the address cannot be written, or holds files already.
-        StoreError: the licence is not stated or no licence, or the store cannot be written.
+        StoreError: the licence is not stated or no licence, a file cannot be read, or the store
+            cannot be written.
     """
     import zoo
 
@@ -84,7 +85,7 @@ def push(
     if source.remote and (variable := offline()):
         raise SourceError(f"{variable} forbids to reach {address}")
     with store.work() as work:
-        files = digests(folder, find_files(folder, SELECTED))
+        files = _digests(folder)
         left_out = tuple(_others(folder, set(files)))
         model = zoo.load(folder, registry=registry)
         card = Card(
@@ -107,6 +108,14 @@ def push(
 
 def _unseen(n: int) -> None:
     """Ignore the progress."""
+
+
+def _digests(folder: Path) -> dict[str, File]:
+    try:
+        return digests(folder, find_files(folder, SELECTED))
+    except OSError as error:
+        place = Place(str(error.filename or folder))
+        raise StoreError(Problem(f"cannot be read: {error.strerror or error}", place)) from None
 
 
 def _source(address: str, registry: Registry) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -70,13 +71,13 @@ def score(
     """
     registry = load_registry() if registry is None else registry
     folder = Path(model)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         folder = find_weights(model, registry).path.parent
     options: dict[str, Any] = {"device": device, "dtype": dtype, "registry": registry}
     if data is not None and not isinstance(data, str | PathLike):
         hint = "write texts into a file, each on a line"
         raise InputError(Problem(f"`data` is the name of a file, not {data!r:.80}", help=hint))
-    if data is not None and not Path(data).exists():
+    if data is not None and not os.path.exists(data):
         raise TrainingError(Problem("no such file or folder", Place(str(data))))
     if (folder / RECIPE).is_file():
         if window is not None or stride is not None:

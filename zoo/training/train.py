@@ -63,6 +63,7 @@ def train(
         found = read_recipe(checked_path(recipe, "a recipe is the path of a TOML file"))
     folder = Path(found.head.name if output is None else output)
     check_output_name(folder, folder=True)
+    _refuse_unreadable(folder)
     start = find_start(found, registry)
     splits = find_data(found, found.folder if data is None else Path(data))
     check_sides(found, start, splits)
@@ -87,6 +88,15 @@ def train(
     run = Run(found, folder, learner, tokens, splits, start.origin)
     run.learn(resume=resume)
     return run.finish()
+
+
+def _refuse_unreadable(folder: Path) -> None:
+    try:
+        any(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return  # nothing exists, or a file in place of a folder, which is reported later
+    except OSError as error:
+        raise ZooError(f"{quoted(folder)} cannot be read: {error.strerror}") from None
 
 
 def _refuse_another_run(folder: Path, *, resume: bool) -> None:
