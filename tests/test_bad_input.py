@@ -18,7 +18,7 @@ from trials import KEYS, Refused, spec
 import zoo
 from zoo.budget import Budget
 from zoo.cli import run
-from zoo.inside import inside, near
+from zoo.file_hints import inside, near
 from zoo.toml.usage import MAX_NOTES
 
 

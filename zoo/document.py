@@ -114,7 +114,7 @@ def read_document(
     name = str(path)
     try:
         if path.suffix == ".safetensors" and path.is_file():
-            from zoo.inside import of_saved  # here: only a mistake needs it
+            from zoo.file_hints import of_saved  # here: only a mistake needs it
 
             raise SpecError(Problem("this is not a TOML file", Place(name), of_saved(path)))
         with path.open("rb") as file:
@@ -144,7 +144,7 @@ def _why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str |
         near = nearest(path.name, (other.name for other in others))
         return f"{name} does not exist", f"did you mean `{near}`?" if near else None
     if isinstance(error, IsADirectoryError):
-        from zoo.inside import inside  # here: only a mistake needs it
+        from zoo.file_hints import inside  # here: only a mistake needs it
 
         return f"{name} is a directory", inside(path)
     if isinstance(error, OSError):

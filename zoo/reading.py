@@ -177,7 +177,7 @@ def find_document(source: str | Path | Mapping[str, Any], registry: Registry) ->
 
 def _nothing(source: str | Path, registry: Registry) -> Problem:
     """Return the error for a source that neither exists nor is registered."""
-    from zoo.inside import neighbours  # here: only a mistake needs it
+    from zoo.file_hints import neighbours  # here: only a mistake needs it
 
     name, files = str(source), neighbours(Path(source))
     if isinstance(source, Path):  # a name does not do

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from zoo.document import Document
 from zoo.errors import Place, Problem, WeightsError
-from zoo.inside import inside
+from zoo.file_hints import inside
 
 FILE_NAME = "config.json"
 _INTEGER, _NUMBER = "an integer", "a number"

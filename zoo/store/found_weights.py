@@ -18,7 +18,7 @@ from zoo.errors import (
     quoted,
     typed,
 )
-from zoo.inside import neighbours
+from zoo.file_hints import neighbours
 from zoo.reading import is_card
 from zoo.registry import Registry
 from zoo.store import resolve
