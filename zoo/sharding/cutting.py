@@ -62,8 +62,7 @@ def _cuts_of(spec: ModelSpec, n_processes: int) -> dict[str, Cut]:
     if problems:
         raise ZooError(problems.values())
     # A table that is tied to an uncut one is not cut either.
-    for first in set(spec.ties.values()):
-        aliases = [alias for alias, target in spec.ties.items() if target == first]
+    for first, aliases in spec.aliases.items():
         names = [name.rpartition(".")[::2] for name in (first, *aliases)]
         if len({_axis(cuts, module, tensor) for module, tensor in names}) > 1:
             for module, _ in names:

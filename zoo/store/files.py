@@ -29,6 +29,7 @@ from threading import Event, Thread
 
 from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
 from zoo.errors import Place, Problem, ZooError, quoted
+from zoo.parallel import on_all_cores
 from zoo.store.pretrained import File
 from zoo.weights.open_file import STEP
 
@@ -226,11 +227,8 @@ def damaged(
         except OSError:
             return False
 
-    largest_first = sorted(files, key=lambda path: files[path].size, reverse=True)
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for path, is_right in zip(largest_first, pool.map(right, largest_first), strict=True):
-            if not is_right:
-                yield path
+    found = on_all_cores(right, {path: file.size for path, file in files.items()})
+    yield from (path for path, is_right in found.items() if not is_right)
 
 
 def digest(path: Path, on_bytes: Callable[[int], None] = lambda n: None) -> File:
