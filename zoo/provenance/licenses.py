@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 from zoo.errors import Problem, nearest, quoted
@@ -31,6 +32,7 @@ def unknown_license(stated: str) -> Problem | None:
     return None
 
 
+@cache
 def _known() -> dict[str, str]:
     """Each name by its lower case."""
     lines = Path(__file__).with_name("licenses.txt").read_text("utf-8").splitlines()
