@@ -22,7 +22,6 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -252,12 +251,14 @@ def digests(folder: Path, names: Iterable[str] | None = None) -> dict[str, File]
     if names is None:
         below = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
         names = (path.relative_to(folder).as_posix() for path in below)
-    paths = {name: folder / name for name in sorted(names)}
-    for path in paths.values():
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise StoreError(f"{quoted(path)} is not a regular file")
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        return dict(zip(paths, pool.map(digest, paths.values()), strict=True))
+    sizes: dict[str, int] = {}
+    for name in sorted(names):
+        status = (folder / name).lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreError(f"{quoted(folder / name)} is not a regular file")
+        sizes[name] = status.st_size
+    found = on_all_cores(lambda name: digest(folder / name), sizes)
+    return {name: found[name] for name in sizes}
 
 
 def discard(path: Path, work: Path) -> None:
