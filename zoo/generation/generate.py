@@ -66,9 +66,10 @@ def generate(
     found: dict[int, Generated] = {}
     with torch.inference_mode(), evaluating(model):
         decoding = inputs.decoding(model, keep=cache)
+        sources = inputs.source_ids(method)
         if isinstance(method, Beam):
-            return beam_search(decoding, inputs.prompt, inputs.source_ids, method, inputs.ends)
-        for _, ended in search(decoding, inputs.prompt, inputs.source_ids, method, inputs.ends):
+            return beam_search(decoding, inputs.prompt, sources, method, inputs.ends)
+        for _, ended in search(decoding, inputs.prompt, sources, method, inputs.ends):
             found.update(ended)
     return [found[number] for number in sorted(found)]
 
@@ -118,7 +119,7 @@ def _steps(
     # Unlike a `with` statement, the decorator leaves inference mode between two steps.
     with evaluating(model):
         decoding = inputs.decoding(model, keep=cache)
-    steps = search(decoding, inputs.prompt, inputs.source_ids, method, inputs.ends)
+    steps = search(decoding, inputs.prompt, inputs.source_ids(method), method, inputs.ends)
     while True:
         with evaluating(model):
             step = next(steps, None)

@@ -96,11 +96,11 @@ class Inputs:
         attended = _memory(how, memory, memory_mask, prompt.values.shape[0], device, dtype)
         return cls(prompt.to(device), source, attended, ends)
 
-    @property
-    def source_ids(self) -> list[list[int]]:
-        """The ids of each source, for a decoder of each prompt; none if it has no ids."""
+    def source_ids(self, method: Method) -> list[list[int]]:
+        """The ids of each source, for a decoder of each prompt; none for a method that does not
+        look at them."""
         rows = self.prompt if self.source is None else self.source
-        return [[] for _ in rows.values] if rows.values.is_floating_point() else rows.lists()
+        return rows.lists() if method.encoder_no_repeat_ngram_size else [[] for _ in rows.values]
 
     def decoding(self, model: Transformer, *, keep: bool) -> Decoding:
         """Run the encoder, if there is one, and return the state in which decoding starts."""

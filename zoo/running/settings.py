@@ -191,6 +191,9 @@ _NAMES = {
     "renormalize": "renormalize_logits",
 }
 """The settings whose fields have another name in the methods."""
+SETTINGS_OF_IDS = tuple(_NAMES.get(name, name) for name in _MODELS_OWN)
+"""The settings that count whatever the method: the ids that are forced or kept from being
+generated."""
 
 
 def _published_name(message: str) -> str:

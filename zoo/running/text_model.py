@@ -21,7 +21,7 @@ from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
 from zoo.running.labels import published_config, read_labels
-from zoo.running.settings import Settings, read_settings
+from zoo.running.settings import SETTINGS_OF_IDS, Settings, read_settings
 from zoo.running.tasks import GENERATING, read_off
 from zoo.running.text import Text, pieces, read_text
 from zoo.spec import ModelSpec
@@ -231,8 +231,7 @@ class TextModel:
         ends. Raises WeightsError if the settings do not fit the model."""
         settings, how = self.settings, self.transformer.spec.model.generation
         asked: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos": eos, "start": start}
-        stated = ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"]
-        stated += ["suppress_tokens", "begin_suppress_tokens"]
+        stated = [*SETTINGS_OF_IDS]
         if eos is None:
             asked["eos"] = () if settings.eos_token_id is None else settings.eos_token_id
             stated.append("eos_token_id")
