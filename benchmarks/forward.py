@@ -1,10 +1,12 @@
 """A forward pass, compared with the same model in other libraries: float32, inference mode, no
 caches. Weights are the same and results agree, except for peers that are marked as having only the
-same sizes. The limit is the rate of matrix products; 80 % of it is a ratio of 1.25."""
+same sizes. The limit is the rate of matrix products; 80 % of it is a ratio of 1.25. In the rows
+"arranged", the zoo's weights are arranged (`zoo.arrange_weights`), elsewhere they are as loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import zoo
 from benchmarks import limits
 from benchmarks.measure import Ratio, compared, timed
 from benchmarks.peers import hugging_face, peer, plain
@@ -35,32 +38,44 @@ class Group:
 
     Args:
         what: the model and its input.
-        cases: the calls that compute it, by library, the zoo first.
+        ours: the zoo's model.
+        call: computes the zoo's model.
+        tokens: the number of tokens that are not padding.
+        peers: the calls that compute it in other libraries, by their names.
         bars: the bars of the ratios to peers for which they are not 1.
         mask: the positions where the results must agree; None for all.
     """
 
     what: str
-    cases: Mapping[str, Case]
+    ours: zoo.Transformer
+    call: Callable[[zoo.Transformer], torch.Tensor]
+    tokens: int
+    peers: Mapping[str, Case]
     bars: Mapping[str, float] = field(default_factory=dict)
     mask: torch.Tensor | None = None
 
     def measure(self, rounds: int) -> list[Ratio]:
-        """Return the ratio to each peer, and to the limit.
+        """Return the ratio to each peer and to the limit, and with arranged weights to the limit.
 
         Raises:
             AssertionError: a peer with the same weights has another result.
         """
+        arranged = deepcopy(self.ours)
+        zoo.arrange_weights(arranged, rows=self.tokens)
+        bars = {LIMIT: limits.OF_PRODUCTS}
         with torch.inference_mode():
-            self._check()
-            runs = {name: timed(case) for name, case in self.cases.items()}
-            runs[LIMIT] = limits.products(self.cases["zoo"])
-            bars = {**self.bars, LIMIT: limits.OF_PRODUCTS}
-            return compared(self.what, runs, rounds, bars)
+            ours = partial(self.call, self.ours)
+            self._check(ours)
+            limit = limits.products(ours)
+            runs: dict[str, Case] = {"zoo": ours, **self.peers}
+            cases = {**{name: timed(run) for name, run in runs.items()}, LIMIT: limit}
+            found = compared(self.what, cases, rounds, {**self.bars, **bars})
+            pair = {"zoo": timed(partial(self.call, arranged)), LIMIT: limit}
+            return found + compared(f"{self.what}, arranged", pair, rounds, bars)
 
-    def _check(self) -> None:
-        wanted = self.cases["zoo"]()
-        for name, case in self.cases.items():
+    def _check(self, ours: Case) -> None:
+        wanted = ours()
+        for name, case in self.peers.items():
             found = case()
             if not name.endswith(SIZES_ONLY):
                 # Compared as vectors: random weights amplify the rounding of single numbers.
@@ -89,8 +104,7 @@ def translation(sizes: Sizes) -> Group:
     theirs, ours = hugging_face.marian(**sizes, eos=0, start=sizes["vocab"] - 1)
     torchs = plain.Translator(theirs).eval()
     source, target = ids(8, 64, sizes), ids(8, 64, sizes)
-    cases: dict[str, Case] = {
-        "zoo": lambda: ours(source, target),
+    peers: dict[str, Case] = {
         "Marian of transformers": lambda: (
             theirs(input_ids=source, decoder_input_ids=target, use_cache=False).logits
         ),
@@ -98,9 +112,10 @@ def translation(sizes: Sizes) -> Group:
     }
     if x := peer("x-transformers"):
         others = x.Translator(**sizes, dropout=0.0).eval()
-        cases[f"x-transformers {SIZES_ONLY}"] = lambda: others(source, target)
+        peers[f"x-transformers {SIZES_ONLY}"] = lambda: others(source, target)
     bars = {"Marian of transformers": 1 / 1.15}
-    return Group("encoder-decoder base, 8 x 64", cases, bars)
+    what = "encoder-decoder base, 8 x 64"
+    return Group(what, ours, lambda model: model(source, target), 8 * 64, peers, bars)
 
 
 def bert(sizes: Sizes, *, padded: bool) -> Group:
@@ -109,17 +124,19 @@ def bert(sizes: Sizes, *, padded: bool) -> Group:
     torchs = plain.Encoder(theirs).eval()
     tokens = ids(8, 128, sizes)
     mask = torch.arange(128) < torch.tensor(LENGTHS)[:, None] if padded else None
-    cases: dict[str, Case] = {
-        "zoo": lambda: ours(tokens, source_mask=mask),
+    peers: dict[str, Case] = {
         "BertModel of transformers": lambda: theirs(tokens, attention_mask=mask).last_hidden_state,
         "nn.TransformerEncoder": lambda: torchs(tokens, mask),
     }
     if curated := peer("curated-transformers"):
         encoder = curated.Encoder(theirs)
-        cases["curated-transformers"] = lambda: encoder(tokens, mask)
+        peers["curated-transformers"] = lambda: encoder(tokens, mask)
     what = "BERT-base, 8 x 128" + (", half of it padding" if padded else "")
     bars = {"BertModel of transformers": 1 / 1.3} if padded else {}
-    return Group(what, cases, bars, mask)
+    n_tokens = sum(LENGTHS) if padded else tokens.numel()
+    return Group(
+        what, ours, lambda model: model(tokens, source_mask=mask), n_tokens, peers, bars, mask
+    )
 
 
 def gpt2(sizes: Sizes) -> Group:
@@ -146,16 +163,19 @@ def llama(sizes: Sizes) -> Group:
 
 
 def decoder(
-    what: str, sizes: Sizes, theirs: nn.Module, ours: nn.Module, others: Mapping[str, nn.Module]
+    what: str,
+    sizes: Sizes,
+    theirs: nn.Module,
+    ours: zoo.Transformer,
+    others: Mapping[str, nn.Module],
 ) -> Group:
     """The same decoder in `transformers`, in the zoo and in other libraries."""
     tokens = ids(1, 256, sizes)
-    cases: dict[str, Case] = {
-        "zoo": lambda: ours(tokens),
+    peers: dict[str, Case] = {
         "transformers": lambda: theirs(tokens, use_cache=False).logits,
         **{name: partial(other, tokens) for name, other in others.items()},
     }
-    return Group(f"{what}, 1 x 256", cases)
+    return Group(f"{what}, 1 x 256", ours, lambda model: model(tokens), tokens.numel(), peers)
 
 
 def ids(batch: int, length: int, sizes: Sizes) -> torch.Tensor:

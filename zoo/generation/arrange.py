@@ -23,7 +23,8 @@ def arrange_weights(model: Transformer, *, rows: int) -> None:
             time, times the beams; in an encoder, the number of tokens at a time. With 1, only
             products with a single row use the copies: GPT-2 small generates in 0.8 to 0.95 of the
             time that it takes with copies for more rows. These are used for any number of rows, and
-            are worth it up to about 32.
+            are worth most up to about 32; with AVX-512, a forward pass of GPT-2 small with 256 rows
+            takes 0.95 of the time.
 
     Raises:
         InputError: `rows` is not an integer of at least 1.
