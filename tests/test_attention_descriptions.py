@@ -9,7 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from references.attention_cases import HEAD, counting, described, described_latent, layer_norm, rms
+from references.attention_cases import (
+    HEAD,
+    counting,
+    described,
+    described_differential,
+    described_latent,
+    layer_norm,
+    rms,
+)
 
 import zoo
 from zoo.errors import SpecError
@@ -68,6 +76,22 @@ def test_latent_is_as_described(rank: Any, bias: bool, norm: Any, key_width: int
     norm = norm.model_copy(update={"width": 5})
     built, layout = tensors(
         described_latent(q_lora_rank=rank, bias=bias, latent_norm=norm, key_width=key_width)
+    )
+    assert built == layout
+
+
+@pytest.mark.parametrize("bias", [(), ("q", "k", "v", "o")])
+@pytest.mark.parametrize("norm", [NONE, layer_norm(), rms()])
+@pytest.mark.parametrize("key_width", [None, 9])
+@pytest.mark.parametrize("n_kv_heads", [2, 4])
+def test_differential_is_as_described(
+    bias: tuple[str, ...], norm: Any, key_width: int | None, n_kv_heads: int
+) -> None:
+    norm = norm.model_copy(update={"width": 2 * HEAD})
+    built, layout = tensors(
+        described_differential(
+            bias=bias, head_norm=norm, key_width=key_width, n_kv_heads=n_kv_heads
+        )
     )
     assert built == layout
 

@@ -154,6 +154,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "uniform": heads(masked_rows="uniform"),
     "latent": {"position": "rotary", "attention": LATENT},
     "latent_in_pair": {**PAIR, "position": "none", "attention": LATENT, "head_dim": None},
+    "differential": {"position": "rotary", "attention": "differential", "n_kv_heads": 2},
+    "differential_in_pair": {**PAIR, "position": "none", "attention": "differential"},
     "shared_layers": {"decoder": {"share_layers": True}, "position": BUCKETS},
     "layers_in_sets": {"n_layers": 4, "decoder": {"share_layers": [0, 1, 0, 0]}},
     "seen_padding": {"pad_id": 3, "padding": "seen", "position": "rotary"},
@@ -185,7 +187,18 @@ def test_components(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["learned", "rotary", "alibi", "t5_buckets", "window", "chunk", "gate", "latent"]
+    "name",
+    [
+        "learned",
+        "rotary",
+        "alibi",
+        "t5_buckets",
+        "window",
+        "chunk",
+        "gate",
+        "latent",
+        "differential",
+    ],
 )
 @torch.no_grad()
 def test_several_tokens_at_a_time(name: str) -> None:

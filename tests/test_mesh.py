@@ -230,6 +230,17 @@ def test_what_is_whole_in_one_component_and_cut_in_another(two: Ranks, tmp_path:
 
 
 @MESHES
+def test_attention_whose_heads_work_in_pairs_is_whole(
+    two: Ranks, tmp_path: Path, mesh: dict[str, int]
+) -> None:
+    path = saved(tmp_path, {**DECODER, "attention": "differential"})
+    for difference in two(tasks.compare, path, mesh):
+        assert max(difference.values()) < 1e-10
+    assert max(two(tasks.per_head, path, mesh)) < 1e-10
+    assert two(tasks.generated, path, mesh) == [tasks.generated(path, None)] * 2
+
+
+@MESHES
 @KINDS
 def test_the_same_text(
     two: Ranks, tmp_path: Path, spec: dict[str, Any], mesh: dict[str, int]

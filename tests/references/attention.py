@@ -237,3 +237,52 @@ def latent(
                 heads.append(one_query(logits, stacked, sink=None, uniform=False)[0])
             outputs.append(linear(w, "o_proj", torch.cat(heads)))
     return torch.stack(outputs).reshape(len(x), x.shape[1], -1)
+
+
+def differential(
+    a: Any,
+    w: Weights,
+    x: Tensor,
+    memory: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    turn: Turn | None = None,
+    bias: Tensor | None = None,
+    positions: list[int] | None = None,
+) -> Tensor:
+    """Equations (1) to (3) of Ye et al. (arXiv:2410.05258), where pair p is of the heads p and
+    n_heads / 2 + p."""
+    source = x if memory is None else memory
+    rotate = turn or (lambda head, _: head)
+    pairs, key_pairs, d = a.n_heads // 2, a.n_kv_heads // 2, a.head_dim
+    allowed = torch.ones(len(x), a.n_heads, x.shape[1], source.shape[1], dtype=torch.bool)
+    allowed = allowed if mask is None else allowed & mask
+    at = list(range(x.shape[1])) if positions is None else positions
+    key_at = at if memory is None else list(range(source.shape[1]))
+    dots = [w[f"lambda_q{n}"] @ w[f"lambda_k{n}"] for n in (1, 2)]
+    factor = torch.exp(dots[0]) - torch.exp(dots[1]) + a.lambda_init
+    outputs = []
+    for b in range(len(x)):
+        keys = [linear(w, "k_proj", row).reshape(2, key_pairs, d) for row in source[b]]
+        values = [linear(w, "v_proj", row).reshape(2, key_pairs, d) for row in source[b]]
+        for i, row in enumerate(x[b]):
+            q = linear(w, "q_proj", row).reshape(2, pairs, d)
+            heads = []
+            for p in range(pairs):
+                served = p * key_pairs // pairs
+                both = torch.stack([torch.cat([v[0, served], v[1, served]]) for v in values])
+                mixed = []
+                for one in (0, 1):
+                    head = one * pairs + p
+                    query = rotate(q[one, p], at[i])
+                    logits = {}
+                    for j in range(len(source[b])):
+                        if allowed[b, head, i, j] and (j <= i or not causal):
+                            s = query @ rotate(keys[j][one, served], key_at[j]) * a.scale
+                            logits[j] = s if bias is None else s + bias[head, i, j]
+                    mixed.append(one_query(logits, both, sink=None, uniform=False)[0])
+                normed = named_norm(w, "head_norm", a.head_norm, mixed[0] - factor * mixed[1])
+                heads.append((1 - a.lambda_init) * normed)
+            outputs.append(linear(w, "o_proj", torch.cat(heads)))
+    return torch.stack(outputs).reshape(len(x), x.shape[1], -1)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from references import attention as reference
 from zoo_components.attention import MultiHead
+from zoo_components.differential import Differential
 from zoo_components.latent import Latent
 from zoo_components.norm import LayerNorm, NoNorm, RmsNorm
 
@@ -51,6 +52,11 @@ def described_latent(**fields: Any) -> Latent:
         "v_head_dim": 2,
     }
     return Latent(kind="latent", norm=NoNorm(kind="none", width=6), **stated | fields)
+
+
+def described_differential(**fields: Any) -> Differential:
+    stated = {"d_model": 6, "n_heads": 4, "head_dim": HEAD} | fields
+    return Differential(kind="differential", norm=NoNorm(kind="none", width=6), **stated)
 
 
 def made(description: Any, dtype: torch.dtype = torch.float64) -> nn.Module:

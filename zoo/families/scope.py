@@ -135,6 +135,7 @@ class Scope(Mapping[str, Any]):
             "index": lambda items, item: items.index(item),
             "sqrt": math.sqrt,
             "log": math.log,
+            "exp": math.exp,
             "int": lambda value: int(number(value)),
             "float": lambda value: float(number(value)),
             "refuse": _refuse,

@@ -1,0 +1,139 @@
+"""Differential attention (Ye et al. 2024, arXiv:2410.05258)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import nn
+
+from zoo.cache import AttentionCache
+from zoo.linear import Linear, together
+from zoo.position import Rotation
+from zoo_components.modules.heads import merge_heads, split_heads
+from zoo_components.modules.norm import Norm, put_norm
+from zoo_components.modules.scores import Scoring, attend
+
+
+class DifferentialAttention(nn.Module):
+    """(1 - lambda_init) * head_norm((A_1 - lambda A_2) v) for each pair of heads, with the weights
+    A_1 and A_2 of its two heads, and an output projection (Ye et al. 2024, arXiv:2410.05258,
+    equations 1 to 3)."""
+
+    head_norm: Norm
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        key_width: int,
+        n_heads: int,
+        n_kv_heads: int,
+        head_dim: int,
+        bias: Collection[str],
+        lambda_init: float,
+        head_norm: nn.Module,
+        scoring: Scoring,
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv_heads, head_dim
+        self.lambda_init, self.scoring = lambda_init, scoring
+        self.q_proj = Linear(d_model, n_heads * head_dim, bias="q" in bias)
+        self.k_proj = Linear(key_width, n_kv_heads * head_dim, bias="k" in bias)
+        self.v_proj = Linear(key_width, n_kv_heads * head_dim, bias="v" in bias)
+        self.lambda_q1 = nn.Parameter(torch.empty(head_dim))
+        self.lambda_k1 = nn.Parameter(torch.empty(head_dim))
+        self.lambda_q2 = nn.Parameter(torch.empty(head_dim))
+        self.lambda_k2 = nn.Parameter(torch.empty(head_dim))
+        put_norm(self, "head_norm", head_norm)
+        self.o_proj = Linear(n_heads * head_dim, d_model, bias="o" in bias)
+
+    def extra_repr(self) -> str:
+        """The heads and the constant, as `print(model)` shows them."""
+        over = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
+        return f"{self.n_heads}{over} heads of {self.head_dim}, lambda_init={self.lambda_init}"
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None = None,
+        *,
+        mask: torch.Tensor | None = None,
+        causal: bool = False,
+        rotation: Rotation | None = None,
+        bias: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        cache: AttentionCache | None = None,
+        return_weights: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from `x` to `memory`, or to `x` itself.
+
+        Args:
+            x: (..., query, d_model).
+            memory: (..., key, key_width).
+            mask: boolean, True = attend; broadcasts to (..., heads, query, key).
+            causal: a query attends to no later key; joined with `mask`.
+            rotation: rotates queries and keys by their positions.
+            bias: added to the scores; broadcasts to (..., heads, query, key).
+            positions: not used; `rotation` holds them.
+            cache: the keys and values of the earlier tokens; `x` are the next ones.
+            return_weights: also return the weights of both heads of each pair, (..., heads, query,
+                key), without their difference.
+
+        Returns:
+            (..., query, d_model), and the weights after dropout or None.
+        """
+        q, k, v = self._heads(x, memory, rotation, cache)
+        halves = v.chunk(2, -3)
+        # With values as wide as queries, fused kernels of more devices can be used.
+        at_once = return_weights or (self.training and self.scoring.dropout > 0)
+        found = [
+            attend(
+                q,
+                k,
+                torch.cat([values, values], -3),  # those of a pair's first head and of its second
+                scoring=self.scoring,
+                training=self.training,
+                mask=mask,
+                causal=causal,
+                bias=bias,
+                return_weights=return_weights,
+            )
+            for values in ([torch.cat(halves, -1)] if at_once else halves)
+        ]
+        first, second = torch.cat([mixed for mixed, _ in found], -1).chunk(2, -3)
+        normed = self.head_norm(first - self._factor(q.dtype) * second)
+        return self.o_proj(merge_heads((1 - self.lambda_init) * normed)), found[0][1]
+
+    def _heads(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | None,
+        rotation: Rotation | None,
+        cache: AttentionCache | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries of `x`, and keys and values of `memory` or `x`, each (..., heads, length,
+        head_dim); with a cache, the keys and values of all tokens so far. The first half of the
+        values is of all pairs, and so is the second."""
+        maps = [self.q_proj, self.k_proj, self.v_proj]
+        if memory is None:
+            q, k, v = (split_heads(one, self.head_dim) for one in together(maps, x))
+            k = k if rotation is None else rotation(k)
+            if cache is not None:
+                k, v = cache.extend(k, v)
+        else:
+            q = split_heads(self.q_proj(x), self.head_dim)
+
+            def made() -> tuple[torch.Tensor, ...]:
+                k, v = (split_heads(one, self.head_dim) for one in together(maps[1:], memory))
+                return (k if rotation is None else rotation(k)), v
+
+            k, v = made() if cache is None else cache.of_memory(made)
+        return (q if rotation is None else rotation(q)), k, v
+
+    def _factor(self, dtype: torch.dtype) -> torch.Tensor:
+        """lambda, computed in float32, or in float64 for a float64 model."""
+        wide = torch.promote_types(dtype, torch.float32)
+        first = (self.lambda_q1.to(wide) * self.lambda_k1.to(wide)).sum().exp()
+        second = (self.lambda_q2.to(wide) * self.lambda_k2.to(wide)).sum().exp()
+        return (first - second + self.lambda_init).to(dtype)
