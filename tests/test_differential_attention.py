@@ -82,16 +82,28 @@ def test_both_halves_of_a_value_lose_the_same_keys(return_weights: bool) -> None
     torch.testing.assert_close(second_half, first_half[..., :2])
 
 
-def test_half_precision_computes_the_factor_in_float32() -> None:
-    """The sum of 64 products of 0.1 and 0.1 is 0.64; in bfloat16 alone it would be 0.6406."""
-    module = made(described_differential(head_dim=64), torch.bfloat16)
-    with torch.no_grad():
-        for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"):
-            getattr(module, name).fill_(0.1 if name.endswith("1") else 0.0)
-    tenth = torch.tensor(0.1, dtype=torch.bfloat16).item()
-    wanted = math.exp(64 * tenth * tenth) - 1 + 0.8
-    assert module._factor(torch.float32).item() == pytest.approx(wanted, rel=1e-6)
-    assert module._factor(torch.bfloat16).dtype == torch.bfloat16
+def test_the_factor_is_rounded_once() -> None:
+    """It is computed in float32 in a model of half precision."""
+    module = made(described_differential(head_dim=64, lambda_init=0.3), torch.bfloat16)
+    random = torch.Generator().manual_seed(0)
+    names = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+    for _ in range(8):
+        vectors = {name: torch.randn(64, generator=random).mul(0.1).bfloat16() for name in names}
+        module.load_state_dict(vectors, strict=False)
+        q1, k1, q2, k2 = (vectors[name].double() for name in names)
+        exact = math.exp(q1 @ k1) - math.exp(q2 @ k2) + 0.3
+        assert module._factor(torch.bfloat16) == torch.tensor(exact).bfloat16()
+
+
+def test_what_is_drawn_and_what_is_kept() -> None:
+    """The roles by which inits go, and the sizes of the caches of a token."""
+    layout = described_differential(n_kv_heads=2).layout()
+    roles = {name: (t.role, t.fan_in, t.fan_out) for name, t in layout.tensors()}
+    assert roles["o_proj.weight"][0] == "residual"
+    assert {roles[f"lambda_{name}"] for name in ("q1", "k1", "q2", "k2")} == {("weight", 4, 1)}
+    assert (layout.cache, layout.memory_cache) == (2 * 4 + 2 * 4, 0)
+    crossing = described_differential(n_kv_heads=2, key_width=9).layout()
+    assert (crossing.cache, crossing.memory_cache) == (0, 2 * 4 + 2 * 4)
 
 
 SPEC = """
@@ -129,6 +141,7 @@ def test_in_a_model() -> None:
         ("n_heads = 1", "heads work in pairs: n_heads is even, not 1"),
         ("n_heads = 4\nn_kv_heads = 1", "heads work in pairs: n_kv_heads is even, not 1"),
         ("n_heads = 8\nn_kv_heads = 6", "not divisible by n_kv_heads = 6"),
+        ("n_heads = 6", "d_model = 16 is not divisible by n_heads = 6"),
     ],
 )
 def test_heads_that_make_no_pairs(key: str, told: str) -> None:

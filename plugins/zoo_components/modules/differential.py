@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -73,7 +74,7 @@ class DifferentialAttention(nn.Module):
             memory: (..., key, key_width).
             mask: boolean, True = attend; broadcasts to (..., heads, query, key).
             causal: a query attends to no later key; joined with `mask`.
-            rotation: rotates queries and keys by their positions.
+            rotation: rotates queries and keys by their positions, in self-attention.
             bias: added to the scores; broadcasts to (..., heads, query, key).
             positions: not used; `rotation` holds them.
             cache: the keys and values of the earlier tokens; `x` are the next ones.
@@ -117,19 +118,20 @@ class DifferentialAttention(nn.Module):
         values is of all pairs, and so is the second."""
         maps = [self.q_proj, self.k_proj, self.v_proj]
         if memory is None:
-            q, k, v = (split_heads(one, self.head_dim) for one in together(maps, x))
-            k = k if rotation is None else rotation(k)
+            q, k, v = self._projected(maps, x)
+            if rotation is not None:
+                q, k = rotation(q), rotation(k)
             if cache is not None:
                 k, v = cache.extend(k, v)
-        else:
-            q = split_heads(self.q_proj(x), self.head_dim)
+            return q, k, v
+        (q,) = self._projected(maps[:1], x)
+        made = partial(self._projected, maps[1:], memory)
+        k, v = made() if cache is None else cache.of_memory(made)
+        return q, k, v
 
-            def made() -> tuple[torch.Tensor, ...]:
-                k, v = (split_heads(one, self.head_dim) for one in together(maps[1:], memory))
-                return (k if rotation is None else rotation(k)), v
-
-            k, v = made() if cache is None else cache.of_memory(made)
-        return (q if rotation is None else rotation(q)), k, v
+    def _projected(self, maps: Sequence[Linear], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The projections of x by these maps, each (..., heads, length, head_dim)."""
+        return tuple(split_heads(one, self.head_dim) for one in together(maps, x))
 
     def _factor(self, dtype: torch.dtype) -> torch.Tensor:
         """lambda, computed in float32, or in float64 for a float64 model."""
