@@ -144,25 +144,67 @@ def _written(address: str, n_bytes: int) -> Generator[Callable[[int], None]]:
 @click.option("--fingerprint", is_flag=True, help="Also run each model, and compare its outputs.")
 @click.pass_obj
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
-    """Check models in the store by their digests.
+    """Check models in the store by their digests, and report everything that is wrong.
 
     Without NAMES, all are checked.
     """
-    from zoo.store.checking import verify
-    from zoo.store.files import Store, StoreError
+    from zoo.errors import ZooError
+    from zoo.store.files import Store
+    from zoo.store.refs import versions
 
     registry, store = layers(), Store.default()
-    found = _refs(names, registry, store)
-    if not found:
-        click.echo("there are no models in the store")
-    verdicts: list[Verdict] = []
-    for ref in found:
-        with bytes_bar(ref.name, ref.n_bytes) as bar:
-            verdict = verify(ref, store, registry, fingerprint=fingerprint, on_bytes=bar.advance)
-        click.echo(_verdict_text(verdict, fingerprint))
-        verdicts.append(verdict)
-    if wrong := [_wrong(verdict, registry, store) for verdict in verdicts if not verdict.is_right]:
-        raise StoreError(wrong)
+    problems: list[Problem] = []
+    if names:
+        found = _versions(names, registry, store, problems)
+    else:
+        found = list(versions(store))
+        if not found:
+            click.echo("there are no models in the store")
+    for name, version in found:
+        try:
+            problems += _verify_one(name, version, registry, store, fingerprint)
+        except ZooError as error:
+            click.echo(f"{name}@{version}: cannot be checked")
+            problems += error.problems
+    if problems:
+        raise ZooError(problems)
+
+
+def _versions(
+    names: tuple[str, ...], registry: Registry, store: Store, problems: list[Problem]
+) -> list[tuple[str, str]]:
+    """Return the names and versions of the models in the store that `names` mean, each once, and
+    add a problem for each that means none."""
+    from zoo.errors import Problem, quoted
+    from zoo.store.lookup import stored_versions
+
+    found: dict[tuple[str, str], None] = {}
+    for name in names:
+        meant = stored_versions(name, registry, store)
+        found.update(dict.fromkeys(meant))
+        if not meant:
+            hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
+            if os.path.exists(name):
+                hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
+            problems.append(Problem(f"{quoted(name)} is not in the store", help=hint))
+    return list(found)
+
+
+def _verify_one(
+    name: str, version: str, registry: Registry, store: Store, fingerprint: bool
+) -> list[Problem]:
+    """Check a model and tell its verdict; return what is wrong. Raises `ZooError` if its ref is
+    damaged, or if it cannot be built or loaded."""
+    from zoo.store.checking import verify
+    from zoo.store.refs import read_ref
+
+    ref = read_ref(store, name, version)
+    if ref is None:  # removed meanwhile
+        return []
+    with bytes_bar(ref.name, ref.n_bytes) as bar:
+        verdict = verify(ref, store, registry, fingerprint=fingerprint, on_bytes=bar.advance)
+    click.echo(_verdict_text(verdict, fingerprint))
+    return [] if verdict.is_right else [_wrong(verdict, registry, store)]
 
 
 def _wrong(verdict: Verdict, registry: Registry, store: Store) -> Problem:
@@ -278,20 +320,3 @@ def _row(ref: Ref, folder: Path) -> dict[str, Any]:
         "source": dict(ref.source),
         "folder": str(folder),
     }
-
-
-def _refs(names: tuple[str, ...], registry: Registry, store: Any) -> list[Ref]:
-    from zoo.errors import Problem, quoted
-    from zoo.store.files import StoreError
-    from zoo.store.lookup import stored
-    from zoo.store.refs import refs
-
-    if not names:
-        return list(refs(store))
-    found = {name: stored(name, registry, store) for name in names}
-    if missing := [name for name, refs_of_it in found.items() if not refs_of_it]:
-        hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
-        if os.path.exists(missing[0]):
-            hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
-        raise StoreError(Problem(f"{quoted(n)} is not in the store", help=hint) for n in missing)
-    return [ref for refs_of_it in found.values() for ref in refs_of_it]
