@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, ZooError, quoted
-from zoo.provenance.licenses import unknown_license
+from zoo.provenance.licenses import license_problem
 from zoo.provenance.lock import Lock
 from zoo.spec import ModelSpec
 
@@ -62,7 +62,7 @@ class CardFields:
             if not _LICENSE.fullmatch(word):
                 help_ = "letters, digits, `.`, `+` and `-`: `apache-2.0`, `text-generation`"
                 raise ZooError(Problem(f"{quoted(word)} is not a licence or a tag", help=help_))
-        if self.license != _UNKNOWN and (problem := unknown_license(self.license)):
+        if self.license != _UNKNOWN and (problem := license_problem(self.license)):
             raise ZooError(problem)
 
 
