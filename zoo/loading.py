@@ -13,7 +13,7 @@ import torch
 from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.devices import usable_device
-from zoo.errors import Place, Problem, WeightsError, quoted
+from zoo.errors import Place, Problem, WeightsError
 from zoo.layout import Tensor
 from zoo.provenance.lock import Lock, check_locked
 from zoo.reading import made_with_others, spec_of_weights
@@ -28,6 +28,7 @@ from zoo.weights.load_report import LoadReport, TensorReport
 from zoo.weights.matching import matching
 from zoo.weights.reader import Weights, open_weights
 from zoo.weights.tensor_reader import TensorReader
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -15,7 +15,7 @@ from zoo.byte_counts import human_bytes
 from zoo.cli.options import Layers, json_option, model_type, path_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import bytes_bar
-from zoo.errors import counted
+from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.errors import Problem
@@ -79,11 +79,12 @@ def push(
     can pull it. Files that do not belong to a model are left out, and named.
     """
     from zoo.atomic import write_text
-    from zoo.errors import Problem, ZooError, quoted, typed
+    from zoo.errors import Problem, ZooError
     from zoo.store.files import Store, StoreError
     from zoo.store.found_weights import find_weights
     from zoo.store.pushing import push
     from zoo.weights.file import FILE_NAME, INDEX_NAME
+    from zoo.wording import quoted, typed
 
     if output is not None:
         _check_card(output)
@@ -119,9 +120,10 @@ def push(
 def _check_card(path: Path) -> None:
     """Check the path of the model's file before anything is pushed. Raises `StoreError` if nobody
     could pull by this file, or if it is that of another model."""
-    from zoo.errors import Problem, quoted
+    from zoo.errors import Problem
     from zoo.registering.catalog import model_of
     from zoo.store.files import StoreError
+    from zoo.wording import quoted
 
     if model_of(path.name) is None or os.path.isdir(path):
         message = f"{quoted(path)} is not the name of a model's file"
@@ -175,8 +177,9 @@ def _versions(
 ) -> list[tuple[str, str]]:
     """Return the names and versions of the models in the store that `names` mean, each once, and
     add a problem for each that means none."""
-    from zoo.errors import Problem, quoted
+    from zoo.errors import Problem
     from zoo.store.lookup import stored_versions
+    from zoo.wording import quoted
 
     found: dict[tuple[str, str], None] = {}
     for name in names:
@@ -241,11 +244,12 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
 
     NAMES may have a version, as in `NAME@VERSION`. `zoo gc` frees the space.
     """
-    from zoo.errors import Problem, quoted
+    from zoo.errors import Problem
     from zoo.store.files import Store, StoreError
     from zoo.store.first_use import forget as forget_first_use
     from zoo.store.lookup import stored
     from zoo.store.refs import remove_ref
+    from zoo.wording import quoted
 
     registry, store = layers(), Store.default()
     for name in names:

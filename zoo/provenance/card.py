@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Place, Problem, ZooError, quoted
+from zoo.errors import Place, Problem, ZooError
 from zoo.provenance.licenses import license_problem
 from zoo.provenance.lock import Lock
 from zoo.spec import ModelSpec
+from zoo.wording import quoted
 
 CARD_NAME = "README.md"
 

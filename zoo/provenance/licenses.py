@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.errors import Problem, nearest, quoted
+from zoo.errors import Problem
+from zoo.wording import nearest, quoted
 
 _NO_STATEMENT = ("NOASSERTION", "NONE")
 _OWN = re.compile(r"(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+")

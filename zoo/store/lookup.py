@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.errors import Problem, allowed, did_you_mean, quoted
+from zoo.errors import Problem
 from zoo.registry import Registry
 from zoo.store.collecting import restored
 from zoo.store.files import Store, StoreError, exists
@@ -10,6 +10,7 @@ from zoo.store.first_use import with_trusted
 from zoo.store.pretrained import Pretrained, find_pretrained, warn_if_out_of_use
 from zoo.store.refs import Ref, read_ref, versions
 from zoo.weights.file import weights_path
+from zoo.wording import allowed, did_you_mean, quoted
 
 
 def published(name: str, registry: Registry) -> Pretrained:

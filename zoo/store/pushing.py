@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from zoo.errors import Place, Problem, quoted
+from zoo.errors import Place, Problem
 from zoo.model_files import SELECTED, find_files
 from zoo.provenance.card import CARD_NAME, stated_license
 from zoo.provenance.licenses import license_problem
@@ -18,6 +18,7 @@ from zoo.store.files import Store, StoreError, digests
 from zoo.store.fingerprints import take_fingerprint
 from zoo.store.pretrained import Card, File, License
 from zoo.store.pulling import content_digest
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
