@@ -492,6 +492,12 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "the module does not define `rotation`, and the description says `rotates = True`",
     ),
+    "position_not_biasing": Broken(
+        "position",
+        {"    max_length: Shared": "    adds_bias: ClassVar[bool] = True\n    max_length: Shared"},
+        ("interface",),
+        "the module does not define `bias`, and the description says `adds_bias = True`",
+    ),
     "position_of_first_row": Broken(
         "position",
         {"self.weight[positions]": "self.weight[positions.flatten()[: x.shape[-2]]]"},
@@ -871,6 +877,18 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "bias_ignored": Broken(
         "attention", {"scores = scores + bias": "pass"}, ("positions",), "the `bias` that the"
+    ),
+    "rotation_refused": Broken(
+        "attention",
+        {QUERIES: "raise ValueError('no rotation')"},
+        ("positions", "cache"),
+        "a `rotation`, which position schemes give, is refused by ValueError",
+    ),
+    "bias_refused": Broken(
+        "attention",
+        {"scores = scores + bias": "raise NotImplementedError('no bias')"},
+        ("positions", "cache"),
+        "a property `takes_bias` of the description that returns False",
     ),
     "block_unturned": Broken(
         "block", {"rotation=context.rotation": "rotation=None"}, ("positions",), "not turned"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -196,6 +197,23 @@ def refused_in(folders: list[Path], shape: Shape, path: Path) -> str:
     os.chdir(own(folders))
     try:
         return refused(shape, [path], {})
+    finally:
+        os.chdir(before)
+
+
+def loaded_by_name(project: Path, homes: Sequence[Path], impatient: bool) -> str:
+    """Return the path of the weights of the published model `small.v1`, or the error. Each process
+    takes its own store; of one that is `impatient`, an exchange may take two seconds."""
+    patience = timedelta(seconds=2 if impatient else 60)
+    group = torch.distributed.new_group(timeout=patience)
+    mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("fsdp",))
+    before = Path.cwd()
+    os.chdir(project)
+    try:
+        with patch.dict(os.environ, {"ZOO_HOME": str(own(homes))}):
+            return zoo.load("small.v1", mesh=mesh).load_report.path
+    except zoo.ZooError as error:
+        return f"{type(error).__name__}: {error}"
     finally:
         os.chdir(before)
 

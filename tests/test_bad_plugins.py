@@ -333,6 +333,49 @@ def test_a_value_error_of_a_plugin_is_an_error_of_the_spec(refused: Refused, pro
         zoo.read_spec("spec.toml")
 
 
+@pytest.mark.parametrize(
+    ("refuses", "gives"),
+    [
+        ("takes_rotation", "turn queries and keys, and the self-attention takes no rotation"),
+        ("takes_bias", "add a bias to the scores, and the self-attention takes none"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [
+        (['position = "{kind}"'], "11:12"),
+        (['decoder = { relative = "{kind}" }'], "11:24"),
+        (['block = { self_position = { kind = "{kind}" } }'], "11:36"),
+        (
+            ['position = "none"', "[[decoder.layers]]", "at = [1]", 'position = "{kind}"'],
+            "14:12",
+        ),
+    ],
+)
+def test_an_attention_that_refuses_what_positions_give(
+    refuses: str, gives: str, lines: list[str], place: str, refused: Refused, project: Path
+) -> None:
+    kind, other = ("rotary", "alibi") if refuses == "takes_rotation" else ("alibi", "rotary")
+    (project / "mine.py").write_text(f"""
+from zoo_components.attention import MultiHead
+
+
+class Mine(MultiHead):
+    @property
+    def {refuses}(self):
+        return False
+""")
+    (project / "registry.toml").write_text('format = 1\n[attention]\nmine = "mine.py:Mine"\n')
+    stated = spec('self_attn = "mine"', *lines)
+    (project / "spec.toml").write_text(stated.replace("{kind}", kind))
+    told = refused("validate", "spec.toml")
+    assert told.startswith(f"spec.toml:{place}: error: `{kind}` positions {gives}\n")
+    assert "spec.toml:10:13: note: `block.self_attn.kind` is here\n" in told
+    assert told.count("error:") == 1
+    (project / "spec.toml").write_text(stated.replace("{kind}", other))
+    zoo.read_spec("spec.toml")
+
+
 def test_a_dimension_that_no_parent_gives(refused: Refused, project: Path) -> None:
     write_plugin(project, GOOD + "    depth: Given[int]\n")
     assert refused("validate", "spec.toml") == (

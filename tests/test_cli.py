@@ -24,7 +24,7 @@ from trials import on_terminal
 import zoo
 from zoo.byte_counts import human_bytes, parse_bytes
 from zoo.cli import cli, run
-from zoo.errors import counted
+from zoo.wording import counted
 
 SPEC = """\
 format = 1

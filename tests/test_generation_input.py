@@ -327,6 +327,21 @@ def test_all_that_is_wrong_with_a_method_is_told() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("stated", "meant"),
+    [
+        ("num_beams", "size"),
+        ("forced_bos_token_id", "first_id"),
+        ("forced_eos_token_id", "last_id"),
+        ("bad_words_ids", "bad_words"),
+        ("renormalize_logits", "renormalize"),
+    ],
+)
+def test_the_names_that_transformers_has_are_understood(stated: str, meant: str) -> None:
+    with pytest.raises(InputError, match=f"zoo.Beam has no `{stated}`\n.*did you mean `{meant}`"):
+        zoo.Beam(**{stated: 1})
+
+
 def test_a_mask_and_the_padding_id_both_hide() -> None:
     found = read_ids(
         torch.tensor([[7, 0, 5, 6]]),

@@ -12,6 +12,7 @@ from typing import Any
 import mesh_tasks as tasks
 import pytest
 import torch
+from published_models import entry, register, weights, write_files
 from ranks import Ranks, ranks
 from small_specs import EXAMPLES, TINY, small
 
@@ -345,6 +346,59 @@ def test_a_changed_byte_is_told_by_all(two: Ranks, tmp_path: Path, mesh: dict[st
         assert one.startswith("WeightsError")
         assert "are not those that were saved" in one
         assert two(tasks.refused, mesh, [path], {"verify": False}) == ["nothing"] * 2
+
+
+SLOW_SOURCE = """
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from zoo.source import Source, Stream
+
+
+class Mine(Source):
+    kind: Literal["mine"]
+
+    @contextmanager
+    def read(self, path, start, access):
+        with open("asked", "a") as asked:
+            asked.write(path + "\\n")
+        time.sleep(3)
+        yield Stream(iter([Path("published", path).read_bytes()]))
+"""
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """Return a project with a model `small.v1`, whose source takes 3 seconds and notes each file
+    that it is asked for."""
+    write_files(tmp_path / "published", {"model.safetensors": weights()})
+    register(tmp_path, "small.v1", entry({"kind": "mine"}, {"model.safetensors": weights()}))
+    lines = 'format = 1\ncatalog = "models"\n[source]\nmine = "mine.py:Mine"\n'
+    (tmp_path / "registry.toml").write_text(lines)
+    (tmp_path / "mine.py").write_text(SLOW_SOURCE)
+    return tmp_path
+
+
+@pytest.mark.parametrize("n_stores", [1, 2])
+def test_a_model_is_pulled_once_into_each_store(two: Ranks, published: Path, n_stores: int) -> None:
+    """Also if it takes longer than a process waits for another."""
+    homes = [published / f"home{number}" for number in range(n_stores)]
+    found = two(tasks.loaded_by_name, published, homes, True)
+    for path, home in zip(found, [homes[0], homes[-1]], strict=True):
+        assert Path(path).is_relative_to(home), path
+    assert (published / "asked").read_text() == "model.safetensors\n" * n_stores
+
+
+def test_a_model_that_cannot_be_pulled_is_told_by_all(two: Ranks, published: Path) -> None:
+    """After one attempt."""
+    (published / "published" / "model.safetensors").write_bytes(weights(1))
+    told = two(tasks.loaded_by_name, published, [published / "home"], False)
+    for message in told:
+        assert message.startswith("SourceError: ")
+        assert "has the SHA-256" in message
+    assert (published / "asked").read_text() == "model.safetensors\n"
 
 
 def test_what_one_process_cannot_load_none_does(two: Ranks, tmp_path: Path) -> None:

@@ -281,13 +281,24 @@ def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path:
 
 
 @pytest.mark.parametrize("option", ["rotation", "bias"])
-def test_an_attention_may_refuse_what_positions_give(option: str, tmp_path: Path) -> None:
+def test_an_attention_that_refuses_what_positions_give_says_so(option: str, tmp_path: Path) -> None:
     refusal = f"if {option} is not None:\n                raise ValueError('not with positions')"
+    says = f"""\
+    @property
+    def takes_{option}(self) -> bool:
+        return False
+
+"""
     unused = {
         "rotation": {QUERIES: "pass", KEYS: "return k, v"},
         "bias": {"scores = scores + bias": "pass"},
     }
-    change = {MIXED: f"{refusal}\n            {MIXED}", **unused[option]}
+    check = '    @model_validator(mode="after")\n'
+    change = {
+        MIXED: f"{refusal}\n            {MIXED}",
+        **unused[option],
+        check: says + check,
+    }
     check_changed(tmp_path, "attention", change)
 
 

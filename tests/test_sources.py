@@ -907,6 +907,16 @@ def test_a_licence_is_not_empty(project: Path, store: Store, refused: Refused) -
         ("LicenseRef-Mine/2", "`LicenseRef-Mine/2` is no licence"),
         ("unknown", "`unknown` is no licence"),
         ("qqqqqq", "help: other terms are `LicenseRef-NAME` or `other`"),
+        ("AND", "`AND` is no expression of licences\n      = help: AND or OR is between two"),
+        ("()", "`()` is no expression"),
+        ("MIT AND", "`MIT AND` is no expression"),
+        ("MIT Apache-2.0", "`MIT Apache-2.0` is no expression"),
+        ("(MIT OR Apache-2.0", "`(MIT OR Apache-2.0` is no expression"),
+        ("MIT OR AND Apache-2.0", "is no expression"),
+        ("Classpath-exception-2.0", "is no expression"),
+        ("MIT WITH Apache-2.0", "is no expression"),
+        ("(MIT OR GPL-2.0-or-later) WITH Classpath-exception-2.0", "is no expression"),
+        ("GPL-2.0-or-later WITH LLVM-exception WITH LLVM-exception", "is no expression"),
     ],
 )
 def test_a_licence_has_the_name_of_one(
@@ -922,7 +932,9 @@ def test_a_licence_has_the_name_of_one(
     [
         "apache-2.0",
         "MIT OR (Apache-2.0 AND GPL-2.0-or-later WITH Classpath-exception-2.0)",
+        "((MIT) AND (isc))OR(Zlib)",
         "LicenseRef-Mine",
+        "DocumentRef-spdx:LicenseRef-Mine OR MIT",
         "NOASSERTION",
         "other",
         "llama3.2",

@@ -103,6 +103,43 @@ def test_what_is_in_the_store_needs_the_source_no_more(published: Path) -> None:
     assert run(["verify", "small"]) == 0
 
 
+def test_verify_reports_every_model_that_is_wrong(
+    project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One whose ref is damaged, one that is not there, one whose file in the registry is no TOML,
+    one that is damaged itself: none keeps the others from being checked."""
+    names = ["small.v1", "small.v2", "small.v3", "small.v4"]
+    for seed, name in enumerate(names):
+        write_files(published, bundle(seed))
+        register(project, name, entry(LOCAL, bundle(seed)))
+        assert run(["pull", name]) == 0
+    by_name = {ref.name: ref for ref in refs(store)}
+    full = {name: f"{name}@{ref.version}" for name, ref in by_name.items()}
+    (store.root / "refs" / f"{full['small.v1']}.json").write_text("{")
+    (project / "models" / "small.v2.toml").write_text("=")
+    (store.snapshot(by_name["small.v3"].files) / "README.md").unlink()
+    store.blob(by_name["small.v3"].files["README.md"].sha256).unlink()
+
+    told = {
+        "small.v1": (f"{full['small.v1']}: cannot be checked\n", "error: is damaged: "),
+        "small.v2": (f"{full['small.v2']}: cannot be checked\n", "small.v2.toml:1:1: error: "),
+        "small.v3": (f"{full['small.v3']}: damaged: README.md\n", f"{full['small.v3']} is damaged"),
+        "small.v4": (f"{full['small.v4']}: 2 files, ", ""),
+        "small.v5": ("", "error: `small.v5` is not in the store"),
+    }
+    for arguments, n_errors in (([], 3), (["small.v5", *names, "small.v4"], 4)):
+        capsys.readouterr()
+        assert run(["verify", "--fingerprint", *arguments]) == 2
+        shown = capsys.readouterr()
+        for name, (line, error) in told.items():
+            if name in (arguments or names):
+                assert line in shown.out
+                assert error in shown.err
+        assert len(shown.out.splitlines()) == len(names)
+        assert shown.err.count("error: ") == n_errors
+    assert run(["verify", "small.v4"]) == 0
+
+
 def test_equal_bytes_are_stored_once(
     project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

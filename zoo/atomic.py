@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from zoo.errors import Problem, ZooError, quoted
+from zoo.errors import Problem, ZooError
+from zoo.wording import quoted
 
 _NO_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
 """The errors of file systems that cannot sync folders."""

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from threading import Lock, get_ident
 from typing import Literal, NamedTuple, get_args
 
-from zoo.errors import InputError, Problem, did_you_mean, quoted
+from zoo.errors import InputError, Problem
+from zoo.wording import did_you_mean, quoted
 
 Backend = Literal["auto", "fused", "flash", "efficient", "cudnn", "math"]
 """`fused` is `torch.nn.functional.scaled_dot_product_attention` with the kernel that torch picks;

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.byte_counts import parse_bytes
-from zoo.errors import Place, Problem, SpecError, ZooError, allowed, quoted
+from zoo.errors import Place, Problem, SpecError, ZooError
+from zoo.wording import allowed, quoted
 
 if TYPE_CHECKING:
     from zoo.spec import ModelSpec

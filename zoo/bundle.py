@@ -22,7 +22,7 @@ from pathlib import Path
 
 from zoo.atomic import copy_synced, make_folder, new_folder, write_text
 from zoo.document import read_document
-from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
+from zoo.errors import Place, Problem, SpecError, WeightsError
 from zoo.model_files import BESIDES, find_files, selected
 from zoo.parallel import on_all_cores
 from zoo.provenance.card import CARD_NAME, CardFields, card_text, read_card
@@ -34,6 +34,7 @@ from zoo.weights.open_file import cannot_read
 from zoo.weights.output_names import check_output_name
 from zoo.weights.reader import Weights, open_weights
 from zoo.weights.writer import destination
+from zoo.wording import quoted
 
 SPEC_NAME = "spec.toml"
 SIGNATURE_NAME = "model.sig"

@@ -20,11 +20,12 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic_core import PydanticCustomError, core_schema
 
-from zoo.errors import PluginError, Problem, quoted
+from zoo.errors import PluginError, Problem
 from zoo.field_rules import check_names, check_types, undefined_type
 from zoo.layout import Layout
 from zoo.registering.plugin_errors import MEND, plugin_code
 from zoo.registering.returned import checked
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from torch import nn

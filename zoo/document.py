@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.budget import Budget, raising
-from zoo.errors import Place, Problem, SpecError, dotted, nearest, quoted
+from zoo.errors import Place, Problem, SpecError
 from zoo.toml.limits import too_deep
+from zoo.wording import dotted, nearest, quoted
 
 if TYPE_CHECKING:
     from zoo.toml.places import Places

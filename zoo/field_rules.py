@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from zoo.errors import Problem, did_you_mean, quoted
+from zoo.errors import Problem
+from zoo.wording import did_you_mean, quoted
 
 if TYPE_CHECKING:
     from zoo.component import Component, Part

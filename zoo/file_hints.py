@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zoo.errors import nearest, quoted, typed
 from zoo.model_files import RECIPE
 from zoo.training.files import CHECKPOINTS
 from zoo.weights.file import FILE_NAME, INDEX_NAME
+from zoo.wording import nearest, quoted, typed
 
 _MOST = 4
 """The most names that are listed."""

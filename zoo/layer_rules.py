@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from zoo.errors import Findings, Problem, counted, dotted
+from zoo.errors import Findings, Problem
 from zoo.toml.tables import Leaf, Table, as_table, described
 from zoo.toml.usage import Usage
+from zoo.wording import counted, dotted
 
 SELECTORS = ("every", "first", "last", "at")
 START = "start"

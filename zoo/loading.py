@@ -13,7 +13,7 @@ import torch
 from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.devices import usable_device
-from zoo.errors import Place, Problem, WeightsError, quoted
+from zoo.errors import Place, Problem, WeightsError
 from zoo.layout import Tensor
 from zoo.provenance.lock import Lock, check_locked
 from zoo.reading import made_with_others, spec_of_weights
@@ -28,6 +28,7 @@ from zoo.weights.load_report import LoadReport, TensorReport
 from zoo.weights.matching import matching
 from zoo.weights.reader import Weights, open_weights
 from zoo.weights.tensor_reader import TensorReader
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -65,7 +66,8 @@ def load(
 
     Args:
         path_or_name: a weights file, a folder that holds a `model.safetensors` or the index of its
-            shards, a bundle, or a named model. The files of a bundle are checked by its lock.
+            shards, a bundle, or a named model. The files of a bundle are checked by its lock. With
+            a mesh, one process of each machine pulls a model that is not in the store.
         device: the device of the tensors; by default the CPU, or the device of the mesh.
         dtype: floating-point tensors are cast to it; by default they are kept as stored.
         mesh: a mesh of processes, all of which call this. Each gets its share of the model. The
@@ -96,6 +98,11 @@ def load(
         SpecError, PluginError: its spec cannot be built with the registered plugins.
     """
     patterns = [only] if isinstance(only, str) else only
+    if mesh is not None:
+        from zoo.sharding.together import first_of_each_store
+
+        # A model that is not in the store is pulled by one process; the others then find it there.
+        first_of_each_store(lambda: find_weights(path_or_name, registry or load_registry()), mesh)
     with _processes(mesh) as same:
         device = _device(mesh, device)
         registry = load_registry() if registry is None else registry

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
-from zoo.errors import quoted
+from zoo.wording import quoted
 
 TOKENIZER = "tokenizer.json"
 """The tokenizer of the model's input."""

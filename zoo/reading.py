@@ -9,21 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.budget import check_budget
 from zoo.document import Document, from_data, from_weights, parse, read_document
-from zoo.errors import (
-    Place,
-    Problem,
-    SpecError,
-    checked_path,
-    did_you_mean,
-    nearest,
-    quoted,
-    typed,
-)
+from zoo.errors import Place, Problem, SpecError, checked_path
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import OF_SPECS, ModelSpec
 from zoo.validate import validate
+from zoo.wording import did_you_mean, nearest, quoted, typed
 
 if TYPE_CHECKING:
     from zoo.weights.file import Header

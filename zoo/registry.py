@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING, Any
 from platformdirs import user_config_path
 
 from zoo.budget import Budget
-from zoo.errors import (
-    Place,
-    PluginError,
-    Problem,
-    RegistryError,
-    ZooError,
-    did_you_mean,
-    in_order,
-    quoted,
-)
+from zoo.errors import Place, PluginError, Problem, RegistryError, ZooError, in_order
 from zoo.registering.catalog import Catalog
 from zoo.registering.registry_file import (
     FILE_NAME,
@@ -34,6 +25,7 @@ from zoo.registering.registry_file import (
     RegistryFile,
     read_registry_file,
 )
+from zoo.wording import did_you_mean, quoted
 
 if TYPE_CHECKING:
     from zoo.slots import Plugin

@@ -25,17 +25,7 @@ from zoo.component import (
     part_class,
 )
 from zoo.document import Document, KeyPath
-from zoo.errors import (
-    Findings,
-    PluginError,
-    Problem,
-    ZooError,
-    allowed,
-    did_you_mean,
-    dotted,
-    nearest,
-    quoted,
-)
+from zoo.errors import Findings, PluginError, Problem, ZooError
 from zoo.kinds import Kinds
 from zoo.layer_rules import LayerRuleTables, alike, groups
 from zoo.layer_values import Layer, LayerValues
@@ -51,6 +41,7 @@ from zoo.toml.tables import (
     merge_values,
 )
 from zoo.toml.usage import Usage
+from zoo.wording import allowed, did_you_mean, dotted, nearest, quoted
 
 
 def resolve(document: Document, registry: Registry) -> Resolved:

@@ -124,6 +124,18 @@ class Attention(Sublayer):
         return None
 
     @property
+    def takes_rotation(self) -> bool:
+        """Whether `forward` takes the `rotation` of a position scheme; a spec with a scheme that
+        rotates is refused otherwise."""
+        return True
+
+    @property
+    def takes_bias(self) -> bool:
+        """Whether `forward` takes the `bias` of a position scheme; a spec with a scheme that adds
+        one is refused otherwise."""
+        return True
+
+    @property
     def against_fused(self) -> str | None:
         """The reason why no fused kernel can compute it, None if one can; `auto` reports it
         (`zoo.backends`)."""
@@ -173,6 +185,8 @@ class Position(Plugin):
     """Whether the scheme is added to the embeddings, as `embed.positions`, or is for attention."""
     rotates: ClassVar[bool] = False
     """Whether the scheme rotates queries and keys: its module defines `rotation`."""
+    adds_bias: ClassVar[bool] = False
+    """Whether the scheme adds a bias to the scores: its module defines `bias`."""
     site: ClassVar[str] = "position"
     """The name, in the stack, of the module of a scheme in attention that has tables."""
 
@@ -313,6 +327,16 @@ class Block(Plugin):
         """The key of an option of the self-attention without effect unless the stack's position
         scheme rotates."""
         return None
+
+    @property
+    def takes_rotation(self) -> bool:
+        """Whether the self-attention takes a `rotation` (`Attention.takes_rotation`)."""
+        return True
+
+    @property
+    def takes_bias(self) -> bool:
+        """Whether the self-attention takes a `bias` (`Attention.takes_bias`)."""
+        return True
 
     @property
     def own_position(self) -> Position | None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import quoted
 from zoo.layout import Layout, Tensor
 from zoo.registering.plugin_errors import plugin_code
 from zoo.slots import Builder
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from zoo.node import Node

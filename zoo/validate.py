@@ -10,13 +10,14 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from zoo.component import FAILED, GIVEN, SHARED, Component, Part, fields_of, given_of
 from zoo.document import KeyPath
-from zoo.errors import Place, PluginError, Problem, dotted, quoted
+from zoo.errors import Place, PluginError, Problem
 from zoo.node import Node, Resolved
 from zoo.registering.plugin_errors import describe_failure, plugin_code
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
 from zoo.toml.tables import Leaf
 from zoo.toml.value_errors import nearest_literal, path_in, value_message
+from zoo.wording import dotted, quoted
 
 # Errors that only follow from others: a child that failed, a value derived from it.
 _DERIVED = {"default_factory_not_called"}

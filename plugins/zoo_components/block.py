@@ -142,6 +142,14 @@ class Residual(Block):
         return None if self.self_position.rotates else self.self_attn.rotation_key
 
     @property
+    def takes_rotation(self) -> bool:
+        return self.self_attn.takes_rotation
+
+    @property
+    def takes_bias(self) -> bool:
+        return self.self_attn.takes_bias
+
+    @property
     def own_position(self) -> Position:
         return self.self_position
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, contradiction
-from zoo.errors import counted
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, OnlyWith
 from zoo.slots import Attention
+from zoo.wording import counted
 from zoo_components.heads import check_default_head_dim, default_head_dim
 from zoo_components.projections import ALL, Projections
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from zoo.component import PositiveFloat, Probability, Shared, Size, Slot
-from zoo.errors import counted
 from zoo.layout import Layout, Tensor, column_wise, linear, row_wise
 from zoo.slots import Attention, Norm
+from zoo.wording import counted
 from zoo_components.norm import RmsNorm
 from zoo_components.optional import SizeOrNone, number
 

@@ -20,6 +20,7 @@ class Alibi(Position):
     2**(-max_exponent * i / n) for i = 1 to n; if n is not a power of two, the first n of those for
     the next power of two, in the order 2nd, 4th, ..., 1st, 3rd, ...."""
 
+    adds_bias: ClassVar[bool] = True
     max_exponent: PositiveFloat = 8.0
     """The exponent m of the smallest slope, 2**-m."""
     scale: PositiveFloat = 1.0
@@ -50,6 +51,7 @@ class T5Buckets(Position):
     logarithm."""
 
     site: ClassVar[str] = "rel_bias"
+    adds_bias: ClassVar[bool] = True
     causal: Given[bool] = False
     n_buckets: Annotated[Size, Field(ge=2)] = 32
     """The number of buckets."""

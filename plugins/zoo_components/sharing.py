@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from zoo.component import contradiction
-from zoo.errors import counted
+from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.slots import Block, Position

@@ -28,6 +28,27 @@ if TYPE_CHECKING:
 CountPositions = Literal["all", "unpadded", "unmasked"]
 
 
+def check_taken(block: Block, position: Position, relative: Position | None = None) -> None:
+    """Raise a contradiction if the self-attention of a layer refuses what a scheme gives it."""
+    schemes = {
+        "position": position,
+        "relative": relative,
+        "block.self_position": block.own_position,
+    }
+    for key, scheme in schemes.items():
+        if scheme is None:
+            continue
+        if scheme.rotates and not block.takes_rotation:
+            gives = "turn queries and keys, and the self-attention takes no rotation"
+        elif scheme.adds_bias and not block.takes_bias:
+            gives = "add a bias to the scores, and the self-attention takes none"
+        else:
+            continue
+        raise contradiction(
+            f"`{scheme.kind}` positions {gives}", f"{key}.kind", "block.self_attn.kind"
+        )
+
+
 class LayerGroup(Component):
     """The values that differ in some layers of a stack."""
 
@@ -45,6 +66,11 @@ class LayerGroup(Component):
         Position, Slot("position", n_heads="block.n_heads", head_dim="block.head_dim")
     ]
     """The position scheme of these layers."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_taken(self.block, self.position)
+        return self
 
 
 class Stack(Component):
@@ -120,6 +146,7 @@ class Stack(Component):
         if self.share_layers and self.layers:
             check_sharing(self._alike_layers, self._weights_of_layers)
         self._check_rotation()
+        self._check_taken()
         self._check_global_tokens()
         self._check_positions()
         self._check_tables()
@@ -164,6 +191,10 @@ class Stack(Component):
                     f"block.self_attn.{key}",
                     "position.kind",
                 )
+
+    def _check_taken(self) -> None:
+        for group in self.groups:
+            check_taken(group.block, group.position, self.relative)
 
     def _check_global_tokens(self) -> None:
         if self.causal and any(group.block.takes_global_tokens for group in self.groups):

@@ -19,8 +19,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from zoo.byte_counts import human_bytes
-from zoo.errors import Problem, ZooError, quoted
+from zoo.errors import Problem, ZooError
 from zoo.source import Access, Source, SourceError, Stream
+from zoo.wording import quoted
 from zoo_sources.local import chunks
 
 _MOST = 10  # times the size of a wheel: a part of an archive is compressed already

@@ -22,7 +22,8 @@ import click
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where pytest finds this package, too
 
 from families.cases import Case, all_cases
-from zoo.errors import ZooError, did_you_mean
+from zoo.errors import ZooError
+from zoo.wording import did_you_mean
 
 
 @click.command(help=__doc__)

@@ -12,7 +12,8 @@ import click
 
 import zoo
 from zoo.cli.options import path_type
-from zoo.errors import ZooError, is_interrupt, nearest
+from zoo.errors import ZooError, is_interrupt
+from zoo.wording import nearest
 
 if TYPE_CHECKING:
     from zoo.registry import Registry

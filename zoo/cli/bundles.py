@@ -19,7 +19,7 @@ from zoo.cli.options import (
     path_type,
 )
 from zoo.cli.output import print_report
-from zoo.errors import counted
+from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.bundle import Bundle

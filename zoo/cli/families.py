@@ -11,7 +11,7 @@ import click
 
 from zoo.cli.options import Layers, NameType, json_option, model_type, path_type
 from zoo.cli.output import print_report
-from zoo.errors import counted
+from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.registry import Registry

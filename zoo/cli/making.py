@@ -11,13 +11,14 @@ import torch
 from zoo.building import build
 from zoo.cli.progress import bytes_bar
 from zoo.devices import usable_device
-from zoo.errors import Place, Problem, SpecError, WeightsError, quoted
+from zoo.errors import Place, Problem, SpecError, WeightsError
 from zoo.model_files import COMPANIONS, find_files
 from zoo.saving import described
 from zoo.spec import ModelSpec
 from zoo.weights.file import is_file_name, weights_path
 from zoo.weights.reader import read_header
 from zoo.weights.writer import destination
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from zoo.registry import Registry

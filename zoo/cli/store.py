@@ -15,7 +15,7 @@ from zoo.byte_counts import human_bytes
 from zoo.cli.options import Layers, json_option, model_type, path_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import bytes_bar
-from zoo.errors import counted
+from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.errors import Problem
@@ -79,11 +79,12 @@ def push(
     can pull it. Files that do not belong to a model are left out, and named.
     """
     from zoo.atomic import write_text
-    from zoo.errors import Problem, ZooError, quoted, typed
+    from zoo.errors import Problem, ZooError
     from zoo.store.files import Store, StoreError
     from zoo.store.found_weights import find_weights
     from zoo.store.pushing import push
     from zoo.weights.file import FILE_NAME, INDEX_NAME
+    from zoo.wording import quoted, typed
 
     if output is not None:
         _check_card(output)
@@ -119,9 +120,10 @@ def push(
 def _check_card(path: Path) -> None:
     """Check the path of the model's file before anything is pushed. Raises `StoreError` if nobody
     could pull by this file, or if it is that of another model."""
-    from zoo.errors import Problem, quoted
+    from zoo.errors import Problem
     from zoo.registering.catalog import model_of
     from zoo.store.files import StoreError
+    from zoo.wording import quoted
 
     if model_of(path.name) is None or os.path.isdir(path):
         message = f"{quoted(path)} is not the name of a model's file"
@@ -144,25 +146,68 @@ def _written(address: str, n_bytes: int) -> Generator[Callable[[int], None]]:
 @click.option("--fingerprint", is_flag=True, help="Also run each model, and compare its outputs.")
 @click.pass_obj
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
-    """Check models in the store by their digests.
+    """Check models in the store by their digests, and report everything that is wrong.
 
     Without NAMES, all are checked.
     """
-    from zoo.store.checking import verify
-    from zoo.store.files import Store, StoreError
+    from zoo.errors import ZooError
+    from zoo.store.files import Store
+    from zoo.store.refs import versions
 
     registry, store = layers(), Store.default()
-    found = _refs(names, registry, store)
-    if not found:
-        click.echo("there are no models in the store")
-    verdicts: list[Verdict] = []
-    for ref in found:
-        with bytes_bar(ref.name, ref.n_bytes) as bar:
-            verdict = verify(ref, store, registry, fingerprint=fingerprint, on_bytes=bar.advance)
-        click.echo(_verdict_text(verdict, fingerprint))
-        verdicts.append(verdict)
-    if wrong := [_wrong(verdict, registry, store) for verdict in verdicts if not verdict.is_right]:
-        raise StoreError(wrong)
+    problems: list[Problem] = []
+    if names:
+        found = _versions(names, registry, store, problems)
+    else:
+        found = list(versions(store))
+        if not found:
+            click.echo("there are no models in the store")
+    for name, version in found:
+        try:
+            problems += _verify_one(name, version, registry, store, fingerprint)
+        except ZooError as error:
+            click.echo(f"{name}@{version}: cannot be checked")
+            problems += error.problems
+    if problems:
+        raise ZooError(problems)
+
+
+def _versions(
+    names: tuple[str, ...], registry: Registry, store: Store, problems: list[Problem]
+) -> list[tuple[str, str]]:
+    """Return the names and versions of the models in the store that `names` mean, each once, and
+    add a problem for each that means none."""
+    from zoo.errors import Problem
+    from zoo.store.lookup import stored_versions
+    from zoo.wording import quoted
+
+    found: dict[tuple[str, str], None] = {}
+    for name in names:
+        meant = stored_versions(name, registry, store)
+        found.update(dict.fromkeys(meant))
+        if not meant:
+            hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
+            if os.path.exists(name):
+                hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
+            problems.append(Problem(f"{quoted(name)} is not in the store", help=hint))
+    return list(found)
+
+
+def _verify_one(
+    name: str, version: str, registry: Registry, store: Store, fingerprint: bool
+) -> list[Problem]:
+    """Check a model and tell its verdict; return what is wrong. Raises `ZooError` if its ref is
+    damaged, or if it cannot be built or loaded."""
+    from zoo.store.checking import verify
+    from zoo.store.refs import read_ref
+
+    ref = read_ref(store, name, version)
+    if ref is None:  # removed meanwhile
+        return []
+    with bytes_bar(ref.name, ref.n_bytes) as bar:
+        verdict = verify(ref, store, registry, fingerprint=fingerprint, on_bytes=bar.advance)
+    click.echo(_verdict_text(verdict, fingerprint))
+    return [] if verdict.is_right else [_wrong(verdict, registry, store)]
 
 
 def _wrong(verdict: Verdict, registry: Registry, store: Store) -> Problem:
@@ -199,11 +244,12 @@ def rm(layers: Layers, names: tuple[str, ...], forget: bool) -> None:
 
     NAMES may have a version, as in `NAME@VERSION`. `zoo gc` frees the space.
     """
-    from zoo.errors import Problem, quoted
+    from zoo.errors import Problem
     from zoo.store.files import Store, StoreError
     from zoo.store.first_use import forget as forget_first_use
     from zoo.store.lookup import stored
     from zoo.store.refs import remove_ref
+    from zoo.wording import quoted
 
     registry, store = layers(), Store.default()
     for name in names:
@@ -278,20 +324,3 @@ def _row(ref: Ref, folder: Path) -> dict[str, Any]:
         "source": dict(ref.source),
         "folder": str(folder),
     }
-
-
-def _refs(names: tuple[str, ...], registry: Registry, store: Any) -> list[Ref]:
-    from zoo.errors import Problem, quoted
-    from zoo.store.files import StoreError
-    from zoo.store.lookup import stored
-    from zoo.store.refs import refs
-
-    if not names:
-        return list(refs(store))
-    found = {name: stored(name, registry, store) for name in names}
-    if missing := [name for name, refs_of_it in found.items() if not refs_of_it]:
-        hint = "`zoo pull` brings a model there, `zoo store` lists what is there"
-        if os.path.exists(missing[0]):
-            hint = "`zoo bundle verify` checks a folder, `zoo load` any saved model"
-        raise StoreError(Problem(f"{quoted(n)} is not in the store", help=hint) for n in missing)
-    return [ref for refs_of_it in found.values() for ref in refs_of_it]

@@ -11,7 +11,7 @@ import click
 from zoo.cli.options import Layers, dtype_choice, json_option, model_type, path_type
 from zoo.cli.output import print_report
 from zoo.cli.progress import count_bar
-from zoo.errors import counted
+from zoo.wording import counted
 
 
 @click.command()

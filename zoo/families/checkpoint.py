@@ -13,10 +13,11 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, cast
 
-from zoo.errors import Place, Problem, WeightsError, did_you_mean, quoted
+from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import read_json
 from zoo.weights.file import FILE_NAME, INDEX_NAME, ITEM_BYTES, MAX_JSON_BYTES, not_whole
 from zoo.weights.open_file import OpenFile, cannot_read
+from zoo.wording import did_you_mean, quoted
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 

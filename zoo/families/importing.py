@@ -14,7 +14,7 @@ import torch
 import zoo
 from zoo.atomic import new_folder
 from zoo.building import build_on_meta
-from zoo.errors import Place, Problem, WeightsError, quoted
+from zoo.errors import Place, Problem, WeightsError
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
@@ -40,6 +40,7 @@ from zoo.toml.extends import NAME_PATTERN
 from zoo.weights.file import FILE_NAME, ITEM_BYTES, Header, Record
 from zoo.weights.held_tensors import TORCH_DTYPES
 from zoo.weights.output_names import check_output_name
+from zoo.wording import quoted
 
 _UNKNOWN = "0" * 64  # in the header until the digest of a tensor is known
 _TOLERANCE = 1e-5

@@ -10,12 +10,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from zoo.document import Document
-from zoo.errors import Place, Problem, SpecError, did_you_mean
+from zoo.errors import Place, Problem, SpecError
 from zoo.families.config import Config
 from zoo.families.expression import ExpressionError, UnknownNameError, parse
 from zoo.families.family import Family
 from zoo.families.pattern import PREFIX
 from zoo.families.vocabulary import Vocabulary, magnitude, number
+from zoo.wording import did_you_mean
 
 _MAX_RANGE = 100_000
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from zoo.errors import Place, Problem, WeightsError, quoted
+from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import JsonFile, json_value, read_bytes, read_json
 from zoo.families.family import Rule
 from zoo.families.vocabulary import SentenceWords
+from zoo.wording import quoted
 
 FILE_NAME = "modules.json"
 _PREFIX = "sentence_transformers."

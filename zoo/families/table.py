@@ -5,9 +5,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-from zoo.errors import Problem, SpecError, did_you_mean, quoted
+from zoo.errors import Problem, SpecError
 from zoo.families.catalogue import Catalogue
 from zoo.registry import Registry
+from zoo.wording import did_you_mean, quoted
 
 
 def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from zoo.devices import input_device
-from zoo.errors import InputError, Problem, counted
+from zoo.errors import InputError, Problem
 from zoo.generation.decoding import Decoding, Memory, describe, encode
 from zoo.generation.ends import Ends
 from zoo.generation.methods import Method
@@ -24,6 +24,7 @@ from zoo.generation.prompts import (
 )
 from zoo.purpose import Generation
 from zoo.transformer import Transformer
+from zoo.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from pydantic import (
     model_validator,
 )
 
-from zoo.errors import InputError, Problem, did_you_mean, quoted
+from zoo.errors import InputError, Problem
 from zoo.toml.value_errors import nearest_literal, value_message
+from zoo.wording import did_you_mean, quoted
 
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Id = Annotated[int, Field(ge=0)]

@@ -116,19 +116,19 @@ class AttendingDriver(Driver):
         for values in weights.values():
             expect("the weights", values, BATCH, None, LENGTH, None)
 
-    def takes_rotation(self, inputs: Tensors) -> bool:
-        """Return whether queries and keys can be rotated: position schemes need `head_dim`, and a
-        module may refuse rotations."""
-        if self.crosses or getattr(self.described, "head_dim", None) is None:
-            return False
-        return self._accepts(inputs, rotation=turning(torch.ones(LENGTH)))
+    @property
+    def takes_rotation(self) -> bool:
+        """Whether queries and keys can be rotated: position schemes need `head_dim`, and a
+        description may refuse those that rotate."""
+        stated = getattr(self.described, "head_dim", None) is not None
+        return stated and not self.crosses and bool(self.described.takes_rotation)
 
-    def takes_bias(self, inputs: Tensors) -> bool:
-        """Return whether a bias can be added to the scores: position schemes need `n_heads`, and a
-        module may refuse biases."""
-        if self.crosses or getattr(self.described, "n_heads", None) is None:
-            return False
-        return self._accepts(inputs, bias=self.bias(inputs[0].dtype))
+    @property
+    def takes_bias(self) -> bool:
+        """Whether a bias can be added to the scores: position schemes need `n_heads`, and a
+        description may refuse those that add one."""
+        stated = getattr(self.described, "n_heads", None) is not None
+        return stated and not self.crosses and bool(self.described.takes_bias)
 
     def _accepts(self, inputs: Tensors, **options: Any) -> bool:
         try:
@@ -144,10 +144,23 @@ class AttendingDriver(Driver):
 
     def positioned(self) -> None:
         inputs = self.inputs(torch.float64)
-        if self.takes_rotation(inputs):
+        if self.takes_rotation:
+            self._expect_taken(inputs, "rotation", turning(torch.ones(LENGTH)))
             self._check_rotation(inputs)
-        if self.takes_bias(inputs):
+        if self.takes_bias:
+            self._expect_taken(inputs, "bias", self.bias(inputs[0].dtype))
             self._check_bias(inputs)
+
+    def _expect_taken(self, inputs: Tensors, name: str, given: Any) -> None:
+        """Raises PromiseError if the module refuses what a position scheme gives."""
+        try:
+            self.attend(inputs, **{name: given})
+        except (ValueError, NotImplementedError) as error:
+            raise PromiseError(
+                f"a `{name}`, which position schemes give, is refused by {type(error).__name__}\n"
+                f"help: a property `takes_{name}` of the description that returns False makes a "
+                "spec with such a scheme an error, with its place"
+            ) from None
 
     def _check_rotation(self, inputs: Tensors) -> None:
         # Only the last token is rotated: its keys affect what others see of it, and its queries
@@ -169,7 +182,8 @@ class AttendingDriver(Driver):
             if close(one[:, at], two[:, at], 1e-6):
                 raise PromiseError(
                     f"the {what} are not turned by the `rotation` that the position scheme gives\n"
-                    "help: apply it to queries and to keys, or raise ValueError where there is one"
+                    "help: apply it to queries and to keys; or refuse such schemes by a property "
+                    "`takes_rotation` of the description"
                 )
         head_dim = self.described.head_dim
         if others := sorted(widths - {head_dim}):
@@ -184,7 +198,8 @@ class AttendingDriver(Driver):
         if close(one, two, 1e-6):
             raise PromiseError(
                 "the `bias` that the position scheme gives changes nothing\n"
-                "help: add it to the scores, or raise ValueError where there is one"
+                "help: add it to the scores; or refuse such schemes by a property `takes_bias` of "
+                "the description"
             )
 
     def continues(self) -> None:
@@ -192,8 +207,8 @@ class AttendingDriver(Driver):
             return
         inputs = self.inputs(torch.float64)
         self._check_steps(inputs, angles=None, bias=None)
-        angles = torch.arange(LENGTH, dtype=torch.float64) if self.takes_rotation(inputs) else None
-        bias = self.bias(torch.float64) if self.takes_bias(inputs) else None
+        angles = torch.arange(LENGTH, dtype=torch.float64) if self.takes_rotation else None
+        bias = self.bias(torch.float64) if self.takes_bias else None
         if angles is not None or bias is not None:
             self._check_steps(inputs, angles, bias)
         self._check_counts(inputs)

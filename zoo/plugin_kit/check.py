@@ -10,15 +10,7 @@ from io import StringIO
 from typing import Any
 
 from zoo.component import Slot, fields_of
-from zoo.errors import (
-    Problem,
-    RegistryError,
-    SpecError,
-    ZooError,
-    did_you_mean,
-    is_interrupt,
-    quoted,
-)
+from zoo.errors import Problem, RegistryError, SpecError, ZooError, is_interrupt
 from zoo.plugin_kit.cuts import Processes, started_when_needed
 from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
@@ -35,6 +27,7 @@ from zoo.registering.plugin_errors import describe_failure, reason
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
+from zoo.wording import did_you_mean, quoted
 
 
 def every_plugin(registry: Registry) -> list[str]:

@@ -31,7 +31,8 @@ from zoo.slots import Embedding, Position
 
 FAR = 100_000
 """A position that every scheme without a longest position must support."""
-_METHODS = ("embed", "rotation", "bias")
+_FLAGS = {"embed": "embedded", "rotation": "rotates", "bias": "adds_bias"}
+"""The methods of a scheme, and by which statement of its description a model knows of each."""
 
 
 class PositionDriver(Driver):
@@ -68,11 +69,11 @@ class PositionDriver(Driver):
     def _check_description(self) -> None:
         """Raises PromiseError unless the description matches the methods of the module."""
         part, described = self.model.part, self.described
-        defined = {m for m in _METHODS if getattr(type(part), m) is not getattr(PositionScheme, m)}
+        defined = {m for m in _FLAGS if getattr(type(part), m) is not getattr(PositionScheme, m)}
         read = isinstance(self.spec.model, ReadingHost)
         if not defined and not described.absent and not read:
-            raise PromiseError(f"the module defines none of {', '.join(_METHODS)}: it does nothing")
-        for flag, method in (("embedded", "embed"), ("rotates", "rotation")):
+            raise PromiseError(f"the module defines none of {', '.join(_FLAGS)}: it does nothing")
+        for method, flag in _FLAGS.items():
             stated = bool(getattr(described, flag))
             if (method in defined) != stated and not described.absent:
                 does = "does not define" if stated else "defines"

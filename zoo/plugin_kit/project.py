@@ -14,10 +14,11 @@ from string import Template
 
 from zoo.atomic import write_text
 from zoo.document import read_document
-from zoo.errors import Problem, RegistryError, ZooError, did_you_mean, quoted
+from zoo.errors import Problem, RegistryError, ZooError
 from zoo.registering.registry_file import FILE_NAME, NAME, NAME_RULE
 from zoo.registry import load_registry
 from zoo.slots import SLOTS
+from zoo.wording import did_you_mean, quoted
 
 
 def new_project(folder: Path) -> list[Path]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import Place, Problem, ZooError, quoted
-from zoo.provenance.licenses import unknown_license
+from zoo.errors import Place, Problem, ZooError
+from zoo.provenance.licenses import license_problem
 from zoo.provenance.lock import Lock
 from zoo.spec import ModelSpec
+from zoo.wording import quoted
 
 CARD_NAME = "README.md"
 
@@ -62,7 +63,7 @@ class CardFields:
             if not _LICENSE.fullmatch(word):
                 help_ = "letters, digits, `.`, `+` and `-`: `apache-2.0`, `text-generation`"
                 raise ZooError(Problem(f"{quoted(word)} is not a licence or a tag", help=help_))
-        if self.license != _UNKNOWN and (problem := unknown_license(self.license)):
+        if self.license != _UNKNOWN and (problem := license_problem(self.license)):
             raise ZooError(problem)
 
 

@@ -1,39 +1,81 @@
-"""The names of licences: SPDX's identifiers, and the words of hubs."""
+"""Licences: expressions of SPDX, and the words of hubs."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from zoo.errors import Problem, nearest, quoted
+from zoo.errors import Problem
+from zoo.wording import nearest, quoted
 
-_OPERATORS = ("AND", "OR", "WITH")
 _NO_STATEMENT = ("NOASSERTION", "NONE")
 _OWN = re.compile(r"(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+")
+_SYMBOLS = {"AND": "&", "OR": "&", "WITH": "w", "(": "(", ")": ")"}
 
 
-def unknown_license(stated: str) -> Problem | None:
-    """The problem of a stated licence in which a word is no licence; None if all are.
+class _Names(NamedTuple):
+    """Names in lower case, each with its spelling."""
+
+    licenses: dict[str, str]
+    exceptions: dict[str, str]
+
+
+def license_problem(stated: str) -> Problem | None:
+    """The problem of a stated licence in which a word is no licence, or whose words are no
+    expression; None if there is none.
 
     Args:
-        stated: a word of a hub (`apache-2.0`, `other`), or an expression of SPDX, in any case
-            (`MIT OR Apache-2.0`, `LicenseRef-Mine`).
+        stated: a word of a hub (`apache-2.0`, `other`), or an expression of SPDX, with names in any
+            case (`MIT OR Apache-2.0`, `LicenseRef-Mine`).
     """
-    words = re.sub(r"[()]", " ", stated).split()
     known = _known()
-    for word in words:
-        is_name = word.lower() in known or word.lower().removesuffix("+") in known
-        if not (is_name or word in _OPERATORS or word in _NO_STATEMENT or _OWN.fullmatch(word)):
-            near = nearest(word, known.values())
+    symbols = ""
+    for word in re.findall(r"[()]|[^\s()]+", stated):
+        name = word.lower()
+        if word in _SYMBOLS:
+            symbols += _SYMBOLS[word]
+        elif name in known.exceptions:
+            symbols += "e"
+        elif (
+            name in known.licenses
+            or name.removesuffix("+") in known.licenses
+            or word in _NO_STATEMENT
+            or _OWN.fullmatch(word)
+        ):
+            symbols += "l"
+        else:
+            near = nearest(word, [*known.licenses.values(), *known.exceptions.values()])
             others = "other terms are `LicenseRef-NAME` or `other`"
             hint = f"did you mean `{near}`? If not: {others}" if near else others
             return Problem(f"{quoted(word)} is no licence that SPDX or the hub names", help=hint)
+    if not _is_expression(symbols):
+        hint = (
+            "AND or OR is between two licences, WITH between a licence and an exception, as in "
+            "`MIT OR (Apache-2.0 WITH LLVM-exception)`"
+        )
+        return Problem(f"{quoted(stated)} is no expression of licences", help=hint)
     return None
 
 
+def _is_expression(symbols: str) -> bool:
+    """Whether symbols of licences (l), exceptions (e) and operators are an expression of SPDX
+    (https://spdx.github.io/spdx-spec/v2.3/SPDX-license-expressions). What is one by itself is
+    replaced by x, from the inside out."""
+    reduced, before = re.sub("lwe|l", "x", symbols), ""
+    while reduced != before:
+        before, reduced = reduced, re.sub(r"x&x|\(x\)", "x", reduced)
+    return reduced == "x"
+
+
 @cache
-def _known() -> dict[str, str]:
-    """Each name by its lower case."""
-    lines = Path(__file__).with_name("licenses.txt").read_text("utf-8").splitlines()
-    return {line.lower(): line for line in lines if line and not line.startswith("#")}
+def _known() -> _Names:
+    text = Path(__file__).with_name("licenses.txt").read_text("utf-8")
+    _, identifiers, exceptions, words = text.split("\n# ")
+    return _Names(_names_in(identifiers) | _names_in(words), _names_in(exceptions))
+
+
+def _names_in(section: str) -> dict[str, str]:
+    _, *names = section.split("\n")  # the first line is its title
+    return {name.lower(): name for name in names if name}

@@ -19,9 +19,10 @@ from typing import Any, cast
 
 import zoo
 from zoo.document import parse
-from zoo.errors import Place, Problem, SpecError, WeightsError, ZooError, quoted
+from zoo.errors import Place, Problem, SpecError, WeightsError, ZooError
 from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
+from zoo.wording import quoted
 
 LOCK_NAME = "zoo.lock"
 FORMAT = 1

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.document import Document, read_document
-from zoo.errors import Place, Problem, RegistryError, did_you_mean, in_order, quoted
+from zoo.errors import Place, Problem, RegistryError, in_order
+from zoo.wording import did_you_mean, quoted
 
 FORMAT = 1
 NAMES_FILE = "names.toml"

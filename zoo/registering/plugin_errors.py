@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pydantic
 
-from zoo.errors import Place, PluginError, Problem, ZooError, is_interrupt, printable, quoted
+from zoo.errors import Place, PluginError, Problem, ZooError, is_interrupt
+from zoo.wording import printable, quoted
 
 MEND = "mend the plugin; nothing that does not use it is affected"
 """The help text where no more specific one is known."""

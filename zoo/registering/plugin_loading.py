@@ -21,8 +21,9 @@ from typing import Any
 
 from stevedore.driver import DriverManager
 
-from zoo.errors import PluginError, Problem, did_you_mean, nearest, quoted
+from zoo.errors import PluginError, Problem
 from zoo.registering.plugin_errors import plugin_code
+from zoo.wording import did_you_mean, nearest, quoted
 
 SHA256 = "__sha256__"
 """The attribute of an imported file's module that holds the hexadecimal SHA-256 of the file."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from zoo.document import Document, KeyPath, read_document
-from zoo.errors import Place, Problem, did_you_mean, quoted
+from zoo.errors import Place, Problem
 from zoo.registering.catalog import MODEL_NAME
+from zoo.wording import did_you_mean, quoted
 
 FILE_NAME = "registry.toml"
 FORMAT = 1

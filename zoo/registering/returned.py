@@ -10,8 +10,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from zoo.errors import PluginError, Problem, quoted
+from zoo.errors import PluginError, Problem
 from zoo.registering.plugin_errors import plugin_code
+from zoo.wording import quoted
 
 
 def checked(method: Callable[..., Any], wanted: Callable[[Any], str]) -> Callable[..., Any]:

@@ -16,9 +16,10 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from zoo.errors import InputError, Place, Problem, WeightsError, quoted
+from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.model_files import CHAT_TEMPLATE, SPECIAL_TOKENS, TOKENIZER_CONFIG
 from zoo.toml.value_errors import value_message
+from zoo.wording import quoted
 
 Chat = Sequence[Mapping[str, Any]]
 """The messages of a conversation: `[{"role": "user", "content": "Hello!"}]`. The usual roles are

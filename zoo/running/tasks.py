@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from zoo.errors import printable
 from zoo.purpose import Task
 from zoo.running.labels import Labels
 from zoo.running.text import Text
+from zoo.wording import printable
 
 N_SHOWN = 5
 GENERATING = ("translate", "generate")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import Place, Problem, WeightsError, quoted
+from zoo.errors import Place, Problem, WeightsError
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

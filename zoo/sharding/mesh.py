@@ -8,7 +8,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from zoo.devices import usable_device
-from zoo.errors import Problem, ZooError, did_you_mean
+from zoo.errors import Problem, ZooError
+from zoo.wording import did_you_mean
 
 DATA = ("fsdp", "dp")
 TENSOR = "tp"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+import os
+import socket
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from zoo.errors import Problem, ZooError
-from zoo.sharding.mesh import check_member
+from zoo.sharding.mesh import check_member, place_in
+
+_TOLD = 1.0  # seconds from one exchange about work that goes on to the next
 
 
 @contextmanager
@@ -38,6 +44,37 @@ def processes_of(mesh: DeviceMesh) -> Generator[list[str]]:
         raise kind(dict.fromkeys(problem for _, problem in failed))
     if len(set(gathered([tuple(same)], mesh))) > 1:
         raise ZooError("the processes of the mesh do not all have the same weights and arguments")
+
+
+def first_of_each_store(work: Callable[[], object], mesh: DeviceMesh) -> None:
+    """Do work in the first process of each machine, or of each store on it, while the other
+    processes of the mesh wait.
+
+    It may take hours, as a download does. So the processes tell each other all the time whether it
+    still goes on: torch gives up an exchange for which one of them waits too long.
+
+    Raises:
+        ZooError: as `processes_of`.
+    """
+    with processes_of(mesh):
+        own = (socket.gethostname(), os.environ.get("ZOO_HOME"))
+        here = [place for where, place in gathered([(own, place_in(mesh))], mesh) if where == own]
+        done: Future[object] = Future()
+        if place_in(mesh) != min(here):
+            done.set_result(None)
+        else:  # a daemon, so that an interrupt ends the process
+            Thread(target=_do, args=(work, done), daemon=True).start()
+        while not all(gathered([done.done()], mesh)):
+            with suppress(TimeoutError):
+                done.exception(_TOLD)
+        done.result()
+
+
+def _do(work: Callable[[], object], done: Future[object]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:
+        done.set_exception(error)
 
 
 def gathered(own: list[Any], mesh: DeviceMesh) -> list[Any]:

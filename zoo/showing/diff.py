@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zoo.errors import counted
 from zoo.node import Node
 from zoo.reading import read_source
 from zoo.registry import Registry
 from zoo.showing.full_form import origin_of, tables_in
 from zoo.spec import ModelSpec
 from zoo.weights.file import Record
+from zoo.wording import counted
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 

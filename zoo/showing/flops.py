@@ -16,9 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from zoo.backends import attention_backend
 from zoo.building import build_on_meta
-from zoo.errors import InputError, Problem, counted
+from zoo.errors import InputError, Problem
 from zoo.registering.plugin_errors import plugin_code
 from zoo.spec import ModelSpec
+from zoo.wording import counted
 
 
 def flops_data(spec: ModelSpec, length: int) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import tomlkit
 
-from zoo.errors import printable
 from zoo.node import Node
 from zoo.toml.tables import Leaf
+from zoo.wording import printable
 
 if TYPE_CHECKING:
     from zoo.spec import ModelSpec

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from zoo.errors import Problem, RegistryError, did_you_mean, nearest, quoted
+from zoo.errors import Problem, RegistryError
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry, load_registry
 from zoo.showing.summaries import summary_of
+from zoo.wording import did_you_mean, nearest, quoted
 
 GROUPS = ("models", "components")
 

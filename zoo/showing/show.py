@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.byte_counts import human_bytes
 from zoo.component import Component, fields_of
-from zoo.errors import counted
 from zoo.layout import Tensor
 from zoo.showing.children import distinctive_values
 from zoo.showing.parts import Row, ranges, rows_of, values_text
 from zoo.slots import Attention
+from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.spec import ModelSpec

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.atomic import TEMPORARY, make_folder
-from zoo.errors import Problem, ZooError, quoted
+from zoo.errors import Problem, ZooError
 from zoo.store.files import HINT, Store, StoreError, exists, subfolders
 from zoo.store.refs import Ref, refs
+from zoo.wording import quoted
 
 GRACE = 3600.0
 """Seconds without a write after which the partial files of a pull count as abandoned."""

@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from zoo.errors import Problem, quoted
+from zoo.errors import Problem
 from zoo.registering.plugin_errors import plugin_code
 from zoo.source import Access, Source, SourceError
 from zoo.store.files import Store, digest, link_or_copy
 from zoo.store.pretrained import File
+from zoo.wording import quoted
 
 ATTEMPTS = 4
 """The number of attempts in a row that may break off after few bytes."""

@@ -27,10 +27,11 @@ from pathlib import Path
 from threading import Event, Thread
 
 from zoo.atomic import copy_synced, make_folder, sync, sync_tree, temporary_name
-from zoo.errors import Place, Problem, ZooError, quoted
+from zoo.errors import Place, Problem, ZooError
 from zoo.parallel import on_all_cores
 from zoo.store.pretrained import File
 from zoo.weights.open_file import STEP
+from zoo.wording import quoted
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 """The errors of file systems without hard links, or with too many links to a file."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zoo.errors import WeightsError, quoted
+from zoo.errors import WeightsError
 from zoo.purpose import Reading
 from zoo.store.pretrained import Fingerprint
 from zoo.transformer import Transformer
+from zoo.wording import quoted
 
 Rows = list[list[int]]
 

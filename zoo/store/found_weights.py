@@ -8,21 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zoo.document import read_document
-from zoo.errors import (
-    Place,
-    Problem,
-    RegistryError,
-    WeightsError,
-    checked_path,
-    did_you_mean,
-    quoted,
-    typed,
-)
+from zoo.errors import Place, Problem, RegistryError, WeightsError, checked_path
 from zoo.file_hints import neighbours
 from zoo.reading import is_card
 from zoo.registry import Registry
 from zoo.store import resolve
 from zoo.weights.file import is_file_name, weights_path
+from zoo.wording import did_you_mean, quoted, typed
 
 
 @dataclass(frozen=True, slots=True)

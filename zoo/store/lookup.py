@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from zoo.errors import Problem, allowed, did_you_mean, quoted
+from zoo.errors import Problem
 from zoo.registry import Registry
 from zoo.store.collecting import restored
 from zoo.store.files import Store, StoreError, exists
 from zoo.store.first_use import with_trusted
 from zoo.store.pretrained import Pretrained, find_pretrained, warn_if_out_of_use
-from zoo.store.refs import Ref, read_ref, refs
+from zoo.store.refs import Ref, read_ref, versions
 from zoo.weights.file import weights_path
+from zoo.wording import allowed, did_you_mean, quoted
 
 
 def published(name: str, registry: Registry) -> Pretrained:
@@ -60,9 +61,19 @@ def is_pulled(ref: Ref, registry: Registry, store: Store) -> bool:
 
 
 def stored(name: str, registry: Registry, store: Store) -> list[Ref]:
-    """Return the versions of a model in the store: all for `name`, and for `name@version` those
-    that begin with `version`. A name out of use gives a `DeprecatedName` warning."""
-    name, _, version = name.partition("@")
+    """Return the refs of a model in the store: all for `name`, and for `name@version` those of the
+    versions that begin with `version`. A name out of use gives a `DeprecatedName` warning.
+
+    Raises:
+        StoreError: one of them is damaged.
+    """
+    found = (read_ref(store, *version) for version in stored_versions(name, registry, store))
+    return [ref for ref in found if ref is not None]
+
+
+def stored_versions(name: str, registry: Registry, store: Store) -> list[tuple[str, str]]:
+    """Return the names and versions of what `stored` returns, without reading the refs."""
+    name, _, start = name.partition("@")
     warn_if_out_of_use(name, registry)
     full = registry.catalog.full_name(name)
-    return [ref for ref in refs(store, full) if ref.version.startswith(version)]
+    return [(of, version) for of, version in versions(store, full) if version.startswith(start)]

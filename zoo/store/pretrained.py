@@ -31,11 +31,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from zoo.document import Document, KeyPath, read_document
-from zoo.errors import Problem, RegistryError, did_you_mean, in_order, quoted
+from zoo.errors import Problem, RegistryError, in_order
 from zoo.model_files import published_path
 from zoo.source import Source
 from zoo.toml.format import Format
 from zoo.toml.value_errors import nearest_literal, value_message
+from zoo.wording import did_you_mean, quoted
 
 if TYPE_CHECKING:
     from zoo.registry import Registry

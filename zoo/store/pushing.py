@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from zoo.errors import Place, Problem, quoted
+from zoo.errors import Place, Problem
 from zoo.model_files import SELECTED, find_files
 from zoo.provenance.card import CARD_NAME, stated_license
-from zoo.provenance.licenses import unknown_license
+from zoo.provenance.licenses import license_problem
 from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.card_text import card_text
 from zoo.store.fetching import source_code
@@ -18,6 +18,7 @@ from zoo.store.files import Store, StoreError, digests
 from zoo.store.fingerprints import take_fingerprint
 from zoo.store.pretrained import Card, File, License
 from zoo.store.pulling import content_digest
+from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from zoo.registry import Registry
@@ -79,7 +80,7 @@ def push(
             raise StoreError(Problem(message, help=hint))
     if not license.strip():
         raise StoreError(Problem("the licence of the weights is empty", help=hint))
-    if problem := unknown_license(license):
+    if problem := license_problem(license):
         raise StoreError(problem)
     source = _source(address, registry)
     if source.remote and (variable := offline()):

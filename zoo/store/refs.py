@@ -90,7 +90,16 @@ def read_ref(store: Store, name: str, version: str) -> Ref | None:
     Raises:
         StoreError: its file is damaged.
     """
-    return _read(path_of(store, name, version))
+    path = path_of(store, name, version)
+    try:
+        return Ref.from_json(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise cannot_read(path, error) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "remove the file and pull the model again"
+        raise StoreError(Problem(f"is damaged: {error}", Place(str(path)), hint)) from None
 
 
 def refs(store: Store, name: str | None = None) -> Iterator[Ref]:
@@ -98,6 +107,18 @@ def refs(store: Store, name: str | None = None) -> Iterator[Ref]:
 
     Raises:
         StoreError: one is damaged, or their folder cannot be read.
+    """
+    for of, version in versions(store, name):
+        ref = read_ref(store, of, version)
+        if ref is not None:
+            yield ref
+
+
+def versions(store: Store, name: str | None = None) -> Iterator[tuple[str, str]]:
+    """Return the name and version of each ref, or of those of one name, without reading them.
+
+    Raises:
+        StoreError: their folder cannot be read.
     """
     folder = store.root / "refs"
     try:
@@ -110,18 +131,4 @@ def refs(store: Store, name: str | None = None) -> Iterator[Ref]:
     for path in paths:
         of, _, version = path.name.rpartition("@")
         if of and version.endswith(".json") and name in (None, of):
-            ref = _read(path)
-            if ref is not None:
-                yield ref
-
-
-def _read(path: Path) -> Ref | None:
-    try:
-        return Ref.from_json(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise cannot_read(path, error) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = "remove the file and pull the model again"
-        raise StoreError(Problem(f"is damaged: {error}", Place(str(path)), hint)) from None
+            yield of, version.removesuffix(".json")

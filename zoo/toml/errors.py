@@ -7,9 +7,10 @@ import tomllib
 import unicodedata
 from typing import TYPE_CHECKING
 
-from zoo.errors import Problem, SpecError, dotted, in_order, quoted
+from zoo.errors import Problem, SpecError, in_order
 from zoo.toml.limits import INTEGER_MESSAGE, too_deep
 from zoo.toml.places import Duplicate, find_places
+from zoo.wording import dotted, quoted
 
 if TYPE_CHECKING:
     from zoo.document import Document

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from zoo.document import Document, read_document
-from zoo.errors import Findings, Place, Problem, did_you_mean, quoted
+from zoo.errors import Findings, Place, Problem
 from zoo.registry import Registry
 from zoo.toml.tables import Leaf, Table, as_table, merge
+from zoo.wording import did_you_mean, quoted
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MAX_PARENTS = 32

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from zoo.document import Document, KeyPath
-from zoo.errors import Findings, Place, Problem, quoted
+from zoo.errors import Findings, Place, Problem
 from zoo.toml.limits import INTEGER_MESSAGE, MAX_INTEGER
+from zoo.wording import quoted
 
 
 class _Refused:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from zoo.document import Document, KeyPath
-from zoo.errors import MAX_SHOWN, Findings, Problem, did_you_mean, dotted, meant, quoted
+from zoo.errors import MAX_SHOWN, Findings, Problem
 from zoo.toml.tables import Leaf, Table, same_kind
+from zoo.wording import did_you_mean, dotted, meant, quoted
 
 MAX_NOTES = 2
 """The most nearer values that are noted for a value without effect."""

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from zoo.document import KeyPath
-from zoo.errors import nearest
 from zoo.toml.tables import described
+from zoo.wording import nearest
 
 _EXPECTED = {
     "int_type": "an integer",

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.document import Document, KeyPath, read_document
-from zoo.errors import Place, ZooError, dotted
+from zoo.errors import Place, ZooError
+from zoo.wording import dotted
 
 _FREE: tuple[KeyPath, ...] = (("evaluation",), ("training", "steps"))
 

@@ -33,8 +33,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from zoo.atomic import sync, sync_tree
-from zoo.errors import Problem, TrainingError, quoted
+from zoo.errors import Problem, TrainingError
 from zoo.training.learner import Learner
+from zoo.wording import quoted
 
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE = "state.json"

@@ -8,9 +8,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.errors import Place, Problem, TrainingError, placed, quoted
+from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv
+from zoo.wording import quoted
 
 MAX_LINES = 10
 """The most wrong lines of a file that are reported one by one. More than these tend to have one

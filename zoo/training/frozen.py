@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from zoo.errors import Problem, TrainingError, did_you_mean, quoted
+from zoo.errors import Problem, TrainingError
 from zoo.spec import ModelSpec
 from zoo.training.recipe import Recipe
 from zoo.weights.matching import like, patterns_for
+from zoo.wording import did_you_mean, quoted
 
 
 def frozen_weights(recipe: Recipe, spec: ModelSpec) -> frozenset[str]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
-from zoo.errors import Problem, TrainingError, quoted
+from zoo.errors import Problem, TrainingError
 from zoo.training.extras import imported
 from zoo.training.tables import Datasets
+from zoo.wording import quoted
 
 
 def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | None, str]]:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from zoo.document import Document, read_document
-from zoo.errors import Findings, Problem, SpecError, did_you_mean, quoted
+from zoo.errors import Findings, Problem, SpecError
 from zoo.spec import OF_SPECS
 from zoo.toml.value_errors import nearest_literal, path_in, value_message
 from zoo.training.tables import (
@@ -33,6 +33,7 @@ from zoo.training.tables import (
     Tokenizer,
     Training,
 )
+from zoo.wording import did_you_mean, quoted
 
 KINDS: Mapping[str, Mapping[str, type[Table]]] = {
     "data": DATA,

@@ -15,7 +15,7 @@ import torch
 
 from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
-from zoo.errors import Problem, TrainingError, counted, dotted, quoted
+from zoo.errors import Problem, TrainingError
 from zoo.model_files import RECIPE
 from zoo.saving import save
 from zoo.training.batches import Row
@@ -41,6 +41,7 @@ from zoo.training.tables import Datasets, Text
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
 from zoo.weights.file import FILE_NAME
+from zoo.wording import counted, dotted, quoted
 
 
 class Run:

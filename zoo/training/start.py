@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.errors import Problem, TrainingError, ZooError, placed, quoted, typed
+from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.purpose import Generation
 from zoo.reading import read_source
 from zoo.registry import Registry
@@ -16,6 +16,7 @@ from zoo.training.frozen import frozen_weights
 from zoo.training.recipe import Recipe
 from zoo.training.split import Splits
 from zoo.weights.file import weights_path
+from zoo.wording import quoted, typed
 
 
 class Start(NamedTuple):

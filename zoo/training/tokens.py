@@ -11,13 +11,14 @@ from typing import Any
 import tokenizers
 
 from zoo.atomic import write_text
-from zoo.errors import Problem, TrainingError, did_you_mean
+from zoo.errors import Problem, TrainingError
 from zoo.model_files import SETTINGS, TARGET_TOKENIZER, TOKENIZER
 from zoo.purpose import Generation
 from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.split import Example
 from zoo.training.tables import Bpe, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table
+from zoo.wording import did_you_mean
 
 _PAD = 0
 """The id of padding in learned tokenizers, whose special tokens come first."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.atomic import new_file
-from zoo.errors import Problem, TrainingError, ZooError, checked_path, placed, quoted
+from zoo.errors import Problem, TrainingError, ZooError, checked_path, placed
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
 from zoo.training.checkpoints import checkpoints
@@ -23,6 +23,7 @@ from zoo.training.start import Start, check_sides, find_data, find_start
 from zoo.training.tokens import Tokens, read_tokens, tokens_of
 from zoo.weights.file import weights_path
 from zoo.weights.output_names import check_output_name
+from zoo.wording import quoted
 
 
 def train(

@@ -20,7 +20,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-from zoo.errors import Place, Problem, WeightsError, quoted
+from zoo.errors import Place, Problem, WeightsError
+from zoo.wording import quoted
 
 KEY = "zoo"
 FORMAT = 1

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from zoo.errors import counted
+from zoo.wording import counted
 
 
 class TensorReport(NamedTuple):

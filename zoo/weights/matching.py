@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from zoo.errors import Place, Problem, WeightsError, counted, did_you_mean, quoted
+from zoo.errors import Place, Problem, WeightsError
 from zoo.weights.file import Header
+from zoo.wording import counted, did_you_mean, quoted
 
 
 def matching(header: Header, patterns: Sequence[str] | None, where: Place) -> set[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zoo.errors import Problem, WeightsError, quoted
+from zoo.errors import Problem, WeightsError
 from zoo.weights.file import is_file_name
+from zoo.wording import quoted
 
 OTHER_FORMATS = frozenset(
     (

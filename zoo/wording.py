@@ -1,0 +1,92 @@
+"""The words of messages: names and paths quoted, counts, and suggestions of the nearest name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+from pathlib import Path, PurePath
+
+
+def printable(text: str) -> str:
+    """Return `text` with a space for each tab, and a substitute for each character that is not
+    printable or could control a terminal."""
+    return "".join(
+        c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
+
+
+def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
+    """Return a help text with the nearest known name; if none is near, return `otherwise`, or by
+    default the list of names."""
+    if close := nearest(name, known):
+        return f"did you mean `{close}`?"
+    return allowed(known) if otherwise is None else otherwise
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name for what other libraries call `name`, or the most similar one, if any.
+
+    Matching costs the product of the lengths, so very long names are not matched.
+    """
+    if not name or len(name) > 100:
+        return None
+    import difflib  # here: a command that finds no mistake does without
+
+    folded = {other.lower(): other for other in sorted(known)}
+    name = name.lower()
+    if meant(name) in folded:
+        return folded[meant(name)]
+    found = difflib.get_close_matches(name, folded, n=1, cutoff=0.6)
+    if not found and len(name) >= 3:
+        found = [other for other in folded if other.startswith(name) or other.endswith(name)]
+        begins = [other for other in folded if len(other) >= 3 and name.startswith(other)]
+        found = found or sorted(begins, key=len, reverse=True)
+    return folded[found[0]] if found else None
+
+
+@cache
+def _other_words() -> dict[str, str]:
+    """Return the names in specs, by the names that other libraries and papers use."""
+    import tomllib
+
+    return tomllib.loads(Path(__file__).with_name("other_words.toml").read_text("utf-8"))
+
+
+def meant(name: str) -> str:
+    """Return the name in specs and recipes for what others call `name`, or `name` itself."""
+    return _other_words().get(name.lower(), name)
+
+
+def allowed(known: Iterable[str]) -> str:
+    """Return a help text that lists names."""
+    names: Sequence[str] = sorted(set(known))
+    if not names:
+        return "nothing is allowed here"
+    more = f" and {len(names) - 40} more" if len(names) > 40 else ""
+    return "allowed here: " + ", ".join(f"`{known}`" for known in names[:40]) + more
+
+
+def quoted(name: object, most: int | None = None) -> str:
+    """Return `name` quoted for a message, shortened to `most` characters: by default 80, or 500 for
+    a path."""
+    if most is None:
+        most = 500 if isinstance(name, PurePath) else 80
+    text = printable(str(name)[: most + 1])
+    return f"`{text if len(text) <= most else text[: most - 3] + '...'}`"
+
+
+def typed(path: object) -> str:
+    """Return `path` quoted for a shell, for a command in a help text."""
+    import shlex  # here: a command that finds no mistake does without
+
+    return printable(shlex.quote(str(path)))
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """Return the path of a key in TOML notation: `encoder.block.ffn`."""
+    return ".".join(map(str, path))
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a count with its noun, as in `1 file` and `2,000 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
