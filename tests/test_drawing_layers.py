@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from drawings import SMALL, drawn, within
+from drawings import SMALL, SVG, drawn, within
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +41,30 @@ def test_rules_for_all_layers_leave_none_of_the_plain_kind() -> None:
     assert [r.path for r in drawing.rects if r.role == "block"] == ["decoder.layers.0.block"]
     assert [t for t in drawing.texts if t.endswith("×")] == ["4 ×"]
     assert not [text for text in drawing.texts if "dropout" in text]
+
+
+def test_of_many_kinds_those_that_differ_only_in_numbers_have_one_frame() -> None:
+    widths = "8, 16, 24, 32, 40, 48"
+    text = SMALL.replace("n_layers = 4", "n_layers = 6").replace("d_ff = 64", "")
+    windows = "5, 'none', 6, 'none', 7, 'none'"
+    drawing = drawn(
+        f"{text}\n[decoder]\nffn = {{ d_ff = {{ per_layer = [{widths}] }} }}\n"
+        f"self_attn = {{ window = {{ per_layer = [{windows}] }} }}\n"
+    )
+    assert [t for t in drawing.texts if t.endswith("×")] == ["1 ×", "1 ×", "3 ×"]
+    assert {"layers 0, 2, 4", "layers 1, 3, 5"} <= set(drawing.texts)
+    said = " ".join(drawing.texts)
+    assert "d_ff 8 … 40" in said
+    assert "d_ff 16 … 48" in said
+    assert "window 5 … 7" in said
+    tips = [title.text for title in drawing.root.iter(f"{SVG}title")]
+    assert any("d_ff = 8 … 40" in tip for tip in tips if tip)
+
+
+def test_a_few_kinds_have_frames_of_their_own() -> None:
+    text = SMALL.replace("d_ff = 64", "")
+    drawing = drawn(f"{text}\n[decoder]\nffn = {{ d_ff = {{ per_layer = [8, 16, 24, 32] }} }}\n")
+    assert [t for t in drawing.texts if t.endswith("×")] == ["1 ×"] * 4
 
 
 def test_what_an_absent_value_is_does_not_tell_layers_apart() -> None:

@@ -15,6 +15,7 @@ import zoo
 from zoo.cache import Cache
 from zoo.drawing import to_svg
 from zoo.registry import Registry, read_layers, shipped_registry
+from zoo.showing.alike import in_one
 from zoo.showing.children import untold
 from zoo.showing.show import summary_data, summary_text
 
@@ -116,6 +117,64 @@ def test_layers_that_a_rule_names_say_what_differs() -> None:
     attention = [found[f"decoder.layers {n}.self_attn"] for n in range(N_LAYERS)]
     assert [", window 16" in text for text in attention] == [False, False, True, False]
     assert found["decoder.layers 3.ffn"].startswith("glu, silu")
+
+
+def test_many_layers_that_differ_only_in_numbers_are_one_part_of_the_tree() -> None:
+    """The data have each of them."""
+    widths = [48, 96, 8, 1024, 64, 72]
+    windows = {"per_layer": [5, "none", 6, "none", 7, "none"]}
+    found = spec(
+        n_layers=6,
+        bias=False,
+        ffn="glu",
+        d_ff={"per_layer": widths},
+        attention={"window": windows},
+    )
+    lines = [line.strip("│├└─ ") for line in summary_text(summary_data(found)).splitlines()]
+    layers = [" ".join(line.split()) for line in lines if line.startswith(("layers", "ffn"))]
+    # 32 x 32 for each of q, k, v and o, three maps of 32 x d_ff, two norms with weight and bias.
+    least, most = (4 * 32 * 32 + 3 * 32 * width + 4 * 32 for width in (8, 64))
+    assert layers[0] == f"layers 0,2,4 x 3 {least:,} … {most:,} each residual"
+    assert layers[1].endswith(
+        f"{3 * 32 * 8 + 64:,} … {3 * 32 * 64 + 64:,} glu, silu, d_ff 8 … 64, bias false"
+    )
+    assert layers[2].startswith("layers 1,3,5 x 3")
+    assert layers[3].endswith("d_ff 72 … 1024, bias false")
+    assert len(layers) == 4
+    assert sum("window 5 … 7" in line for line in lines) == 1
+    told_of_each = [text for path, text in told(found).items() if path.endswith(".ffn")]
+    assert [int(text.split("d_ff ")[1].split(",")[0]) for text in told_of_each] == widths
+
+
+def test_a_few_layers_are_told_one_by_one() -> None:
+    found = spec(d_ff={"per_layer": [8, 16, 24, 32]})
+    text = summary_text(summary_data(found))
+    assert [f"layers {n} x 1" in text for n in range(4)] == [True] * 4
+    assert "…" not in text
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "one"),
+    [
+        ("d_ff 8, bias false", "d_ff 64, bias false", "d_ff 8 … 64, bias false"),
+        ("d_ff 8 … 64", "d_ff 9", "d_ff 8 … 64"),
+        ("d_ff 8 … 64", "d_ff 128", "d_ff 8 … 128"),
+        ("eps 1e-05", "eps 0.001", "eps 1e-05 … 0.001"),
+        ("at -1, base 10000.0", "at 1, base 10000.0", "at -1 … 1, base 10000.0"),
+        ("1,024", "998", "998 … 1,024"),
+        ("1.5k parameters", "2M parameters", "1.5k … 2M parameters"),
+        ("999k parameters", "2M parameters", "999k … 2M parameters"),
+        ("window 3", "window none", None),
+        ("rotary_llama3", "rotary_llama4", None),
+        ("conv1d, 2 layers", "conv2d, 2 layers", None),
+        ("layers.0.ffn", "layers.1.ffn", None),
+        ("relu", "gelu", None),
+        ("relu", "relu", "relu"),
+    ],
+)
+def test_texts_that_differ_only_in_numbers(a: str, b: str, one: str | None) -> None:
+    assert in_one(a, b) == one
+    assert in_one(b, a) == one
 
 
 def test_what_rules_replace_in_all_layers_is_not_told() -> None:

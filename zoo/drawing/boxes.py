@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zoo.drawing.canvas import FILLS, GREY, INK, Dot, Group, Rect, Shape, Text, text_width
+from zoo.drawing.components import cut
 from zoo.drawing.figure import Box
 
 TITLE, DETAIL = 13.0, 11.0
@@ -20,7 +21,7 @@ def box_width(box: Box, ties: Ties) -> float:
     marks = 12 * len(ties.get(box.path, ()))
     lines = [
         text_width(box.title, TITLE, bold=True) + 2 * marks,
-        *(text_width(line, DETAIL) for line in box.details),
+        *(text_width(line, DETAIL) for line, _ in _lines(box)),
         *(text_width(inner.title, DETAIL) + 14 for inner in box.inner),
     ]
     return max(lines) + 2 * PADDING + 6
@@ -28,8 +29,25 @@ def box_width(box: Box, ties: Ties) -> float:
 
 def box_height(box: Box) -> float:
     """Return the height that a box needs for its text."""
-    text = TITLE_LINE + DETAIL_LINE * len(box.details)
+    text = TITLE_LINE + DETAIL_LINE * len(_lines(box))
     return 2 * PADDING + text - 2 + (INNER_LINE + 3) * len(box.inner)
+
+
+def _lines(box: Box) -> list[tuple[str, str]]:
+    """Return the lines below the title, and the colour of each."""
+    told = [(line, INK) for line in _wrapped(box.told)]
+    return [*told, (box.name, GREY)] if box.name else told
+
+
+def _wrapped(text: str) -> list[str]:
+    """Wrap a text into lines, broken after commas."""
+    lines: list[str] = []
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        if lines and len(lines[-1]) + 2 + len(piece) <= 30:
+            lines[-1] += f", {piece}"
+        else:
+            lines.append(cut(piece))
+    return lines
 
 
 def draw_box(box: Box, x: float, y: float, width: float, height: float, ties: Ties) -> Group:
@@ -40,15 +58,14 @@ def draw_box(box: Box, x: float, y: float, width: float, height: float, ties: Ti
     line = y + height - spare / 2 - PADDING - 11
     shapes.append(Text(x + width / 2, line, box.title, TITLE, bold=True))
     line -= TITLE_LINE - DETAIL_LINE
-    for detail in box.details:
+    for text, colour in _lines(box):
         line -= DETAIL_LINE
-        colour = GREY if detail is box.details[-1] else INK
-        shapes.append(Text(x + width / 2, line, detail, DETAIL, colour=colour))
+        shapes.append(Text(x + width / 2, line, text, DETAIL, colour=colour))
     for inner in box.inner:
         line -= INNER_LINE + 3
         shapes.append(_draw_inner(inner, x + PADDING, line - 4, width - 2 * PADDING, ties))
     shapes += dots(box.path, x + width - 9, y + height - 9, ties)
-    return Group(tuple(shapes), box.path, box.role, box.hint)
+    return Group(tuple(shapes), box.path, box.role, box.tooltip)
 
 
 def _draw_inner(box: Box, x: float, y: float, width: float, ties: Ties) -> Group:
@@ -58,7 +75,7 @@ def _draw_inner(box: Box, x: float, y: float, width: float, ties: Ties) -> Group
         Text(x + width / 2, y + 5, box.title, DETAIL),
         *dots(box.path, x + width - 8, y + INNER_LINE / 2, ties),
     ]
-    return Group(tuple(shapes), box.path, box.role, box.hint)
+    return Group(tuple(shapes), box.path, box.role, box.tooltip)
 
 
 def dots(path: str, x: float, y: float, ties: Ties) -> list[Shape]:

@@ -279,7 +279,7 @@ def _with_positions_inside(branch: Branch) -> Branch:
 
 
 def _add_and_norm(out: Box) -> Box:
-    return Box(out.path, out.role, f"add & {out.title}", out.details, out.hint, out.inner)
+    return replace(out, title=f"add & {out.title}")
 
 
 def _pills_height(branch: Branch) -> float:

@@ -27,10 +27,8 @@ def box_of(
         path=child.path,
         role=role_of(child.component),
         title=kind_of(child.component),
-        details=(
-            *wrapped(_said(child, keys)),
-            f"{child.name}, {short_number(count)} parameters" if count else child.name,
-        ),
+        told=_said(child, keys),
+        name=f"{child.name}, {short_number(count)} parameters" if count else child.name,
         hint=_hint(child),
         inner=tuple(_inner(child, without, keys)),
     )
@@ -98,13 +96,11 @@ def role_of(component: Component) -> str:
 
 
 def _hint(child: Child) -> str:
-    """Return the tooltip of a component: its path, and its values that are not the defaults."""
+    """Return the values of a component that are not the defaults, a line for each."""
     component = child.component
     kind = {"kind": component.kind} if isinstance(component, Plugin) else {}
     values = {**kind, **distinctive_values(component)}
-    return "\n".join(
-        [child.path, *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
-    )
+    return "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
 
 
 # --- where a component's tensors are ------------------------------------------------------------
@@ -153,17 +149,6 @@ def short_number(count: int) -> str:
         if size < 999.5:
             return f"{size:.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}{unit}"
     return f"{size / 1000:,.1f}T"
-
-
-def wrapped(text: str) -> list[str]:
-    """Wrap a text into lines, broken after commas."""
-    lines: list[str] = []
-    for piece in filter(None, (piece.strip() for piece in text.split(","))):
-        if lines and len(lines[-1]) + 2 + len(piece) <= 30:
-            lines[-1] += f", {piece}"
-        else:
-            lines.append(cut(piece))
-    return lines
 
 
 def cut(text: str, width: int = 44) -> str:

@@ -14,17 +14,24 @@ class Box:
         path: its path in the resolved spec, such as `encoder.block.self_attn`.
         role: the slot that it fills, which determines the colour; "other" if it fills none.
         title: its kind.
-        details: lines below the title.
-        hint: the tooltip: every value of the component.
+        told: its description, below the title.
+        name: its name in the model, and the number of its parameters.
+        hint: the values of the component, for the tooltip.
         inner: components inside it that have no box of their own in the drawing.
     """
 
     path: str
     role: str
     title: str
-    details: tuple[str, ...] = ()
+    told: str = ""
+    name: str = ""
     hint: str = ""
     inner: tuple[Box, ...] = ()
+
+    @property
+    def tooltip(self) -> str:
+        """The path, and the values below it."""
+        return "\n".join(filter(None, [self.path, self.hint]))
 
 
 @dataclass(frozen=True)

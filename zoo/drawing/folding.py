@@ -3,16 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
 from itertools import groupby
+from typing import Any
 
-from zoo.drawing.figure import Cycle, Layer, Run
+from zoo.drawing.figure import Box, Branch, Cycle, Layer, Run
+from zoo.showing.alike import in_one
 from zoo.showing.parts import ranges
 
 MAX_FRAMES = 4
-"""If there were more frames, each kind of layer is drawn once, with the numbers of its layers."""
+"""If there were more frames, each kind of layer is drawn once, with the numbers of its layers. Of
+more kinds, those that differ only in numbers are one."""
 
 Span = tuple[int, tuple[int, ...]]
 """The index of a kind of layer, and the numbers of the layers of a run."""
+
+
+class _DifferentError(Exception):
+    """Two parts of a drawing differ in more than numbers."""
+
+
+def alike(layers: Sequence[Layer]) -> tuple[list[Layer], list[int]]:
+    """Return the kinds of layers to be drawn, and for each layer which of them it is: if there are
+    more than `MAX_FRAMES`, those that differ only in numbers are one, with ranges of numbers."""
+    if len(layers) <= MAX_FRAMES:
+        return list(layers), list(range(len(layers)))
+    found: list[Layer] = []
+    places: list[int] = []
+    for layer in layers:
+        for place, other in enumerate(found):
+            with suppress(_DifferentError):
+                found[place] = _in_one(other, layer)
+                places.append(place)
+                break
+        else:
+            places.append(len(found))
+            found.append(layer)
+    return found, places
+
+
+def _in_one(a: Any, b: Any) -> Any:
+    """Return two parts of a drawing that differ only in numbers as one, with the path of the first.
+    Raises _DifferentError if they differ in more."""
+    if isinstance(a, str) and isinstance(b, str) and (told := in_one(a, b)) is not None:
+        return told
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+        return tuple(_in_one(*both) for both in zip(a, b, strict=True))
+    if isinstance(a, Layer | Branch | Box) and type(a) is type(b):
+        names = [field.name for field in fields(a) if field.name != "path"]
+        return replace(a, **{name: _in_one(getattr(a, name), getattr(b, name)) for name in names})
+    if a != b:
+        raise _DifferentError
+    return a
 
 
 def fold(kinds: Sequence[int], layers: Sequence[Layer]) -> tuple[Run | Cycle, ...]:

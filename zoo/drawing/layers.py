@@ -9,7 +9,7 @@ from typing import NamedTuple
 from zoo.component import LayerRules
 from zoo.drawing.components import Keys, box_of, kind_of, layout_names, varied
 from zoo.drawing.figure import Box, Branch, Cycle, Layer, Run
-from zoo.drawing.folding import fold
+from zoo.drawing.folding import alike, fold
 from zoo.layout import LayerList, Layout
 from zoo.showing.children import Child, children, is_absent
 from zoo.showing.parts import ranges
@@ -50,8 +50,8 @@ def layers_of(
     for kinds_in_order, weights in _sequences(stack, inside, kinds, n_plain, layout):
         used = sorted(set(kinds_in_order))
         keys = varied([[kinds[i].block, *kinds[i].schemes] for i in used])
-        drawn = [_layer(kinds[i], keys) for i in used]
-        parts += fold([used.index(i) for i in kinds_in_order], drawn)
+        drawn, places = alike([_layer(kinds[i], keys) for i in used])
+        parts += fold([places[used.index(i)] for i in kinds_in_order], drawn)
         if weights:
             notes.append(_sharing(weights))
     return tuple(parts), notes
@@ -168,4 +168,4 @@ def _branch(child: Child, sublayer: Sublayer, schemes: Sequence[Child], keys: Ke
 def _norm_box(norm: Child, keys: Keys) -> Box:
     """Return the box of a norm between other boxes, without its name."""
     box = box_of(norm, keys=keys)
-    return replace(box, details=box.details[:-1])
+    return replace(box, name="")

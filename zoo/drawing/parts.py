@@ -119,5 +119,5 @@ def _unnamed(stack: Child, layout: Layout, names: dict[str, str]) -> list[Box]:
         if isinstance(part, Tensor) or (isinstance(part, Layout) and name not in names.values()):
             count = part.size if isinstance(part, Tensor) else part.n_parameters
             detail = f"{short_number(count)} parameters"
-            boxes.append(Box(f"{stack.path}.{name}".strip("."), "other", name, (detail,)))
+            boxes.append(Box(f"{stack.path}.{name}".strip("."), "other", name, name=detail))
     return boxes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoo.byte_counts import human_bytes
 from zoo.component import Component, fields_of
 from zoo.layout import Tensor
+from zoo.showing.alike import MOST_LAYERS, in_one
 from zoo.showing.children import distinctive_values
 from zoo.showing.parts import Row, ranges, rows_of, values_text
 from zoo.slots import Attention
@@ -108,7 +109,7 @@ def _tree_lines(data: Mapping[str, Any]) -> Iterator[str]:
     for alias, target in data["tied"].items():
         owner, _, name = alias.rpartition(".")
         ties[owner] = target.removesuffix(f".{name}")
-    lines = list(_lines_of(data["parts"], ties, "", ""))
+    lines = list(_lines_of(_parts_of(data["parts"], ties, ""), ""))
     names = max((len(line.name) for line in lines), default=0)
     sizes = max((len(line.size) for line in lines), default=0)
     for line in lines:
@@ -135,28 +136,90 @@ class _Line(NamedTuple):
     below: str
 
 
-def _lines_of(
-    parts: Sequence[Mapping[str, Any]], ties: Mapping[str, str], prefix: str, indent: str
-) -> Iterator[_Line]:
+class _Part(NamedTuple):
+    """A part with its size and description as text. `layers` are the numbers of the layers that it
+    stands for, which run `runs` times in total."""
+
+    name: str
+    layers: Sequence[int] | None
+    runs: int
+    size: str
+    told: str
+    inner: Sequence[_Part]
+
+    @property
+    def title(self) -> str:
+        """The name, with the number of layers."""
+        if self.layers is None:
+            return self.name
+        numbers = f"{self.name} x {len(self.layers)}"
+        return numbers + (f", run {self.runs} times" if self.runs != len(self.layers) else "")
+
+
+def _parts_of(
+    parts: Sequence[Mapping[str, Any]], ties: Mapping[str, str], prefix: str
+) -> list[_Part]:
+    found = []
     for part in parts:
-        path, last = f"{prefix}{part['name']}", part is parts[-1]
-        deeper = indent + ("   " if last else "│  ")
-        count = part["parameters_each"]
-        yield _Line(
-            f"{indent}{'└─ ' if last else '├─ '}{_title(part)}",
-            (f"{count:,}" if count else "") + ("     " if part["layers"] is None else " each"),
-            f"= {ties[path]}" if path in ties else part["label"],
-            deeper + ("│" if part["parts"] else ""),
+        path, count = f"{prefix}{part['name']}", part["parameters_each"]
+        found.append(
+            _Part(
+                part["name"],
+                part["layers"],
+                part["runs"],
+                f"{count:,}" if count else "",
+                f"= {ties[path]}" if path in ties else part["label"],
+                _parts_of(part["parts"], ties, f"{path}."),
+            )
         )
-        yield from _lines_of(part["parts"], ties, f"{path}.", deeper)
+    return _folded(found)
 
 
-def _title(part: Mapping[str, Any]) -> str:
-    """Return the name of a part, with the number of layers that it stands for."""
-    name, layers, runs = part["name"], part["layers"], part["runs"]
-    if layers is None:
-        return str(name)
-    return f"{name} x {len(layers)}" + (f", run {runs} times" if runs != len(layers) else "")
+def _folded(parts: list[_Part]) -> list[_Part]:
+    """Return the parts; of many sets of layers, those that differ only in numbers are one part, in
+    the place of the first of them."""
+    if sum(part.layers is not None for part in parts) <= MOST_LAYERS:
+        return parts
+    found: list[_Part] = []
+    for part in parts:
+        for place, other in enumerate(found):
+            if part.layers and other.layers and (one := _as_one(other, part)):
+                found[place] = one
+                break
+        else:
+            found.append(part)
+    return found
+
+
+def _as_one(a: _Part, b: _Part) -> _Part | None:
+    """Return two parts that differ only in numbers as one; None if they differ in more."""
+    size, told = in_one(a.size, b.size), in_one(a.told, b.told)
+    if size is None or told is None or len(a.inner) != len(b.inner):
+        return None
+    name, layers = a.name, a.layers
+    if a.layers and b.layers:
+        layers = sorted([*a.layers, *b.layers])
+        name = f"{name.partition(' ')[0]} {ranges(layers)}"
+    elif a.name != b.name:
+        return None
+    inner = [_as_one(*both) for both in zip(a.inner, b.inner, strict=True)]
+    told_once = [one for one in inner if one is not None]
+    if len(told_once) < len(inner):
+        return None
+    return _Part(name, layers, a.runs + b.runs, size, told, told_once)
+
+
+def _lines_of(parts: Sequence[_Part], indent: str) -> Iterator[_Line]:
+    for part in parts:
+        last = part is parts[-1]
+        deeper = indent + ("   " if last else "│  ")
+        yield _Line(
+            f"{indent}{'└─ ' if last else '├─ '}{part.title}",
+            part.size + ("     " if part.layers is None else " each"),
+            part.told,
+            deeper + ("│" if part.inner else ""),
+        )
+        yield from _lines_of(part.inner, deeper)
 
 
 def _by_dtype(sizes: Mapping[str, int]) -> str:

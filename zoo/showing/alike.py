@@ -1,0 +1,33 @@
+"""Layers that differ only in numbers, told as one."""
+
+from __future__ import annotations
+
+import re
+
+MOST_LAYERS = 4
+"""The most sets of different layers that are told one by one. Of more, those that differ only in
+numbers are told as one."""
+
+_UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?[kMBT]?"
+_RANGE = re.compile(rf"(?<![\w.])({_NUMBER}(?: … {_NUMBER})?)(?![\w.])")
+
+
+def in_one(a: str, b: str) -> str | None:
+    """Return the text that tells what both tell, with the least and the greatest in place of
+    numbers that differ, or of such ranges: `d_ff 8 … 64`. None if the texts differ in more."""
+    told, other = _RANGE.split(a), _RANGE.split(b)
+    if told[::2] != other[::2]:  # what is around the numbers
+        return None
+    told[1::2] = [_range(*both) for both in zip(told[1::2], other[1::2], strict=True)]
+    return "".join(told)
+
+
+def _range(a: str, b: str) -> str:
+    ends = sorted({*a.split(" … "), *b.split(" … ")}, key=_value)
+    return ends[0] if len(ends) == 1 else f"{ends[0]} … {ends[-1]}"
+
+
+def _value(number: str) -> float:
+    digits = number.rstrip("kMBT")
+    return float(digits.replace(",", "")) * _UNITS.get(number[len(digits) :], 1)
