@@ -61,6 +61,16 @@ def test_of_many_kinds_those_that_differ_only_in_numbers_have_one_frame() -> Non
     assert any("d_ff = 8 … 40" in tip for tip in tips if tip)
 
 
+def test_kinds_with_other_boxes_have_frames_of_their_own() -> None:
+    text = SMALL.replace("n_layers = 4", "n_layers = 5").replace("d_ff = 64", "")
+    drawing = drawn(
+        f"{text}position = 'rotary'\n"
+        "[decoder]\nffn = { d_ff = { per_layer = [8, 16, 24, 32, 40] } }\n"
+        "[[decoder.layers]]\nat = [1]\nposition = 'none'\n"
+    )
+    assert [t for t in drawing.texts if t.endswith("×")] == ["1 ×", "1 ×", "3 ×"]
+
+
 def test_a_few_kinds_have_frames_of_their_own() -> None:
     text = SMALL.replace("d_ff = 64", "")
     drawing = drawn(f"{text}\n[decoder]\nffn = {{ d_ff = {{ per_layer = [8, 16, 24, 32] }} }}\n")

@@ -146,6 +146,23 @@ def test_many_layers_that_differ_only_in_numbers_are_one_part_of_the_tree() -> N
     assert [int(text.split("d_ff ")[1].split(",")[0]) for text in told_of_each] == widths
 
 
+def test_layers_with_other_parts_are_apart() -> None:
+    """Of five sets of layers, one has positions of its own, and one has a norm elsewhere."""
+    rules = [{"at": [1], "position": "alibi"}, {"at": [3], "self_attn": {"norms": ["post"]}}]
+    found = spec(
+        n_layers=5,
+        position="rotary",
+        norm="rms_norm",
+        d_ff={"per_layer": [8, 16, 24, 32, 40]},
+        decoder={"layers": rules},
+    )
+    lines = [line.strip("│├└─ ") for line in summary_text(summary_data(found)).splitlines()]
+    layers = [line.split("  ")[0] for line in lines if line.startswith("layers")]
+    assert layers == ["layers 0,2,4 x 3", "layers 1 x 1", "layers 3 x 1"]
+    norms = [line.split()[0] for line in lines if line.startswith(("pre_", "post_"))]
+    assert norms == [*["pre_norm"] * 4, "post_norm", "pre_norm"]
+
+
 def test_a_few_layers_are_told_one_by_one() -> None:
     found = spec(d_ff={"per_layer": [8, 16, 24, 32]})
     text = summary_text(summary_data(found))
