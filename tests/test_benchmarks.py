@@ -83,9 +83,16 @@ def test_sections_of_suites_that_are_not_measured_stay(tmp_path: Path) -> None:
     run({"one": suite(3.0), "two": suite(5.0)}, path)
     before = path.read_text()
     run({"one": suite(7.0)}, path)
-    assert path.read_text().replace("| 7 s | 2 s | **3.50** | 3.50 … 3.50 |", ROW) == before
-    assert before.count(f"| a | b {ROW}") == 1
-    assert before.count("\n## ") == 2
+    head, one, two = before.split("\n## ")
+    new_head, new_one, new_two = path.read_text().split("\n## ")
+    assert (new_head, new_two) == (head, two)
+    assert _undated(new_one).replace("| 7 s | 2 s | **3.50** | 3.50 … 3.50 |", ROW) == _undated(one)
+    assert one.count(f"| a | b {ROW}") == 1
+
+
+def _undated(section: str) -> str:
+    """A section without the day and the machine's load, which change from run to run."""
+    return "\n".join(line for line in section.splitlines() if not line.startswith("- "))
 
 
 ROW = "| 3 s | 2 s | **1.50** | 1.50 … 1.50 |"

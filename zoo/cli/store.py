@@ -146,9 +146,9 @@ def _written(address: str, n_bytes: int) -> Generator[Callable[[int], None]]:
 @click.option("--fingerprint", is_flag=True, help="Also run each model, and compare its outputs.")
 @click.pass_obj
 def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
-    """Check models in the store by their digests, and report everything that is wrong.
+    """Check models in the store by their digests.
 
-    Without NAMES, all are checked.
+    Without NAMES, all are checked. What is wrong with any is reported at the end.
     """
     from zoo.errors import ZooError
     from zoo.store.files import Store
