@@ -543,6 +543,32 @@ def test_what_a_rule_has_made_is_not_filled_with_zeros(source: Path) -> None:
     assert make_plan(spec, scope, active_rules(scope), keys, Place("")).zeros == []
 
 
+@pytest.mark.parametrize("n_copies", [2, 1])
+def test_copies_of_tensors_that_are_stacked(source: Path, n_copies: int) -> None:
+    """Each is the copy of the one with its number."""
+    catalogue = Catalogue(zoo.load_registry())
+    MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=2)).save_pretrained(source)
+    copies = Rule(
+        hf="{@}layers.{i}.copies.{e}.weight",
+        zoo="decoder.layers.{i}.ffn.experts.gate_proj.weight",
+        copies=True,
+    )
+    family = with_rules(catalogue.family("mixtral"), {"copies": copies})
+    names = [f"model.layers.1.copies.{number}.weight" for number in range(n_copies)]
+    keys = {*find_tensors(source), *names}
+    scope = catalogue.scope(family, read_json(source / "config.json"), frozenset(keys))
+    spec = family_spec(scope, "small", zoo.load_registry())
+    originals = [f"model.layers.1.block_sparse_moe.experts.{e}.w1.weight" for e in range(2)]
+    if n_copies == 2:
+        plan = make_plan(spec, scope, active_rules(scope), keys, Place(""))
+        assert plan.copies == dict(zip(names, originals, strict=True))
+    else:
+        with pytest.raises(zoo.WeightsError) as error:
+            make_plan(spec, scope, active_rules(scope), keys, Place(""))
+        told = f"1 tensor such as `{names[0]}` cannot be the copies of 2 such as `{originals[0]}`"
+        assert told in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("name", "there"),
     [

@@ -110,6 +110,22 @@ def test_doubled_rule(toy: Path) -> None:
     assert f"{toy}:{line - 1}:1: note: the other rule" in message
 
 
+def test_a_part_that_another_rule_makes(toy: Path) -> None:
+    """It is told whichever of the parts it is."""
+    norms = "norms = { hf"
+    fused = (
+        'fused = { hf = "{@}layers.{i}.norms.{w}", axes = "(p) ...", parts = [32, 32], zoo = '
+        '["decoder.layers.{i}.ffn.pre_norm.{w}", "decoder.layers.{i}.self_attn.pre_norm.{w}"] }\n'
+    )
+    change(toy, "{p:norm1=self_attn|norm2=ffn}", "{p:norm1=self_attn}")
+    line = change(toy, norms, f"{fused}{norms}")
+    made = "two rules make the tensor `decoder.layers.0.self_attn.pre_norm.bias`"
+    assert f"{toy}:{line + 1}:1: error: {made}" in told(toy)
+    text = toy.read_text().replace(fused, "")
+    toy.write_text(text.replace("norm = { hf", f"{fused}norm = {{ hf"))
+    assert f"{toy}:{line + 1}:1: error: {made}" in told(toy)
+
+
 def test_two_rules_of_one_name(toy: Path) -> None:
     line = change(toy, "head = { hf", 'more = { hf = "{@}norm.{w}", drop = true }\nhead = { hf')
     message = told(toy)
