@@ -46,7 +46,7 @@ from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import read_json
 from zoo.families.family import Rule, read_family, with_rules
-from zoo.families.importing import plan_import
+from zoo.families.importing import plan_import, save_import
 from zoo.families.plan import active_rules, make_plan
 from zoo.families.spec import family_spec
 from zoo.weights.open_file import OpenFile
@@ -854,6 +854,23 @@ def test_a_table_of_angles_that_is_another(
     change_tensors(source, lambda t: t.update({ANGLES: change(t[ANGLES])}))
     message = refused(source)
     assert f"`{ANGLES}` is not the table that the model computes" in message
+
+
+@pytest.mark.parametrize("table", ["encoder.position_1.table", "encoder.position_0.tables"])
+def test_a_computed_table_that_no_module_has(tmp_path: Path, table: str) -> None:
+    found = plan_import(roformer(tmp_path))
+    found.plan.computed[ANGLES] = table
+    message = f"the model has no `{table}`, of which `{ANGLES}` would be a copy"
+    with pytest.raises(zoo.WeightsError, match=re.escape(message)):
+        save_import(found, tmp_path / "mine")
+
+
+def test_what_is_computed_for_a_number_of_rows_is_not_exported(tmp_path: Path) -> None:
+    """An export would not know the number."""
+    found = plan_import(roformer(tmp_path))
+    found.plan.dropped.remove(ANGLES)
+    with pytest.raises(zoo.WeightsError, match=f"the rule of `{ANGLES}` needs `drop`"):
+        save_import(found, tmp_path / "mine")
 
 
 def test_a_tied_copy_of_another_shape_is_none(source: Path) -> None:

@@ -194,6 +194,16 @@ def test_the_folder_comes_back_byte_for_byte(source: Path, tmp_path: Path) -> No
         assert (tmp_path / "exported" / name).read_bytes() == (source / name).read_bytes(), name
 
 
+def test_weights_are_exported_without_the_files_beside_them(source: Path, tmp_path: Path) -> None:
+    """Others may take the place of those that came along."""
+    import_folder(source, tmp_path / "imported")
+    (tmp_path / "imported" / "2_Dense" / "config.json").unlink()
+    export_folder(tmp_path / "imported", tmp_path / "exported")
+    assert [path.name for path in (tmp_path / "exported" / "2_Dense").iterdir()] == [
+        "model.safetensors"
+    ]
+
+
 # --- what does not ------------------------------------------------------------------------------
 
 

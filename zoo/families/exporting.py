@@ -57,6 +57,7 @@ def export_folder(source: str | Path, output: Path, *, registry: Registry | None
         (folder / CONFIG).write_bytes(origin.config.encode())
         write_companions(companions, folder)
         for place in sorted({name.rpartition("/")[0] for name in tensors}):
+            (folder / place).mkdir(exist_ok=True)  # its configuration may have been moved away
             with (folder / place / FILE_NAME).open("xb") as file:
                 _write(tensors, place, file)
 

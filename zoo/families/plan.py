@@ -99,13 +99,11 @@ def _active(name: str, scope: Scope) -> ActiveRule:
     rule, document = scope.family.rules[name]
 
     def number(value: int | str, key: str) -> int:
-        if isinstance(value, int):
-            return value
         path = ("weights", name, key)
-        found = scope.evaluate(value, document, path)
-        if not isinstance(found, int):
+        found = scope.evaluate(value, document, path) if isinstance(value, str) else value
+        if type(found) is not int or found < 0:
             place = document.place(path)
-            raise SpecError(Problem(f"`{value}` is {found!r}, not an integer", place))
+            raise SpecError(Problem(f"`{value}` is {found!r}, which is no size", place))
         return found
 
     texts = [_text(text, name, scope) for text in (rule.hf, *rule.targets)]
