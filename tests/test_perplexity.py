@@ -25,6 +25,7 @@ from zoo.training.scores import score
 
 TEXT = "".join(f"{a}: {b}.\n" for a, b in PAIRS[:12]) + "größer, ünïcödé \N{SNOWMAN}\n"
 VOCAB = 290
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def tokenizer(template: str | None = None) -> Tokenizer:
@@ -33,7 +34,7 @@ def tokenizer(template: str | None = None) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB,
         special_tokens=["<s>", "</s>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        initial_alphabet=ALPHABET,
         show_progress=False,
     )
     found.train_from_iterator([TEXT], trainer)
@@ -233,6 +234,20 @@ def test_what_predicts_no_text_is_refused(
     tokenizer().save(str(project / "m" / "tokenizer.json"))
     (project / "a.txt").write_text(TEXT, "utf-8")
     assert told in refused("score", "m", "--data", "a.txt", *options)
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"), [("ab", 1), ("a\N{SNOWMAN}", 3), ("\N{SNOWMAN}", 3), ("\N{SNOWMAN}a", 4)]
+)
+def test_a_character_that_the_first_token_begins_is_predicted(
+    tmp_path: Path, text: str, n_bytes: int
+) -> None:
+    zoo.save(zoo.build(f'{HEAD}builder = "decoder"\n'), tmp_path / "m")
+    bytewise = Tokenizer(models.BPE({one: n for n, one in enumerate(ALPHABET)}, []))
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytewise.save(str(tmp_path / "m" / "tokenizer.json"))
+    found = perplexity(zoo.TextModel.load(tmp_path / "m"), text)
+    assert (found["tokens"], found["bytes"]) == (len(text.encode()) - 1, n_bytes)
 
 
 def test_texts_that_cannot_be_measured_on_are_refused(project: Path, refused: Refused) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -147,6 +148,23 @@ def test_what_is_no_list_of_texts(saved: Path, name: str) -> None:
         with pytest.raises(InputError, match="texts are a list, of one text too"):
             model.run(texts)  # type: ignore[arg-type]
     assert model.run(text for text in ("3 4", "5")) == model.run(["3 4", "5"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"method": "greedy"}, "`method` is one of zoo.Greedy(...), "),
+        ({"eos": 1.5}, "`eos` and `stop` hold ids, which are integers, not 1.5"),
+    ],
+)
+def test_what_is_no_method_and_no_end(
+    ten_positions: str, asked: dict[str, Any], message: str
+) -> None:
+    model = zoo.TextModel.load(ten_positions)
+    with pytest.raises(InputError, match=re.escape(message)):
+        model.run(["3 4"], max_new_tokens=2, **asked)
+    with pytest.raises(InputError, match=re.escape(message)):
+        list(model.stream("3 4", max_new_tokens=2, **asked))
 
 
 @pytest.mark.parametrize("number", [None, "5", 0])
@@ -565,6 +583,9 @@ def test_texts_in_python(with_words: Callable[[str], str]) -> None:
     (one,) = model.run(["ich ein bier"], max_new_tokens=6)
     assert "".join(model.stream("ich ein bier", max_new_tokens=6)) == one["text"]
     assert model.run([]) == []
+    first, second = model.run(["", " "])
+    first["ids"].append(3)
+    assert second["ids"] == []
     with pytest.raises(zoo.InputError, match="texts are a list"):
         model.run("ich")
 

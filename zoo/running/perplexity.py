@@ -163,5 +163,6 @@ def _read(text: Tokenized, written: str) -> tuple[list[int], int, int]:
         raise InputError(
             Problem("the text is too short", help="one token at least is predicted from another")
         )
-    skipped = encoding.offsets[0][1] if own[0] == 0 else 0
+    # A character that the first token only begins is predicted.
+    skipped = min(encoding.offsets[0][1], encoding.offsets[1][0]) if own[0] == 0 else 0
     return encoding.ids[: own[-1] + 1], begin, len(written[skipped:].encode())

@@ -13,8 +13,9 @@ import torch
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
-from zoo.generation.ends import check_new_tokens
+from zoo.generation.ends import Ends, check_new_tokens
 from zoo.generation.evaluating import evaluating
+from zoo.generation.generate import check_method
 from zoo.generation.methods import for_batch
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
@@ -151,8 +152,13 @@ class TextModel:
             found = self._generated(rows, self._asked(max_new_tokens, method, eos, start))
         else:
             found = self._read(rows, mask_id)
-        nothing = {"text": "", "ids": [], "score": 0.0, "ended": "eos"}
-        return [{"task": self.task, **(nothing if none else next(found))} for none in blank]
+        return [
+            {
+                "task": self.task,
+                **({"text": "", "ids": [], "score": 0.0, "ended": "eos"} if none else next(found)),
+            }
+            for none in blank
+        ]
 
     def stream(
         self,
@@ -172,9 +178,8 @@ class TextModel:
         """
         if self._is_blank(text):
             return
-        check_new_tokens(max_new_tokens)
         asked = self._asked(max_new_tokens, method, eos, start)
-        ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
+        ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
         rows = [self._ids(text, max_new_tokens)]
         if method is None and isinstance(asked["method"], Beam):
             yield from (found["text"] for found in self._generated(rows, asked))
@@ -240,7 +245,11 @@ class TextModel:
             asked["start"] = settings.decoder_start_token_id
             stated.append("decoder_start_token_id")
         settings.check(stated, how.target_vocab)
-        asked["method"] = settings.method() if method is None else settings.completed(method)
+        if method is None:
+            asked["method"] = settings.method()
+        else:
+            check_method(method, (Greedy, Sampling, Beam))
+            asked["method"] = settings.completed(method)
         if isinstance(start, Sequence) and len(start) > 1:
             # The target begins with more than its usual id, so nothing is missing after that.
             asked["method"] = asked["method"].model_copy(update={"first_id": None})
