@@ -93,6 +93,7 @@ def with_number(value: float) -> torch.Tensor:
         ([1], {"max_new_tokens": 0}, "`max_new_tokens` is at least 1, not 0"),
         ([1], {"max_new_tokens": 2.0}, "`max_new_tokens` is at least 1, not 2.0"),
         ([1], {"eos": 9}, "`eos` holds the id 9, which is outside the vocabulary"),
+        ([1], {"eos": -1}, "`eos` holds the id -1, which is outside the vocabulary"),
         ([1], {"eos": ["2"]}, "integers, not '2'"),
         ([1], {"eos": torch.tensor(2)}, "integers, not tensor(2)"),
         ([1], {"stop": [[1, 70]]}, "`stop` holds the id 70, which is outside the vocabulary"),

@@ -343,10 +343,11 @@ def test_a_text_that_may_be_of_several_classes(
         assert one["probability"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("names", ["", ', "id2label": null', ', "id2label": {"0": 1.5}'])
 def test_values_of_a_regression(
-    saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, names: str
 ) -> None:
-    config = '{"problem_type": "regression"}'
+    config = f'{{"problem_type": "regression"{names}}}'
     (score,) = imported_scores(saved / "ranks", config, tmp_path / "rated")
     (found,) = reported(capsys, str(tmp_path / "rated"), "3 4")["classes"]
     assert found == {"class": 0, "value": pytest.approx(score, rel=1e-5)}
