@@ -160,9 +160,17 @@ def test_tensors_that_mean_zeros_are_of_the_usual_dtype(tmp_path: Path) -> None:
 
     change_tensors(source, change)
     import_folder(source, tmp_path / "mine")
-    bias = zoo.load(tmp_path / "mine").head.logits_bias
+    model = zoo.load(tmp_path / "mine")
+    bias = model.head.logits_bias
     assert bias.dtype == torch.bfloat16
     assert not bias.any()
+    export_folder(tmp_path / "mine", tmp_path / "back")
+    assert "final_logits_bias" not in load_file(tmp_path / "back/model.safetensors")
+    bias[3] = 1.0
+    zoo.save(model, tmp_path / "changed")
+    with pytest.raises(zoo.WeightsError, match=r"`head\.logits_bias` is not zero"):
+        export_folder(tmp_path / "changed", tmp_path / "lost")
+    assert not (tmp_path / "lost").exists()
 
 
 def test_a_whole_file_goes_before_an_index(source: Path) -> None:
