@@ -578,6 +578,11 @@ def test_a_line_that_does_not_fit_is_told_with_its_number(
     assert f"text {told[0]}{text}" in refused("run", str(saved / name), *texts, *options)
 
 
+def test_a_text_and_its_continuation_must_fit(ten_positions: str) -> None:
+    with pytest.raises(InputError, match="text 2: error: text: 7 tokens and 4 new ones are longer"):
+        zoo.TextModel.load(ten_positions).run(["3", "3 " * 7], max_new_tokens=4)
+
+
 def test_texts_in_python(with_words: Callable[[str], str]) -> None:
     model = zoo.TextModel.load(with_words("pair"))
     assert model.task == "translate"

@@ -249,8 +249,15 @@ def test_what_is_forced_holds_for_every_method(model: Path) -> None:
         assert one["ids"] == [7, 25]
     own = zoo.Greedy(first_id=9)
     assert found.run(["5 9"], method=own)[0]["ids"][0] == 9
+    (one,) = found.run(["5 9"], start=[START], max_new_tokens=2)
+    assert one["ids"] == [7, 25]
     # With several ids, the target begins as it shall already.
-    (one,) = found.run(["5 9"], method=zoo.Greedy(), start=[START, 11], max_new_tokens=3)
+    begins: tuple[Any, ...] = ([START, 11], torch.tensor([START, 11]))
+    one, same = (
+        found.run(["5 9"], method=zoo.Greedy(), start=begin, max_new_tokens=3)[0]
+        for begin in begins
+    )
+    assert one == same
     (wanted,) = zoo.generate(
         found.transformer,
         [5, 9],

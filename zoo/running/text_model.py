@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -250,9 +251,10 @@ class TextModel:
         else:
             check_method(method, (Greedy, Sampling, Beam))
             asked["method"] = settings.completed(method)
-        if isinstance(start, Sequence) and len(start) > 1:
-            # The target begins with more than its usual id, so nothing is missing after that.
-            asked["method"] = asked["method"].model_copy(update={"first_id": None})
+        with suppress(TypeError):  # a single id has no length
+            if len(cast("Sequence[int]", start)) > 1:
+                # The target begins with more than its usual id, so nothing is missing after that.
+                asked["method"] = asked["method"].model_copy(update={"first_id": None})
         return asked
 
     def _generated(
