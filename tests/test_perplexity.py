@@ -93,9 +93,12 @@ def test_each_token_is_predicted_once_from_its_window(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("template", ["<s> $A", "<s> $A </s>", "$A </s>"])
+@pytest.mark.parametrize(
+    ("template", "begin"),
+    [("<s> $A", [0]), ("<s> $A </s>", [0]), ("$A </s>", []), ("<s> </s> $A", [0, 1])],
+)
 def test_a_begin_is_read_and_an_end_is_left_out(
-    project: Path, capsys: pytest.CaptureFixture[str], template: str
+    project: Path, capsys: pytest.CaptureFixture[str], template: str, begin: list[int]
 ) -> None:
     spec = (
         f'format = 1\nname = "m"\nbuilder = "decoder"\nvocab = {VOCAB}\nn_layers = 1\n'
@@ -106,18 +109,20 @@ def test_a_begin_is_read_and_an_end_is_left_out(
     (project / "a.txt").write_text(TEXT, "utf-8")
     assert run(["score", "m", "--data", "a.txt", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    begin = [0] if template.startswith("<s>") else []
     own = tokenizer().encode(TEXT).ids
+    n_read = max(len(begin), 1)
     ids = torch.tensor([*begin, *own])
     scores = zoo.load("m").double()(ids[None, :-1])[0].log_softmax(-1)
-    nats = -scores.gather(-1, ids[1:, None]).sum().item()
-    assert found["tokens"] == len(ids) - 1
+    nats = -scores.gather(-1, ids[1:, None])[n_read - 1 :].sum().item()
+    assert found["tokens"] == len(ids) - n_read
     if begin:
         assert found["bytes"] == len(TEXT.encode())
-    assert found["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - n_read)), rel=1e-5)
     assert run(["score", "m", "--data", "a.txt"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith(f"perplexity: {found['perplexity']:.4g} on {len(ids) - 1:,} tokens, ")
+    assert told.startswith(
+        f"perplexity: {found['perplexity']:.4g} on {len(ids) - n_read:,} tokens, "
+    )
     assert told.endswith("(window 1,024, stride 512)\n")
 
 
