@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -607,6 +608,24 @@ def test_a_name_with_many_stars_is_looked_for_in_linear_time(source: Path) -> No
     assert not scope.functions["present"]("*a" * 5 + "*b")
     # Not a measure of speed: to try all ways to match takes a minute, and years with more stars.
     assert time.process_time() - start < 20
+
+
+@pytest.mark.parametrize("expression", ["join(text, texts)", "round(5, -10 ** 6)"])
+def test_a_function_of_a_large_result_is_refused_at_once(source: Path, expression: str) -> None:
+    catalogue = Catalogue(zoo.load_registry())
+    family = catalogue.family("llama")
+    values = {"text": "a" * 10_000, "texts": [""] * 10_000}
+    let = {name: (value, family.spec.document) for name, value in values.items()}
+    scope = catalogue.scope(
+        replace(family, let=let), read_json(source / "config.json"), frozenset()
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(zoo.SpecError, match="has no value"):
+            scope.evaluate(expression, family.spec.document, ())
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
 
 
 def test_further_rules_do_not_read_the_family_again(project: Path) -> None:
