@@ -241,6 +241,17 @@ def test_what_predicts_no_text_is_refused(
     assert told in refused("score", "m", "--data", "a.txt", *options)
 
 
+def test_weights_that_are_no_numbers(project: Path, refused: Refused) -> None:
+    model = zoo.build(f'{HEAD}builder = "decoder"\n')
+    with torch.no_grad():
+        model.decoder.norm.weight[0] = math.nan
+    zoo.save(model, project / "m")
+    tokenizer().save(str(project / "m" / "tokenizer.json"))
+    (project / "a.txt").write_text(TEXT, "utf-8")
+    told = refused("score", "m", "--data", "a.txt")
+    assert "m: the scores of the next token are not numbers (NaN)" in told
+
+
 @pytest.mark.parametrize(
     ("text", "n_bytes"), [("ab", 1), ("a\N{SNOWMAN}", 3), ("\N{SNOWMAN}", 3), ("\N{SNOWMAN}a", 4)]
 )

@@ -343,6 +343,24 @@ def test_a_text_that_may_be_of_several_classes(
         assert one["probability"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, math.nan) for name in ("mlm", "states", "pooled", "sentence", "classes")),
+        *((name, math.inf) for name in ("mlm", "states", "tokens")),
+    ],
+)
+def test_weights_that_are_no_numbers(
+    project: Path, refused: Refused, name: str, value: float
+) -> None:
+    model = zoo.build({**SIZES, **MODELS[name], "name": "m"})
+    with torch.no_grad():
+        model.encoder.norm.weight[0] = value
+    zoo.save(model, project / "m")
+    options = ["--mask-id", "2"] if name == "mlm" else []
+    assert "m: the outputs are not numbers (NaN)" in refused("run", "m", "3 2 4", *options)
+
+
 @pytest.mark.parametrize("names", ["", ', "id2label": null', ', "id2label": {"0": 1.5}'])
 def test_values_of_a_regression(
     saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, names: str

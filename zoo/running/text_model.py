@@ -14,6 +14,7 @@ import torch
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
+from zoo.generation.decoding import no_numbers
 from zoo.generation.ends import Ends, check_new_tokens
 from zoo.generation.evaluating import evaluating
 from zoo.generation.generate import check_method
@@ -131,6 +132,7 @@ class TextModel:
 
         Raises:
             InputError: the model has no task, or a text does not fit it.
+            WeightsError: what the model computes is NaN.
         """
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise InputError('texts are a list, of one text too: `run(["..."])`')
@@ -288,7 +290,10 @@ class TextModel:
             for alike in by_length.values():
                 for places in _cut(alike):
                     batch = torch.tensor([rows[place] for place in places], device=device)
-                    found.update(zip(places, cast("Any", self.transformer)(batch), strict=True))
+                    outputs = cast("Any", self.transformer)(batch)
+                    if not bool((outputs < torch.inf).all()):  # nor is NaN
+                        raise no_numbers(self.transformer.spec.name, "the outputs")
+                    found.update(zip(places, outputs, strict=True))
         masked = self._mask_id(mask_id)
         for place, ids in enumerate(rows):
             yield read_off(
