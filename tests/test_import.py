@@ -720,6 +720,16 @@ def test_an_expert_that_is_transposed(source: Path) -> None:
     assert f"`{name}` has another shape than `{name.replace('.1.w1', '.0.w1')}`" in refused(source)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_an_expert_of_another_dtype(source: Path, dtype: torch.dtype) -> None:
+    MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=2)).save_pretrained(source)
+    stored = load_file(source / "model.safetensors")
+    name = next(name for name in stored if ".experts.1.w1." in name)
+    change_tensors(source, lambda t: t.update({name: t[name].to(dtype)}))
+    message = f"and `{name.replace('.1.w1', '.0.w1')}`, beside it, is not"
+    assert message in refused(source)
+
+
 def test_extra_tensor(source: Path) -> None:
     change_tensors(source, lambda t: t.update({"model.extra.weight": torch.ones(2)}))
     assert "has no rule for the tensor `model.extra.weight`" in refused(source)
