@@ -244,6 +244,16 @@ def test_a_model_that_was_trained_further_is_exported(source: Path) -> None:
     assert all(torch.equal(theirs[name] + 1.0, ours[name]) for name in theirs)
 
 
+def test_experts_that_were_stacked_come_back(source: Path) -> None:
+    MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=3)).save_pretrained(source)
+    import_folder(source, source.parent / "mine")
+    export_folder(source.parent / "mine", source.parent / "back")
+    theirs = load_file(source / "model.safetensors")
+    ours = load_file(source.parent / "back/model.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
+
+
 def test_old_spellings_come_back(tmp_path: Path) -> None:
     config = BertConfig(
         vocab_size=19,
