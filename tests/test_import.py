@@ -1022,6 +1022,17 @@ def test_offsets_where_no_tensor_can_be(source: Path, offsets: Any) -> None:
     assert "not a whole safetensors file" in refused(source, at="model.safetensors")
 
 
+@pytest.mark.parametrize("shift", [4, -4])
+def test_a_tensor_that_begins_elsewhere(source: Path, shift: int) -> None:
+    """It would end where it does, and be read from the wrong place."""
+
+    def move(entries: dict[str, Any]) -> None:
+        entries[Q]["data_offsets"][0] += shift
+
+    change_entries(source, move)
+    assert "is not where its bytes can be" in refused(source, at="model.safetensors")
+
+
 def test_tensors_that_overlap(source: Path) -> None:
     def swap(entries: dict[str, Any]) -> None:
         entries[Q]["data_offsets"] = entries[Q.replace("q_proj", "o_proj")]["data_offsets"]

@@ -100,7 +100,10 @@ def refused(source: Path, *, at: str) -> str:
 
 
 @torch.no_grad()
-def test_pooling_dense_and_normalisation(source: Path) -> None:
+@pytest.mark.parametrize("bias", [True, ...])
+def test_pooling_dense_and_normalisation(source: Path, bias: Any) -> None:
+    """A dense layer has a bias unless it says otherwise."""
+    change(source / "2_Dense" / "config.json", bias=bias)
     weights = load_file(source / "2_Dense" / "model.safetensors")
     mean = (states(source) * MASK[..., None]).sum(1) / MASK.sum(1, keepdim=True)
     dense = torch.tanh(F.linear(mean, weights["linear.weight"], weights["linear.bias"]))
