@@ -216,7 +216,7 @@ def test_a_placeholder_that_stands_twice_is_the_same_both_times() -> None:
     assert twice.match("3.4") is None
 
 
-@pytest.mark.parametrize("text", ["{p:a=x|b=x}", "{p:a|b}.{p:c}"])
+@pytest.mark.parametrize("text", ["{p:a=x|b=x}", "{p:a|b}.{p:c}", "h.{1}", "h.{1:a|b}"])
 def test_words_that_cannot_be_inverted(text: str) -> None:
     with pytest.raises(PatternError):
         declared_words(text)
@@ -288,3 +288,11 @@ def test_one_tensor_in_another_shape(
 def test_a_shape_that_does_not_fit() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         Relayout(axes="(h p e) ...", parts=(1, 1, 1), sizes={"h": 3, "e": 2}).apply(torch.ones(17))
+    with pytest.raises(ValueError, match="does not fit"):
+        Relayout(axes="(a b)", sizes={"a": 0}).apply(torch.ones(17))
+
+
+@pytest.mark.parametrize("shape", [(8, 5), (8,)])
+def test_parts_that_do_not_fit_together(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"\[4, 6\] and \[8"):
+        Relayout(axes="(p) ...", parts=(4, 8)).undo([torch.ones(4, 6), torch.ones(shape)])

@@ -324,6 +324,41 @@ def test_scores_are_log_probabilities(four_tokens: Transformer) -> None:
             assert one.score == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("prompt", [[1, 2], [0], [3, 3, 1]])
+def test_what_is_forced_is_certain(four_tokens: Transformer, prompt: list[int]) -> None:
+    """It adds nothing to the score of a beam search."""
+    method = zoo.Beam(size=1, length_penalty=0.0, first_id=2)
+    (found,) = zoo.generate(four_tokens, prompt, max_new_tokens=4, method=method)
+    expected = log_probability(four_tokens, [*prompt, 2], found.ids[1:])
+    assert found.score == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("eos", range(SMALL))
+def test_what_is_forbidden_ends_no_search(four_tokens: Transformer, eos: int) -> None:
+    """Only one token is allowed until the end is, so that most candidates are forbidden."""
+    allowed = (eos + 1) % SMALL
+    forbidden = {*range(SMALL)} - {eos, allowed}
+    method = zoo.Beam(
+        size=2, early_stopping=True, min_new_tokens=4, suppress_tokens=tuple(forbidden)
+    )
+    (found,) = zoo.generate(four_tokens, [1, 2], max_new_tokens=8, eos=eos, method=method)
+    assert found.ids[:4] == (allowed,) * 4
+    assert math.isfinite(found.score)
+
+
+@pytest.mark.parametrize("method", [zoo.Greedy, zoo.Beam])
+def test_an_end_that_is_a_bad_word_alone_is_generated(
+    four_tokens: Transformer, method: type[zoo.Greedy | zoo.Beam]
+) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 6, "eos": 3}
+    (found,) = zoo.generate(four_tokens, [1, 2], method=method(), **options)
+    assert found.ended == "eos"
+    bad = method(bad_words=((3,),))
+    assert zoo.generate(four_tokens, [1, 2], method=bad, **options) == [found]
+    bad = method(bad_words=((2, 3),))
+    assert zoo.generate(four_tokens, [1, 2], method=bad, **options) != [found]
+
+
 @pytest.mark.parametrize("method", [zoo.Greedy(), zoo.Beam(size=1, length_penalty=0.0)])
 def test_log_probabilities_in_half_precision_are_exact(method: Any) -> None:
     """The model computes in half precision; its scores are normalised and summed in full."""

@@ -93,13 +93,17 @@ def with_number(value: float) -> torch.Tensor:
         ([1], {"max_new_tokens": 0}, "`max_new_tokens` is at least 1, not 0"),
         ([1], {"max_new_tokens": 2.0}, "`max_new_tokens` is at least 1, not 2.0"),
         ([1], {"eos": 9}, "`eos` holds the id 9, which is outside the vocabulary"),
+        ([1], {"eos": -1}, "`eos` holds the id -1, which is outside the vocabulary"),
         ([1], {"eos": ["2"]}, "integers, not '2'"),
+        ([1], {"eos": torch.tensor(2)}, "integers, not tensor(2)"),
         ([1], {"stop": [[1, 70]]}, "`stop` holds the id 70, which is outside the vocabulary"),
         ([1], {"stop": [[]]}, "an empty sequence"),
         ([1], {"stop": None}, "`stop` is a list of sequences of ids, not None"),
         ([1], {"stop": 3}, "`stop` is a list of sequences of ids, not 3"),
+        ([1], {"stop": torch.tensor(3)}, "`stop` is a list of sequences of ids, not tensor(3)"),
         ([1], {"start": 1}, "`start` is for models with an encoder"),
         ([1], {"memory": torch.ones(1, 2, 8)}, "attends to no memory"),
+        ([1], {"memory_mask": ones(1, 2)}, "hides parts of a `memory`, and there is none"),
     ],
 )
 def test_of_a_decoder(
@@ -241,8 +245,9 @@ def test_of_a_memory() -> None:
     good = torch.ones(2, 3, 8)
     for memory, mask, message in (
         (None, None, "attends to a memory"),
-        (torch.ones(2, 3), None, "vectors (batch, length, width)"),
-        (torch.ones(2, 3, 6, 6), None, "vectors (batch, length, width)"),
+        (torch.ones(2, 3), None, "vectors (batch, length, 8)"),
+        (torch.ones(2, 3, 6, 6), None, "vectors (batch, length, 8)"),
+        (torch.ones(2, 3, 9), None, "memory: vectors are (batch, length, 8), not (2, 3, 9)"),
         (torch.ones(1, 3, 8), None, "1 row for 2 prompts"),
         (torch.full((2, 3, 8), torch.nan), None, "not every number is finite"),
         (good, ones(2, 4), "the mask is (2, 4); it must be (2, 3)"),

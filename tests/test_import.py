@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -46,7 +47,7 @@ from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import read_json
 from zoo.families.family import Rule, read_family, with_rules
-from zoo.families.importing import plan_import
+from zoo.families.importing import plan_import, save_import
 from zoo.families.plan import active_rules, make_plan
 from zoo.families.spec import family_spec
 from zoo.weights.open_file import OpenFile
@@ -160,9 +161,17 @@ def test_tensors_that_mean_zeros_are_of_the_usual_dtype(tmp_path: Path) -> None:
 
     change_tensors(source, change)
     import_folder(source, tmp_path / "mine")
-    bias = zoo.load(tmp_path / "mine").head.logits_bias
+    model = zoo.load(tmp_path / "mine")
+    bias = model.head.logits_bias
     assert bias.dtype == torch.bfloat16
     assert not bias.any()
+    export_folder(tmp_path / "mine", tmp_path / "back")
+    assert "final_logits_bias" not in load_file(tmp_path / "back/model.safetensors")
+    bias[3] = 1.0
+    zoo.save(model, tmp_path / "changed")
+    with pytest.raises(zoo.WeightsError, match=r"`head\.logits_bias` is not zero"):
+        export_folder(tmp_path / "changed", tmp_path / "lost")
+    assert not (tmp_path / "lost").exists()
 
 
 def test_a_whole_file_goes_before_an_index(source: Path) -> None:
@@ -233,6 +242,16 @@ def test_a_model_that_was_trained_further_is_exported(source: Path) -> None:
     theirs = load_file(source / "model.safetensors")
     ours = load_file(source.parent / "back/model.safetensors")
     assert all(torch.equal(theirs[name] + 1.0, ours[name]) for name in theirs)
+
+
+def test_experts_that_were_stacked_come_back(source: Path) -> None:
+    MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=3)).save_pretrained(source)
+    import_folder(source, source.parent / "mine")
+    export_folder(source.parent / "mine", source.parent / "back")
+    theirs = load_file(source / "model.safetensors")
+    ours = load_file(source.parent / "back/model.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
 
 
 def test_old_spellings_come_back(tmp_path: Path) -> None:
@@ -543,6 +562,32 @@ def test_what_a_rule_has_made_is_not_filled_with_zeros(source: Path) -> None:
     assert make_plan(spec, scope, active_rules(scope), keys, Place("")).zeros == []
 
 
+@pytest.mark.parametrize("n_copies", [2, 1])
+def test_copies_of_tensors_that_are_stacked(source: Path, n_copies: int) -> None:
+    """Each is the copy of the one with its number."""
+    catalogue = Catalogue(zoo.load_registry())
+    MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=2)).save_pretrained(source)
+    copies = Rule(
+        hf="{@}layers.{i}.copies.{e}.weight",
+        zoo="decoder.layers.{i}.ffn.experts.gate_proj.weight",
+        copies=True,
+    )
+    family = with_rules(catalogue.family("mixtral"), {"copies": copies})
+    names = [f"model.layers.1.copies.{number}.weight" for number in range(n_copies)]
+    keys = {*find_tensors(source), *names}
+    scope = catalogue.scope(family, read_json(source / "config.json"), frozenset(keys))
+    spec = family_spec(scope, "small", zoo.load_registry())
+    originals = [f"model.layers.1.block_sparse_moe.experts.{e}.w1.weight" for e in range(2)]
+    if n_copies == 2:
+        plan = make_plan(spec, scope, active_rules(scope), keys, Place(""))
+        assert plan.copies == dict(zip(names, originals, strict=True))
+    else:
+        with pytest.raises(zoo.WeightsError) as error:
+            make_plan(spec, scope, active_rules(scope), keys, Place(""))
+        told = f"1 tensor such as `{names[0]}` cannot be the copies of 2 such as `{originals[0]}`"
+        assert told in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("name", "there"),
     [
@@ -573,6 +618,24 @@ def test_a_name_with_many_stars_is_looked_for_in_linear_time(source: Path) -> No
     assert not scope.functions["present"]("*a" * 5 + "*b")
     # Not a measure of speed: to try all ways to match takes a minute, and years with more stars.
     assert time.process_time() - start < 20
+
+
+@pytest.mark.parametrize("expression", ["join(text, texts)", "round(5, -10 ** 6)"])
+def test_a_function_of_a_large_result_is_refused_at_once(source: Path, expression: str) -> None:
+    catalogue = Catalogue(zoo.load_registry())
+    family = catalogue.family("llama")
+    values = {"text": "a" * 10_000, "texts": [""] * 10_000}
+    let = {name: (value, family.spec.document) for name, value in values.items()}
+    scope = catalogue.scope(
+        replace(family, let=let), read_json(source / "config.json"), frozenset()
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(zoo.SpecError, match="has no value"):
+            scope.evaluate(expression, family.spec.document, ())
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
 
 
 def test_further_rules_do_not_read_the_family_again(project: Path) -> None:
@@ -665,6 +728,16 @@ def test_an_expert_that_is_transposed(source: Path) -> None:
     name = next(name for name in stored if ".experts.1.w1." in name)
     change_tensors(source, lambda t: t.update({name: t[name].T.contiguous()}))
     assert f"`{name}` has another shape than `{name.replace('.1.w1', '.0.w1')}`" in refused(source)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_an_expert_of_another_dtype(source: Path, dtype: torch.dtype) -> None:
+    MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=2)).save_pretrained(source)
+    stored = load_file(source / "model.safetensors")
+    name = next(name for name in stored if ".experts.1.w1." in name)
+    change_tensors(source, lambda t: t.update({name: t[name].to(dtype)}))
+    message = f"and `{name.replace('.1.w1', '.0.w1')}`, beside it, is not"
+    assert message in refused(source)
 
 
 def test_extra_tensor(source: Path) -> None:
@@ -830,6 +903,23 @@ def test_a_table_of_angles_that_is_another(
     assert f"`{ANGLES}` is not the table that the model computes" in message
 
 
+@pytest.mark.parametrize("table", ["encoder.position_1.table", "encoder.position_0.tables"])
+def test_a_computed_table_that_no_module_has(tmp_path: Path, table: str) -> None:
+    found = plan_import(roformer(tmp_path))
+    found.plan.computed[ANGLES] = table
+    message = f"the model has no `{table}`, of which `{ANGLES}` would be a copy"
+    with pytest.raises(zoo.WeightsError, match=re.escape(message)):
+        save_import(found, tmp_path / "mine")
+
+
+def test_what_is_computed_for_a_number_of_rows_is_not_exported(tmp_path: Path) -> None:
+    """An export would not know the number."""
+    found = plan_import(roformer(tmp_path))
+    found.plan.dropped.remove(ANGLES)
+    with pytest.raises(zoo.WeightsError, match=f"the rule of `{ANGLES}` needs `drop`"):
+        save_import(found, tmp_path / "mine")
+
+
 def test_a_tied_copy_of_another_shape_is_none(source: Path) -> None:
     """Its bytes are the same."""
     change_config(source, tie_word_embeddings=True)
@@ -930,6 +1020,17 @@ def change_entries(source: Path, change: Callable[[dict[str, Any]], Any]) -> Non
 def test_offsets_where_no_tensor_can_be(source: Path, offsets: Any) -> None:
     change_entries(source, lambda entries: entries[Q].update(data_offsets=offsets))
     assert "not a whole safetensors file" in refused(source, at="model.safetensors")
+
+
+@pytest.mark.parametrize("shift", [4, -4])
+def test_a_tensor_that_begins_elsewhere(source: Path, shift: int) -> None:
+    """It would end where it does, and be read from the wrong place."""
+
+    def move(entries: dict[str, Any]) -> None:
+        entries[Q]["data_offsets"][0] += shift
+
+    change_entries(source, move)
+    assert "is not where its bytes can be" in refused(source, at="model.safetensors")
 
 
 def test_tensors_that_overlap(source: Path) -> None:

@@ -110,6 +110,22 @@ def test_doubled_rule(toy: Path) -> None:
     assert f"{toy}:{line - 1}:1: note: the other rule" in message
 
 
+def test_a_part_that_another_rule_makes(toy: Path) -> None:
+    """It is told whichever of the parts it is."""
+    norms = "norms = { hf"
+    fused = (
+        'fused = { hf = "{@}layers.{i}.norms.{w}", axes = "(p) ...", parts = [32, 32], zoo = '
+        '["decoder.layers.{i}.ffn.pre_norm.{w}", "decoder.layers.{i}.self_attn.pre_norm.{w}"] }\n'
+    )
+    change(toy, "{p:norm1=self_attn|norm2=ffn}", "{p:norm1=self_attn}")
+    line = change(toy, norms, f"{fused}{norms}")
+    made = "two rules make the tensor `decoder.layers.0.self_attn.pre_norm.bias`"
+    assert f"{toy}:{line + 1}:1: error: {made}" in told(toy)
+    text = toy.read_text().replace(fused, "")
+    toy.write_text(text.replace("norm = { hf", f"{fused}norm = {{ hf"))
+    assert f"{toy}:{line + 1}:1: error: {made}" in told(toy)
+
+
 def test_two_rules_of_one_name(toy: Path) -> None:
     line = change(toy, "head = { hf", 'more = { hf = "{@}norm.{w}", drop = true }\nhead = { hf')
     message = told(toy)
@@ -133,6 +149,40 @@ def test_layout_that_cannot_be_undone(toy: Path) -> None:
     axes = 'axes = "(a b) -> a b", sizes = { a = 5 } }'
     line = change(toy, 'zoo = "decoder.norm.{w}" }', f'zoo = "decoder.norm.{{w}}", {axes}')
     assert f"{toy}:{line}:1: error: " in told(toy)
+
+
+@pytest.mark.parametrize("size", ["-1", "'n_heads - 5'", "'n_heads / 2'"])
+def test_a_size_that_is_none(toy: Path, size: str) -> None:
+    new = f'zoo = "decoder.norm.{{w}}", axes = "(a b) -> (a b)", sizes = {{ a = {size} }} }}'
+    line = change(toy, 'zoo = "decoder.norm.{w}" }', new)
+    message = told(toy)
+    assert f"{toy}:{line}:" in message
+    assert re.search(r"`.*` is (-1|2\.0), which is no size", message)
+
+
+@pytest.mark.parametrize("name", ["c", "'('", "ab"])
+def test_a_size_of_no_axis(toy: Path, name: str) -> None:
+    new = f'zoo = "decoder.norm.{{w}}", axes = "(a b) ...", sizes = {{ {name} = 4 }} }}'
+    line = change(toy, 'zoo = "decoder.norm.{w}" }', new)
+    message = f"error: `sizes` has `{name.strip(chr(39))}`, which is no axis in `axes`"
+    assert f"{toy}:{line}:8: {message}" in told(toy)
+
+
+@pytest.mark.parametrize("key", ["let", "defaults", "spec"])
+def test_what_should_be_a_table(toy: Path, key: str) -> None:
+    toy.write_text(f"format = 1\nmodel_type = []\n{key} = 3\n")
+    assert f"{toy}:3:{len(key) + 4}: error: `{key}` must be a table, not the integer `3`" in told(
+        toy
+    )
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_a_tensor_that_a_checkpoint_may_have(toy: Path, quote: str) -> None:
+    """It is checked with and without the tensor, however the expression writes its name."""
+    head = f"= 'linear' if present({quote}head.weight{quote}) else 'none'"
+    old = 'head = { kind = "linear", tied = "= tie_word_embeddings" }'
+    change(toy, old, f"head = {json.dumps(head)}")
+    assert lint(read_family(toy), load_registry()).forms == 2
 
 
 def test_class_that_a_checkpoint_is_saved_by(toy: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from trials import Refused
 
 import zoo
 from zoo.cli import run
@@ -74,3 +76,50 @@ def test_without_a_registry_names_are_those_around_the_working_directory() -> No
 def test_a_spec_is_printed_as_zoo_show_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["show", "gpt2"]) == 0
     assert f"{zoo.read_spec('gpt2')}\n" == capsys.readouterr().out
+
+
+@pytest.fixture
+def families(project: Path) -> Path:
+    """Return the folder of families that the project's registry names."""
+    folder = project / "families"
+    folder.mkdir()
+    (project / "registry.toml").write_text('format = 1\nfamilies = "families"\n')
+    base = "format = 1\nmodel_type = []\n\n[spec]\nd_model = 8\n"
+    (folder / "own-base.toml").write_text(base)
+    (folder / "own.toml").write_text(
+        'format = 1\nextends = "own-base"\nmodel_type = ["mine", "yours"]\n'
+        'spec = { builder = "encoder" }\n'
+    )
+    return folder
+
+
+def test_families_match_by_their_names_and_by_the_types_of_models(
+    families: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A family may leave the builder to those that extend it."""
+    assert run(["families", "own*"]) == 0
+    assert capsys.readouterr().out == (
+        "own       encoder    4 lines  mine, yours\nown-base             4 lines  \n"
+    )
+    assert run(["families", "yours", "--json"]) == 0
+    own = {"family": "own", "model_types": ["mine", "yours"], "kind": "encoder", "lines": 4}
+    assert json.loads(capsys.readouterr().out) == [own]
+    assert run(["families"]) == 0
+    assert "\ngpt2 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("builder", ["3", '{ kind = "encoder" }'])
+def test_a_family_whose_builder_is_none(
+    families: Path, capsys: pytest.CaptureFixture[str], builder: str
+) -> None:
+    """`zoo lint` tells what is wrong with it."""
+    path = families / "own.toml"
+    path.write_text(path.read_text().replace('"encoder"', builder))
+    assert run(["families"]) == 0
+    assert "\nown " in capsys.readouterr().out
+
+
+def test_a_family_that_is_not_known(families: Path, refused: Refused) -> None:
+    told = refused("families", "yuors")
+    assert "there is no family `yuors`" in told
+    assert "did you mean `yours`?" in told

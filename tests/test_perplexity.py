@@ -25,6 +25,7 @@ from zoo.training.scores import score
 
 TEXT = "".join(f"{a}: {b}.\n" for a, b in PAIRS[:12]) + "größer, ünïcödé \N{SNOWMAN}\n"
 VOCAB = 290
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def tokenizer(template: str | None = None) -> Tokenizer:
@@ -33,7 +34,7 @@ def tokenizer(template: str | None = None) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB,
         special_tokens=["<s>", "</s>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        initial_alphabet=ALPHABET,
         show_progress=False,
     )
     found.train_from_iterator([TEXT], trainer)
@@ -92,9 +93,12 @@ def test_each_token_is_predicted_once_from_its_window(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("template", ["<s> $A", "<s> $A </s>", "$A </s>"])
+@pytest.mark.parametrize(
+    ("template", "begin"),
+    [("<s> $A", [0]), ("<s> $A </s>", [0]), ("$A </s>", []), ("<s> </s> $A", [0, 1])],
+)
 def test_a_begin_is_read_and_an_end_is_left_out(
-    project: Path, capsys: pytest.CaptureFixture[str], template: str
+    project: Path, capsys: pytest.CaptureFixture[str], template: str, begin: list[int]
 ) -> None:
     spec = (
         f'format = 1\nname = "m"\nbuilder = "decoder"\nvocab = {VOCAB}\nn_layers = 1\n'
@@ -105,18 +109,20 @@ def test_a_begin_is_read_and_an_end_is_left_out(
     (project / "a.txt").write_text(TEXT, "utf-8")
     assert run(["score", "m", "--data", "a.txt", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    begin = [0] if template.startswith("<s>") else []
     own = tokenizer().encode(TEXT).ids
+    n_read = max(len(begin), 1)
     ids = torch.tensor([*begin, *own])
     scores = zoo.load("m").double()(ids[None, :-1])[0].log_softmax(-1)
-    nats = -scores.gather(-1, ids[1:, None]).sum().item()
-    assert found["tokens"] == len(ids) - 1
+    nats = -scores.gather(-1, ids[1:, None])[n_read - 1 :].sum().item()
+    assert found["tokens"] == len(ids) - n_read
     if begin:
         assert found["bytes"] == len(TEXT.encode())
-    assert found["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - n_read)), rel=1e-5)
     assert run(["score", "m", "--data", "a.txt"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith(f"perplexity: {found['perplexity']:.4g} on {len(ids) - 1:,} tokens, ")
+    assert told.startswith(
+        f"perplexity: {found['perplexity']:.4g} on {len(ids) - n_read:,} tokens, "
+    )
     assert told.endswith("(window 1,024, stride 512)\n")
 
 
@@ -233,6 +239,31 @@ def test_what_predicts_no_text_is_refused(
     tokenizer().save(str(project / "m" / "tokenizer.json"))
     (project / "a.txt").write_text(TEXT, "utf-8")
     assert told in refused("score", "m", "--data", "a.txt", *options)
+
+
+def test_weights_that_are_no_numbers(project: Path, refused: Refused) -> None:
+    model = zoo.build(f'{HEAD}builder = "decoder"\n')
+    with torch.no_grad():
+        model.decoder.norm.weight[0] = math.nan
+    zoo.save(model, project / "m")
+    tokenizer().save(str(project / "m" / "tokenizer.json"))
+    (project / "a.txt").write_text(TEXT, "utf-8")
+    told = refused("score", "m", "--data", "a.txt")
+    assert "m: the scores of the next token are not numbers (NaN)" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"), [("ab", 1), ("a\N{SNOWMAN}", 3), ("\N{SNOWMAN}", 3), ("\N{SNOWMAN}a", 4)]
+)
+def test_a_character_that_the_first_token_begins_is_predicted(
+    tmp_path: Path, text: str, n_bytes: int
+) -> None:
+    zoo.save(zoo.build(f'{HEAD}builder = "decoder"\n'), tmp_path / "m")
+    bytewise = Tokenizer(models.BPE({one: n for n, one in enumerate(ALPHABET)}, []))
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytewise.save(str(tmp_path / "m" / "tokenizer.json"))
+    found = perplexity(zoo.TextModel.load(tmp_path / "m"), text)
+    assert (found["tokens"], found["bytes"]) == (len(text.encode()) - 1, n_bytes)
 
 
 def test_texts_that_cannot_be_measured_on_are_refused(project: Path, refused: Refused) -> None:

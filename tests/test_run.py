@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -147,6 +148,23 @@ def test_what_is_no_list_of_texts(saved: Path, name: str) -> None:
         with pytest.raises(InputError, match="texts are a list, of one text too"):
             model.run(texts)  # type: ignore[arg-type]
     assert model.run(text for text in ("3 4", "5")) == model.run(["3 4", "5"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"method": "greedy"}, "`method` is one of zoo.Greedy(...), "),
+        ({"eos": 1.5}, "`eos` and `stop` hold ids, which are integers, not 1.5"),
+    ],
+)
+def test_what_is_no_method_and_no_end(
+    ten_positions: str, asked: dict[str, Any], message: str
+) -> None:
+    model = zoo.TextModel.load(ten_positions)
+    with pytest.raises(InputError, match=re.escape(message)):
+        model.run(["3 4"], max_new_tokens=2, **asked)
+    with pytest.raises(InputError, match=re.escape(message)):
+        list(model.stream("3 4", max_new_tokens=2, **asked))
 
 
 @pytest.mark.parametrize("number", [None, "5", 0])
@@ -325,10 +343,29 @@ def test_a_text_that_may_be_of_several_classes(
         assert one["probability"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_values_of_a_regression(
-    saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, math.nan) for name in ("mlm", "states", "pooled", "sentence", "classes")),
+        *((name, math.inf) for name in ("mlm", "states", "tokens")),
+    ],
+)
+def test_weights_that_are_no_numbers(
+    project: Path, refused: Refused, name: str, value: float
 ) -> None:
-    config = '{"problem_type": "regression"}'
+    model = zoo.build({**SIZES, **MODELS[name], "name": "m"})
+    with torch.no_grad():
+        model.encoder.norm.weight[0] = value
+    zoo.save(model, project / "m")
+    options = ["--mask-id", "2"] if name == "mlm" else []
+    assert "m: the outputs are not numbers (NaN)" in refused("run", "m", "3 2 4", *options)
+
+
+@pytest.mark.parametrize("names", ["", ', "id2label": null', ', "id2label": {"0": 1.5}'])
+def test_values_of_a_regression(
+    saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, names: str
+) -> None:
+    config = f'{{"problem_type": "regression"{names}}}'
     (score,) = imported_scores(saved / "ranks", config, tmp_path / "rated")
     (found,) = reported(capsys, str(tmp_path / "rated"), "3 4")["classes"]
     assert found == {"class": 0, "value": pytest.approx(score, rel=1e-5)}
@@ -559,12 +596,20 @@ def test_a_line_that_does_not_fit_is_told_with_its_number(
     assert f"text {told[0]}{text}" in refused("run", str(saved / name), *texts, *options)
 
 
+def test_a_text_and_its_continuation_must_fit(ten_positions: str) -> None:
+    with pytest.raises(InputError, match="text 2: error: text: 7 tokens and 4 new ones are longer"):
+        zoo.TextModel.load(ten_positions).run(["3", "3 " * 7], max_new_tokens=4)
+
+
 def test_texts_in_python(with_words: Callable[[str], str]) -> None:
     model = zoo.TextModel.load(with_words("pair"))
     assert model.task == "translate"
     (one,) = model.run(["ich ein bier"], max_new_tokens=6)
     assert "".join(model.stream("ich ein bier", max_new_tokens=6)) == one["text"]
     assert model.run([]) == []
+    first, second = model.run(["", " "])
+    first["ids"].append(3)
+    assert second["ids"] == []
     with pytest.raises(zoo.InputError, match="texts are a list"):
         model.run("ich")
 

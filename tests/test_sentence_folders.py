@@ -100,7 +100,10 @@ def refused(source: Path, *, at: str) -> str:
 
 
 @torch.no_grad()
-def test_pooling_dense_and_normalisation(source: Path) -> None:
+@pytest.mark.parametrize("bias", [True, ...])
+def test_pooling_dense_and_normalisation(source: Path, bias: Any) -> None:
+    """A dense layer has a bias unless it says otherwise."""
+    change(source / "2_Dense" / "config.json", bias=bias)
     weights = load_file(source / "2_Dense" / "model.safetensors")
     mean = (states(source) * MASK[..., None]).sum(1) / MASK.sum(1, keepdim=True)
     dense = torch.tanh(F.linear(mean, weights["linear.weight"], weights["linear.bias"]))
@@ -192,6 +195,16 @@ def test_the_folder_comes_back_byte_for_byte(source: Path, tmp_path: Path) -> No
     }
     for name in files:
         assert (tmp_path / "exported" / name).read_bytes() == (source / name).read_bytes(), name
+
+
+def test_weights_are_exported_without_the_files_beside_them(source: Path, tmp_path: Path) -> None:
+    """Others may take the place of those that came along."""
+    import_folder(source, tmp_path / "imported")
+    (tmp_path / "imported" / "2_Dense" / "config.json").unlink()
+    export_folder(tmp_path / "imported", tmp_path / "exported")
+    assert [path.name for path in (tmp_path / "exported" / "2_Dense").iterdir()] == [
+        "model.safetensors"
+    ]
 
 
 # --- what does not ------------------------------------------------------------------------------

@@ -65,6 +65,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "not the pairs of the source": {"encoder_no_repeat_ngram_size": 2},
     "never early": {"num_beams": 2, "early_stopping": "never", "length_penalty": 3.0},
     "never early, short": {"num_beams": 2, "early_stopping": "never", "length_penalty": -1.0},
+    "many at once": {
+        "bad_words_ids": [[23], [26, 26], [25]],
+        "begin_suppress_tokens": [16, 24],
+        "encoder_no_repeat_ngram_size": 3,
+        "forced_bos_token_id": 7,
+        "forced_eos_token_id": 37,
+        "length_penalty": 0.6,
+        "min_new_tokens": 7,
+        "no_repeat_ngram_size": 2,
+        "num_beams": 4,
+        "repetition_penalty": 1.3,
+        "suppress_tokens": [3, 9],
+    },
     "the likeliest": {"do_sample": True, "top_k": 1, "temperature": 0.5},
 }
 
@@ -236,8 +249,15 @@ def test_what_is_forced_holds_for_every_method(model: Path) -> None:
         assert one["ids"] == [7, 25]
     own = zoo.Greedy(first_id=9)
     assert found.run(["5 9"], method=own)[0]["ids"][0] == 9
+    (one,) = found.run(["5 9"], start=[START], max_new_tokens=2)
+    assert one["ids"] == [7, 25]
     # With several ids, the target begins as it shall already.
-    (one,) = found.run(["5 9"], method=zoo.Greedy(), start=[START, 11], max_new_tokens=3)
+    begins: tuple[Any, ...] = ([START, 11], torch.tensor([START, 11]))
+    one, same = (
+        found.run(["5 9"], method=zoo.Greedy(), start=begin, max_new_tokens=3)[0]
+        for begin in begins
+    )
+    assert one == same
     (wanted,) = zoo.generate(
         found.transformer,
         [5, 9],
@@ -357,6 +377,12 @@ def test_if_everything_is_forbidden_nothing_is(method: Any) -> None:
     (found,) = zoo.generate(model, [1, 2], max_new_tokens=6, method=chosen)
     assert {*found.ids[:2]} == {0, 3}
     assert len(found.ids) == 6
+    # So it is for each row alone: of the second, not everything is forbidden.
+    prompts = [[3, 1, 0, 2], [1, 2]]
+    if method is not zoo.Sampling:  # which draws numbers for the batch
+        both = zoo.generate(model, prompts, max_new_tokens=3, method=chosen)
+        alone = [zoo.generate(model, row, max_new_tokens=3, method=chosen)[0] for row in prompts]
+        assert [one.ids for one in both] == [one.ids for one in alone]
     for wrong in ({"first_id": 4}, {"last_id": 9}, {"bad_words": [[3, 4]]}):
         with pytest.raises(
             zoo.ZooError, match=f"`{next(iter(wrong))}` holds the id ., which is out"

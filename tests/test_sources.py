@@ -143,6 +143,7 @@ def test_local_models_work_offline(
     write_files(project / "published", bundle())
     register(project, "small.v1", entry(LOCAL, bundle()))
     assert run(["pull", "small.v1"]) == 0
+    assert run(["push", "published", "again", "--license", "CC0-1.0"]) == 0
 
 
 # --- a hub that behaves badly -------------------------------------------------------------------

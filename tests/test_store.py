@@ -372,6 +372,7 @@ def test_a_name_is_not_the_start_of_another(project: Path, published: Path, stor
     register(project, "small.v10", entry(LOCAL, bundle()))
     assert run(["pull", "small.v1", "small.v10"]) == 0
     assert run(["rm", "small.v1"]) == 0
+    (store.root / "refs" / "notes.json").write_text("of somebody else")
     assert [ref.name for ref in refs(store)] == ["small.v10"]
 
 

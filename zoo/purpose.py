@@ -18,7 +18,8 @@ class Generation(NamedTuple):
         source_width: the width of source vectors; None for other sources, and for any width.
         image_shape: the (channels, height, width) of source images; None for other sources.
         has_source: whether there is an encoder.
-        needs_memory: whether the caller passes the memory for cross-attention.
+        memory_width: the width of the memory that the caller passes for cross-attention; None if
+            there is none.
         pad_id: the padding id of the target, which the model masks itself.
         source_pad_id: the same for the source.
         longest: the most target tokens that the positions allow; None for no limit.
@@ -33,7 +34,7 @@ class Generation(NamedTuple):
     source_width: int | None = None
     image_shape: tuple[int, int, int] | None = None
     has_source: bool = False
-    needs_memory: bool = False
+    memory_width: int | None = None
     pad_id: int | None = None
     source_pad_id: int | None = None
     longest: int | None = None
@@ -41,6 +42,11 @@ class Generation(NamedTuple):
     not_incremental: tuple[str, ...] = ()
     looks_ahead: tuple[str, ...] = ()
     changes: Callable[[int, int], bool] = lambda before, after: False
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether the caller passes the memory for cross-attention."""
+        return self.memory_width is not None
 
     @property
     def from_ids(self) -> bool:

@@ -186,7 +186,7 @@ class Decoder(Builder):
             return None
         return Generation(
             target_vocab=vocab,
-            needs_memory=self.memory_width is not None,
+            memory_width=self.memory_width,
             pad_id=self.decoder.pad_id,
             longest=self.decoder.position.longest,
             not_incremental=self.decoder.not_incremental,

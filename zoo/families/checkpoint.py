@@ -84,7 +84,7 @@ def _indexed(folder: Path) -> dict[str, Stored]:
             message = f"the index has the tensor `{key}` in {quoted(name)}, which does not hold it"
             problems.append(Problem(message, index.place("weight_map", key)))
     for name, tensors in found.items():
-        for key in tensors.keys() - weight_map.keys():
+        for key in sorted(tensors.keys() - weight_map.keys()):
             message = f"{quoted(name)} holds the tensor `{key}`, of which the index says nothing"
             problems.append(Problem(message, Place(str(folder / name))))
     if problems:

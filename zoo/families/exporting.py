@@ -38,8 +38,9 @@ def export_folder(source: str | Path, output: Path, *, registry: Registry | None
         registry: where families and components are looked up.
 
     Raises:
-        WeightsError: the model cannot be loaded or was not imported, or its record of its origin is
-            damaged or belongs to another model; or the name of `output` is that of a file.
+        WeightsError: the model cannot be loaded or was not imported, its record of its origin is
+            damaged or belongs to another model, or a tensor that its checkpoint leaves out is no
+            longer zero; or the name of `output` is that of a file.
         SpecError: the family cannot make a spec of the recorded configuration.
         ZooError: `output` exists, or cannot be written.
     """
@@ -52,11 +53,13 @@ def export_folder(source: str | Path, output: Path, *, registry: Registry | None
     plan = _plan(model, origin, registry, Place(str(path)))
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
+    _check_zeros(model, plan, Place(str(path)))
     tensors = dict(_made(model, plan, origin))
     with new_folder(output) as folder:
         (folder / CONFIG).write_bytes(origin.config.encode())
         write_companions(companions, folder)
         for place in sorted({name.rpartition("/")[0] for name in tensors}):
+            (folder / place).mkdir(exist_ok=True)  # its configuration may have been moved away
             with (folder / place / FILE_NAME).open("xb") as file:
                 _write(tensors, place, file)
 
@@ -100,6 +103,21 @@ def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) 
             )
         )
     return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
+
+
+def _check_zeros(model: Transformer, plan: Plan, where: Place) -> None:
+    """Raise `WeightsError` if a tensor that the checkpoint leaves out is no longer zero."""
+    tensors = stored(model)
+    if changed := [name for name in plan.zeros if bool(tensors[name].any())]:
+        raise WeightsError(
+            Problem(
+                f"`{name}` is not zero, and the checkpoint that the model was imported from has no "
+                "tensor for it",
+                where,
+                help="the export would be another model",
+            )
+            for name in changed
+        )
 
 
 def _made(model: Transformer, plan: Plan, origin: Origin) -> Iterator[tuple[str, torch.Tensor]]:

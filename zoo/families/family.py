@@ -19,6 +19,7 @@ A string that starts with `=` is an expression (`zoo.families.expression`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -80,6 +81,8 @@ class Rule(BaseModel):
             self.parts and (self.axes is None or len(self.parts) != len(self.targets))
         ):
             raise ValueError("several names in `zoo` need `axes`, and as many `parts`")
+        if unknown := self.sizes.keys() - set(re.findall(r"\w+", self.axes or "")):
+            raise ValueError(f"`sizes` has {quoted(min(unknown))}, which is no axis in `axes`")
         return self
 
     @property
@@ -99,10 +102,10 @@ class _Head(BaseModel):
     prefix: list[str] | None = None
     without: list[str] = Field(default_factory=list[str])
     ignores: list[str] = Field(default_factory=list[str])
-    defaults: Any = None
+    defaults: dict[str, Any] = Field(default_factory=dict[str, Any])
     example: dict[str, Any] = Field(default_factory=dict[str, Any])
-    let: Any = None
-    spec: Any = None
+    let: dict[str, Any] = Field(default_factory=dict[str, Any])
+    spec: dict[str, Any] = Field(default_factory=dict[str, Any])
     legacy: Mapping[str, str] = Field(default_factory=dict[str, str])
     weights: Mapping[str, Rule] = Field(default_factory=dict[str, Rule])
 
@@ -156,12 +159,9 @@ def _read(path: Path, chain: tuple[Path, ...]) -> Family:
         model_types=tuple(head.model_type),
         prefixes=tuple(head.prefix or [""]),
         ignores=frozenset(head.ignores),
-        defaults={
-            key: None if value == "none" else value
-            for key, value in _table(document, "defaults").items()
-        },
+        defaults={key: None if value == "none" else value for key, value in head.defaults.items()},
         example=head.example,
-        let={name: (value, document) for name, value in _table(document, "let").items()},
+        let={name: (value, document) for name, value in head.let.items()},
         spec=spec,
         legacy=head.legacy,
         rules={name: (rule, document) for name, rule in head.weights.items()},

@@ -309,16 +309,27 @@ def _check_computed(found: Import, reader: Reader) -> None:
     problems: list[Problem] = []
     for key, table in found.plan.computed.items():
         path, _, attribute = table.rpartition(".")
-        module = model.get_submodule(path)
+        try:
+            module = model.get_submodule(path)
+            own = getattr(module, attribute)
+        except AttributeError:
+            message = f"the model has no `{table}`, of which `{key}` would be a copy"
+            problems.append(Problem(message, found.where))
+            continue
         tensor = found.tensors[key]
         stored = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype])
         reader.read(tensor, bytes_of(stored))
-        own = getattr(module, attribute)
         if isinstance(own, torch.Tensor):
             module.reset_buffers(device="cpu")  # type: ignore[operator]
             own = getattr(module, attribute)
-        else:
+        elif key in found.plan.dropped:
             own = own(prod(tensor.shape[:1]))
+        else:
+            message = (
+                f"`{table}` is of any number of rows, so that the rule of `{key}` needs `drop`"
+            )
+            problems.append(Problem(message, found.where))
+            continue
         if own.shape != stored.shape or not _is_near(own, stored):
             message = f"`{key}` is not the table that the model computes as `{table}`"
             problems.append(Problem(message, found.where))

@@ -94,7 +94,7 @@ def _expressions(family: Family) -> list[str]:
     texts = [repr(value) for value, _ in family.let.values()]
     texts += [repr(rule.when) for rule, _ in family.rules.values()]
     texts += [repr(leaf) for table in family.spec.written() for leaf in table.entries.values()]
-    return [text.replace("\\'", "'") for text in texts]
+    return [text.replace("\\'", "'").replace('"', "'") for text in texts]
 
 
 def _classes(family: Family) -> list[str]:

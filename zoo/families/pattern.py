@@ -90,12 +90,15 @@ def declared_words(*patterns: str) -> dict[str, dict[str, str]]:
     """Return the words that patterns declare.
 
     Raises:
-        PatternError: a placeholder is declared twice, or two of its words mean the same.
+        PatternError: a placeholder has a name that none can have or is declared twice, or two of
+            its words mean the same.
     """
     words: dict[str, dict[str, str]] = {}
     for pattern in patterns:
         for match in PLACEHOLDER.finditer(pattern):
             name, declared = match[1], match[2]
+            if not name.isidentifier():
+                raise PatternError(f"`{name}` cannot be a placeholder: it begins with a digit")
             if declared is None:
                 if name == "w":
                     words.setdefault(name, {"weight": "weight", "bias": "bias"})

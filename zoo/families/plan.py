@@ -23,6 +23,7 @@ from zoo.families.pattern import (
 from zoo.families.relayout import Relayout
 from zoo.families.scope import Scope
 from zoo.spec import ModelSpec
+from zoo.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +100,11 @@ def _active(name: str, scope: Scope) -> ActiveRule:
     rule, document = scope.family.rules[name]
 
     def number(value: int | str, key: str) -> int:
-        if isinstance(value, int):
-            return value
         path = ("weights", name, key)
-        found = scope.evaluate(value, document, path)
-        if not isinstance(found, int):
+        found = scope.evaluate(value, document, path) if isinstance(value, str) else value
+        if type(found) is not int or found < 0:
             place = document.place(path)
-            raise SpecError(Problem(f"`{value}` is {found!r}, not an integer", place))
+            raise SpecError(Problem(f"`{value}` is {found!r}, which is no size", place))
         return found
 
     texts = [_text(text, name, scope) for text in (rule.hf, *rule.targets)]
@@ -239,7 +238,7 @@ class _Planner:
             self.step(Step(active.name, sources, targets, active.relayout, stacked=True))
 
     def step(self, step: Step) -> None:
-        """Add a step. If another step has made its target, its source must be a copy."""
+        """Add a step. If another step has made one of its targets, its sources must be copies."""
         stored = tuple(self.spec.ties.get(target, target) for target in step.targets)
         unknown = [name for name in stored if name not in self.spec.tensors]
         if unknown:
@@ -251,11 +250,17 @@ class _Planner:
             return
         rule, _ = self.family.rules[step.rule]
         copies = rule.copies or step.targets != stored
-        if first := self.made_by.get(stored[0]):
-            if not copies and stored[0] not in self.copied:
-                self.made_twice(first, step, stored[0])
-                return
-            self.plan.copies[step.sources[0]] = first.sources[0]
+        if made := [name for name in stored if name in self.made_by]:
+            first = self.made_by[made[0]]
+            if not copies and made[0] not in self.copied:
+                self.made_twice(first, step, made[0])
+            elif len(step.sources) != len(first.sources):
+                self.report(
+                    f"{counted(len(step.sources), 'tensor')} such as `{step.sources[0]}` cannot be "
+                    f"the copies of {len(first.sources)} such as `{first.sources[0]}`"
+                )
+            else:
+                self.plan.copies.update(zip(step.sources, first.sources, strict=True))
             return
         if copies:
             self.copied.update(stored)

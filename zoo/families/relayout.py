@@ -69,6 +69,9 @@ class Relayout:
                     _rearrange(tensor, f"{own} -> {spread}", {**self.sizes, PART: length})
                     for tensor, length in zip(tensors, self.parts, strict=True)
                 ]
+                if len({part.shape[1:] for part in parts}) > 1:
+                    shapes = " and ".join(str(list(tensor.shape)) for tensor in tensors)
+                    raise ValueError(f"{shapes} cannot be the parts of one tensor")
                 whole = _rearrange(torch.cat(parts), f"{spread} -> {stored}", {})
             else:
                 whole = _rearrange(whole, f"{own} -> {stored}", self.sizes)
@@ -90,6 +93,6 @@ def _rearrange(tensor: torch.Tensor, pattern: str, sizes: Mapping[str, int]) -> 
     used = {name: size for name, size in sizes.items() if re.search(rf"\b{name}\b", pattern)}
     try:
         return einops.rearrange(tensor, pattern, **used)
-    except einops.EinopsError as error:
+    except (einops.EinopsError, ZeroDivisionError) as error:
         reason = str(error).strip().split("\n")[-1]
         raise ValueError(f"`{pattern}` does not fit {list(tensor.shape)}: {reason}") from None

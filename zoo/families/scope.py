@@ -12,7 +12,7 @@ from typing import Any
 from zoo.document import Document
 from zoo.errors import Place, Problem, SpecError
 from zoo.families.config import Config
-from zoo.families.expression import ExpressionError, UnknownNameError, parse
+from zoo.families.expression import MAX_SIZE, ExpressionError, UnknownNameError, parse
 from zoo.families.family import Family
 from zoo.families.pattern import PREFIX
 from zoo.families.vocabulary import Vocabulary, magnitude, number
@@ -132,7 +132,7 @@ class Scope(Mapping[str, Any]):
             "by_layer": lambda value, n: (
                 value if isinstance(value, list) else [value for _ in _range(n)]
             ),
-            "join": lambda between, texts: between.join(texts),
+            "join": _join,
             "index": lambda items, item: items.index(item),
             "sqrt": math.sqrt,
             "log": math.log,
@@ -140,7 +140,8 @@ class Scope(Mapping[str, Any]):
             "int": lambda value: int(number(value)),
             "float": lambda value: float(number(value)),
             "refuse": _refuse,
-            **{f.__name__: f for f in (len, str, min, max, sum, abs, round)},
+            "round": lambda value: round(value),
+            **{f.__name__: f for f in (len, str, min, max, sum, abs)},
         }
 
     def _present(self, name: str) -> bool:
@@ -155,6 +156,12 @@ def _or(value: Any, default: Any) -> Any:
 
 def _refuse(reason: str) -> None:
     raise ExpressionError(reason)
+
+
+def _join(between: str, texts: list[str]) -> str:
+    if len(between) * len(texts) > MAX_SIZE:
+        raise ValueError(f"longer than {MAX_SIZE:,}")
+    return between.join(texts)
 
 
 def _range(*bounds: int) -> list[int]:

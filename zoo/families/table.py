@@ -8,11 +8,13 @@ from typing import Any
 from zoo.errors import Problem, SpecError
 from zoo.families.catalogue import Catalogue
 from zoo.registry import Registry
+from zoo.toml.tables import Leaf
 from zoo.wording import did_you_mean, quoted
 
 
 def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any]]:
-    """Return the name, model types, builder and number of lines of each family.
+    """Return the name, model types, builder and number of lines of each family. The builder is None
+    for a family that leaves it to those that extend it.
 
     Raises:
         SpecError: nothing matches, or a family file is malformed.
@@ -23,12 +25,12 @@ def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any
         family = catalogue.family(name)
         names = (name, *family.model_types)
         if pattern is None or any(fnmatchcase(one, pattern) for one in names):
-            builder: Any = family.spec.entries["builder"]
+            builder = family.spec.entries.get("builder")
             found.append(
                 {
                     "family": name,
                     "model_types": list(family.model_types),
-                    "kind": builder.value,
+                    "kind": str(builder.value) if isinstance(builder, Leaf) else None,
                     "lines": family.n_lines,
                 }
             )
@@ -45,9 +47,9 @@ def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any
 def families_text(data: list[dict[str, Any]]) -> str:
     """Format the families as a table."""
     width = max(len(one["family"]) for one in data)
-    kinds = max(len(one["kind"]) for one in data)
+    kinds = max(len(one["kind"] or "") for one in data)
     return "\n".join(
-        f"{one['family']:<{width}}  {one['kind']:<{kinds}}  {one['lines']:>3} lines  "
+        f"{one['family']:<{width}}  {one['kind'] or '':<{kinds}}  {one['lines']:>3} lines  "
         f"{', '.join(one['model_types'])}"
         for one in data
     )

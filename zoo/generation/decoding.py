@@ -21,6 +21,16 @@ class RecomputeWarning(UserWarning):
     """The cache cannot be used, so each new token costs a pass over all tokens before it."""
 
 
+def no_numbers(name: str, what: str) -> WeightsError:
+    """The error for `what` a model has computed and is NaN."""
+    return WeightsError(
+        Problem(
+            f"{name}: {what} are not numbers (NaN)",
+            help="the weights hold NaN or infinite values, or are too large for the dtype",
+        )
+    )
+
+
 class Generating(Protocol):
     """The part of `zoo.transformer.Transformer` that generation calls."""
 
@@ -210,9 +220,4 @@ class Decoding:
     def check(self, log_probabilities: list[float]) -> None:
         """Raise WeightsError if one of the chosen tokens' log-probabilities is NaN."""
         if any(value != value for value in log_probabilities):
-            raise WeightsError(
-                Problem(
-                    f"{self.name}: the scores of the next token are not numbers (NaN)",
-                    help="the weights hold NaN or infinite values, or are too large for the dtype",
-                )
-            )
+            raise no_numbers(self.name, "the scores of the next token")

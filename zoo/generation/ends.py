@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from zoo.errors import InputError
 from zoo.generation.methods import outside_vocabulary
@@ -41,10 +41,14 @@ class Ends:
                 is empty.
         """
         check_new_tokens(max_new_tokens)
-        if not isinstance(stop, Iterable):
-            raise InputError(f"`stop` is a list of sequences of ids, not {stop!r:.80}")
-        ends = list(eos) if isinstance(eos, Iterable) else [eos]
-        stops = [tuple(one) if isinstance(one, Sequence) else (one,) for one in stop]
+        try:
+            ends = list(cast("Sequence[int]", eos))
+        except TypeError:  # one id; anything else is refused below
+            ends = [cast("int", eos)]
+        try:
+            stops = [tuple(one) if isinstance(one, Sequence) else (one,) for one in stop]
+        except TypeError:
+            raise InputError(f"`stop` is a list of sequences of ids, not {stop!r:.80}") from None
         for one in [*ends, *(id_ for sequence in stops for id_ in sequence)]:
             if type(one) is not int:
                 raise InputError(f"`eos` and `stop` hold ids, which are integers, not {one!r:.80}")

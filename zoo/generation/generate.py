@@ -60,7 +60,7 @@ def generate(
         InputError: an argument does not fit the model; raised before anything is computed.
         WeightsError: the model's scores are NaN.
     """
-    _check_method(method, (Greedy, Sampling, Beam))
+    check_method(method, (Greedy, Sampling, Beam))
     ends = Ends.read(max_new_tokens, eos, stop)
     inputs = Inputs.read(model, ids, method, ends, start, mask, memory, memory_mask)
     found: dict[int, Generated] = {}
@@ -100,13 +100,14 @@ def stream(
         InputError: as `generate`, at the call.
         WeightsError: as `generate`, while iterating.
     """
-    _check_method(method, (Greedy, Sampling))
+    check_method(method, (Greedy, Sampling))
     ends = Ends.read(max_new_tokens, eos, stop)
     inputs = Inputs.read(model, ids, method, ends, start, mask, memory, memory_mask)
     return _steps(model, inputs, method, cache)
 
 
-def _check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
+def check_method(method: object, kinds: tuple[type[Method], ...]) -> None:
+    """Raise InputError if `method` is of none of these kinds."""
     if not isinstance(method, kinds):
         known = ", ".join(f"zoo.{kind.__name__}(...)" for kind in kinds)
         raise InputError(f"`method` is one of {known}, not {method!r:.80}")

@@ -148,10 +148,12 @@ def _memory(
     if memory is None:
         if how.needs_memory:
             raise InputError("the model attends to a memory: state `memory`")
+        if mask is not None:
+            raise InputError("`memory_mask` hides parts of a `memory`, and there is none")
         return None
     if not how.needs_memory:
         raise InputError("the model attends to no memory that is given")
-    rows = read_vectors(memory, None, what="memory", width=None, dtype=dtype)
+    rows = read_vectors(memory, None, what="memory", width=how.memory_width, dtype=dtype)
     if rows.values.shape[0] != batch:
         raise InputError(
             f"memory: {counted(rows.values.shape[0], 'row')} for {counted(batch, 'prompt')}"

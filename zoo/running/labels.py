@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from zoo.transformer import Transformer
 
@@ -19,6 +25,16 @@ class Labels(BaseModel):
 
     id2label: Mapping[int, str] = {}
     problem_type: str | None = None
+
+    @field_validator("id2label", mode="wrap")
+    @classmethod
+    def _or_none(cls, value: object, read: ValidatorFunctionWrapHandler) -> Mapping[int, str]:
+        """Names that cannot be read do not hide what the scores stand for."""
+        try:
+            names: Mapping[int, str] = read(value)
+        except ValidationError:
+            return {}
+        return names
 
 
 def published_config(model: Transformer) -> str | None:

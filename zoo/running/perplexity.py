@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from zoo.devices import input_device
 from zoo.errors import InputError, Problem
+from zoo.generation.decoding import no_numbers
 from zoo.generation.evaluating import evaluating
 from zoo.generation.prompts import read_ids
 from zoo.purpose import Generation
@@ -68,6 +69,7 @@ def perplexity(
     Raises:
         InputError: the model does not predict the next token of a text, it has no tokenizer, or
             `window` or `stride` does not fit it.
+        WeightsError: the model's scores are NaN.
     """
     spec = model.transformer.spec
     how = predicting(spec)
@@ -88,6 +90,8 @@ def perplexity(
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             nats += float(F.cross_entropy(logits, labels, reduction="sum"))
             on_progress(done, len(every))
+    if math.isnan(nats):
+        raise no_numbers(spec.name, "the scores of the next token")
     return {**told_of(nats, len(ids) - begin, n_bytes), "window": window, "stride": stride}
 
 
@@ -163,5 +167,6 @@ def _read(text: Tokenized, written: str) -> tuple[list[int], int, int]:
         raise InputError(
             Problem("the text is too short", help="one token at least is predicted from another")
         )
-    skipped = encoding.offsets[0][1] if own[0] == 0 else 0
+    # A character that the first token only begins is predicted.
+    skipped = min(encoding.offsets[0][1], encoding.offsets[1][0]) if own[0] == 0 else 0
     return encoding.ids[: own[-1] + 1], begin, len(written[skipped:].encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -13,8 +14,10 @@ import torch
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
 from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
-from zoo.generation.ends import check_new_tokens
+from zoo.generation.decoding import no_numbers
+from zoo.generation.ends import Ends, check_new_tokens
 from zoo.generation.evaluating import evaluating
+from zoo.generation.generate import check_method
 from zoo.generation.methods import for_batch
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
@@ -129,6 +132,7 @@ class TextModel:
 
         Raises:
             InputError: the model has no task, or a text does not fit it.
+            WeightsError: what the model computes is NaN.
         """
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise InputError('texts are a list, of one text too: `run(["..."])`')
@@ -151,8 +155,13 @@ class TextModel:
             found = self._generated(rows, self._asked(max_new_tokens, method, eos, start))
         else:
             found = self._read(rows, mask_id)
-        nothing = {"text": "", "ids": [], "score": 0.0, "ended": "eos"}
-        return [{"task": self.task, **(nothing if none else next(found))} for none in blank]
+        return [
+            {
+                "task": self.task,
+                **({"text": "", "ids": [], "score": 0.0, "ended": "eos"} if none else next(found)),
+            }
+            for none in blank
+        ]
 
     def stream(
         self,
@@ -172,9 +181,8 @@ class TextModel:
         """
         if self._is_blank(text):
             return
-        check_new_tokens(max_new_tokens)
         asked = self._asked(max_new_tokens, method, eos, start)
-        ends = {asked["eos"]} if isinstance(asked["eos"], int) else set(asked["eos"])
+        ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
         rows = [self._ids(text, max_new_tokens)]
         if method is None and isinstance(asked["method"], Beam):
             yield from (found["text"] for found in self._generated(rows, asked))
@@ -240,10 +248,15 @@ class TextModel:
             asked["start"] = settings.decoder_start_token_id
             stated.append("decoder_start_token_id")
         settings.check(stated, how.target_vocab)
-        asked["method"] = settings.method() if method is None else settings.completed(method)
-        if isinstance(start, Sequence) and len(start) > 1:
-            # The target begins with more than its usual id, so nothing is missing after that.
-            asked["method"] = asked["method"].model_copy(update={"first_id": None})
+        if method is None:
+            asked["method"] = settings.method()
+        else:
+            check_method(method, (Greedy, Sampling, Beam))
+            asked["method"] = settings.completed(method)
+        with suppress(TypeError):  # a single id has no length
+            if len(cast("Sequence[int]", start)) > 1:
+                # The target begins with more than its usual id, so nothing is missing after that.
+                asked["method"] = asked["method"].model_copy(update={"first_id": None})
         return asked
 
     def _generated(
@@ -277,7 +290,10 @@ class TextModel:
             for alike in by_length.values():
                 for places in _cut(alike):
                     batch = torch.tensor([rows[place] for place in places], device=device)
-                    found.update(zip(places, cast("Any", self.transformer)(batch), strict=True))
+                    outputs = cast("Any", self.transformer)(batch)
+                    if not bool((outputs < torch.inf).all()):  # nor is NaN
+                        raise no_numbers(self.transformer.spec.name, "the outputs")
+                    found.update(zip(places, outputs, strict=True))
         masked = self._mask_id(mask_id)
         for place, ids in enumerate(rows):
             yield read_off(
