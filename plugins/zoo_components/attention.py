@@ -9,7 +9,12 @@ from zoo.component import PositiveFloat, Probability, Shared, Size, Slot, contra
 from zoo.layout import Cut, Layout, Tensor, column_wise, linear, row_wise, vector
 from zoo.only_with import UNSTATED, NotWith, OnlyWith, stated
 from zoo.slots import Attention, Norm
-from zoo_components.heads import check_default_head_dim, default_head_dim
+from zoo_components.heads import (
+    check_default_head_dim,
+    check_groups,
+    default_head_dim,
+    told_heads,
+)
 from zoo_components.norm import NoNorm
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
 from zoo_components.projections import ALL, Projections
@@ -154,12 +159,7 @@ class MultiHead(Attention):
     def _check(self) -> Self:
         if "head_dim" not in self.model_fields_set:
             check_default_head_dim(self.d_model, self.n_heads)
-        if self.n_heads % self.n_kv_heads:
-            raise contradiction(
-                f"n_heads = {self.n_heads} is not divisible by n_kv_heads = {self.n_kv_heads}",
-                "n_kv_heads",
-                "n_heads",
-            )
+        check_groups(self.n_heads, self.n_kv_heads)
         if not self.output_projection and self.d_out != self.n_heads * self.v_head_dim:
             raise contradiction(
                 f"without an output projection the output is n_heads * v_head_dim = "
@@ -337,8 +337,6 @@ class MultiHead(Attention):
         parts |= self._gate_parts()
         if self.output_projection:
             parts["o_proj"] = self._output_projection()
-        groups = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
-        noun = "head" if self.n_kv_heads == 1 else "heads"
         cache = self.n_kv_heads * (self.head_dim + self.v_head_dim)
         sees = "".join(
             f", {name} {size}"
@@ -347,7 +345,7 @@ class MultiHead(Attention):
         )
         return Layout(
             parts,
-            f"multi_head, {self.n_heads}{groups} {noun} of {self.head_dim}{sees}",
+            f"multi_head, {told_heads(self.n_heads, self.n_kv_heads, self.head_dim)}{sees}",
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
             cache_window=self.past,

@@ -7,7 +7,12 @@ from pydantic import Field, model_validator
 from zoo.component import Given, PositiveFloat, Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, Tensor, linear
 from zoo.slots import Attention, Norm
-from zoo_components.heads import check_default_head_dim, default_head_dim
+from zoo_components.heads import (
+    check_default_head_dim,
+    check_groups,
+    default_head_dim,
+    told_heads,
+)
 from zoo_components.norm import RmsNorm
 from zoo_components.projections import ALL, Projections
 
@@ -56,12 +61,7 @@ class Differential(Attention):
         for name in ("n_heads", "n_kv_heads"):
             if (number := getattr(self, name)) % 2:
                 raise contradiction(f"heads work in pairs: {name} is even, not {number}", name)
-        if self.n_heads % self.n_kv_heads:
-            raise contradiction(
-                f"n_heads = {self.n_heads} is not divisible by n_kv_heads = {self.n_kv_heads}",
-                "n_kv_heads",
-                "n_heads",
-            )
+        check_groups(self.n_heads, self.n_kv_heads)
         return self
 
     @property
@@ -86,10 +86,9 @@ class Differential(Attention):
             **({"head_norm": norm} if norm.parts else {}),
             "o_proj": linear(q, self.d_model, bias="o" in self.bias, residual=True),
         }
-        groups = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
         return Layout(
             parts,
-            f"differential, {self.n_heads}{groups} heads of {self.head_dim}",
+            f"differential, {told_heads(self.n_heads, self.n_kv_heads, self.head_dim)}",
             cache=0 if self.key_width else 2 * k,
             memory_cache=2 * k if self.key_width else 0,
         )

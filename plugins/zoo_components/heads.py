@@ -1,4 +1,4 @@
-"""The default width of attention heads."""
+"""The numbers and widths of attention heads."""
 
 from typing import Any
 
@@ -19,3 +19,19 @@ def check_default_head_dim(d_model: int, n_heads: int) -> None:
             "n_heads",
             "d_model",
         )
+
+
+def check_groups(n_heads: int, n_kv_heads: int) -> None:
+    """Raise a contradiction if the key-value heads cannot serve equally many heads."""
+    if n_heads % n_kv_heads:
+        raise contradiction(
+            f"n_heads = {n_heads} is not divisible by n_kv_heads = {n_kv_heads}",
+            "n_kv_heads",
+            "n_heads",
+        )
+
+
+def told_heads(n_heads: int, n_kv_heads: int, head_dim: int) -> str:
+    """The heads in words: `8 heads of 64`, or `32 over 8 heads of 128`."""
+    groups = "" if n_kv_heads == n_heads else f" over {n_kv_heads}"
+    return f"{n_heads}{groups} {'head' if n_kv_heads == 1 else 'heads'} of {head_dim}"

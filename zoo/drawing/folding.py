@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import fields, replace
 from itertools import groupby
 from typing import Any
 
 from zoo.drawing.figure import Box, Branch, Cycle, Layer, Run
-from zoo.showing.alike import in_one
+from zoo.showing.alike import in_one, told_once
 from zoo.showing.parts import ranges
 
 MAX_FRAMES = 4
@@ -29,18 +28,15 @@ def alike(layers: Sequence[Layer]) -> tuple[list[Layer], list[int]]:
     more than `MAX_FRAMES`, those that differ only in numbers are one, with ranges of numbers."""
     if len(layers) <= MAX_FRAMES:
         return list(layers), list(range(len(layers)))
-    found: list[Layer] = []
-    places: list[int] = []
-    for layer in layers:
-        for place, other in enumerate(found):
-            with suppress(_DifferentError):
-                found[place] = _in_one(other, layer)
-                places.append(place)
-                break
-        else:
-            places.append(len(found))
-            found.append(layer)
-    return found, places
+    return told_once(layers, _layer_in_one)
+
+
+def _layer_in_one(a: Layer, b: Layer) -> Layer | None:
+    try:
+        layer: Layer = _in_one(a, b)
+    except _DifferentError:
+        return None
+    return layer
 
 
 def _in_one(a: Any, b: Any) -> Any:

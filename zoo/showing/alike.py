@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 MOST_LAYERS = 4
 """The most sets of different layers that are told one by one. Of more, those that differ only in
@@ -21,6 +25,27 @@ def in_one(a: str, b: str) -> str | None:
         return None
     told[1::2] = [_range(*both) for both in zip(told[1::2], other[1::2], strict=True)]
     return "".join(told)
+
+
+def told_once(items: Sequence[T], as_one: Callable[[T, T], T | None]) -> tuple[list[T], list[int]]:
+    """Return the items without those that an earlier one tells too, and where each item is now.
+
+    Args:
+        items: the items.
+        as_one: returns the item that tells what two tell; None if there is none.
+    """
+    found: list[T] = []
+    places: list[int] = []
+    for item in items:
+        for place, other in enumerate(found):
+            if (one := as_one(other, item)) is not None:
+                found[place] = one
+                break
+        else:
+            place = len(found)
+            found.append(item)
+        places.append(place)
+    return found, places
 
 
 def _range(a: str, b: str) -> str:

@@ -11,6 +11,7 @@ from torch import nn
 from zoo.cache import AttentionCache
 from zoo.linear import Linear, together
 from zoo.position import Rotation
+from zoo_components.heads import told_heads
 from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.norm import Norm, put_norm
 from zoo_components.modules.scores import Scoring, attend
@@ -51,8 +52,8 @@ class DifferentialAttention(nn.Module):
 
     def extra_repr(self) -> str:
         """The heads and the constant, as `print(model)` shows them."""
-        over = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
-        return f"{self.n_heads}{over} heads of {self.head_dim}, lambda_init={self.lambda_init}"
+        heads = told_heads(self.n_heads, self.n_kv_heads, self.head_dim)
+        return f"{heads}, lambda_init={self.lambda_init}"
 
     def forward(
         self,
