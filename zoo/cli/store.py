@@ -36,23 +36,32 @@ if TYPE_CHECKING:
 def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
     """Download published models into the store.
 
-    Their files are checked by size and digest.
+    Their files are checked by size and digest. What is wrong with any is reported at the end.
     """
+    from zoo.errors import ZooError
     from zoo.store.files import Store
     from zoo.store.pulling import pull
 
     registry, store = layers(), Store.default()
+    problems: list[Problem] = []
     for name in names:
-        with bytes_bar(name) as bar:
-            ref = pull(
-                name,
-                registry,
-                store,
-                trust_first_use=trust_first_use,
-                on_total=bar.set_total,
-                on_bytes=bar.advance,
-            )
-        click.echo(f"{ref.name}@{ref.version}\n{store.snapshot(ref.files)}\n{ref.content_digest}")
+        try:
+            with bytes_bar(name) as bar:
+                ref = pull(
+                    name,
+                    registry,
+                    store,
+                    trust_first_use=trust_first_use,
+                    on_total=bar.set_total,
+                    on_bytes=bar.advance,
+                )
+        except ZooError as error:
+            problems += error.problems
+        else:
+            folder = store.snapshot(ref.files)
+            click.echo(f"{ref.name}@{ref.version}\n{folder}\n{ref.content_digest}")
+    if problems:
+        raise ZooError(problems)
 
 
 @click.command()
@@ -293,14 +302,25 @@ def gc(folders: tuple[Path, ...], everything: bool) -> None:
 @json_option
 def store(as_json: bool) -> None:
     """List the models in the store, with their sizes."""
+    from zoo.errors import ZooError
     from zoo.store.files import Store
-    from zoo.store.refs import refs
+    from zoo.store.refs import read_ref, versions
 
     found = Store.default()
-    there = list(refs(found))
+    there: list[Ref] = []
+    problems: list[Problem] = []
+    for name, version in versions(found):
+        try:
+            ref = read_ref(found, name, version)
+        except ZooError as error:
+            problems += error.problems
+        else:
+            there += [ref] if ref else []  # None: removed meanwhile
     rows = [_row(ref, found.snapshot(ref.files)) for ref in there]
     data = {"folder": str(found.root), "models": rows}
     print_report(as_json, data, lambda _: _listing(found.root, there))
+    if problems:
+        raise ZooError(problems)
 
 
 def _listing(root: Path, there: list[Ref]) -> str:
