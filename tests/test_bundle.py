@@ -441,7 +441,8 @@ def test_what_is_neither_a_licence_nor_a_tag(
     option: str, saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["bundle", "make", "saved", "made", option, "mine\nlanguage: en"]) == 2
-    assert "is not a licence or a tag" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert ("is no licence: it is on one line" if option == "--license" else "is no tag") in told
     assert not Path("made").exists()
     wrong = option == "--license"
     assert run(["bundle", "make", "saved", "made", option, "apache2"]) == (2 if wrong else 0)

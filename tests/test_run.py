@@ -186,7 +186,7 @@ def test_what_is_no_number_of_tokens(ten_positions: str, number: Any) -> None:
         (("--sample", "--seed", "-1"), "`--seed` must be at least 0"),
         (("--repetition-penalty", "0"), "`--repetition-penalty` must be at least"),
         (("-n", "8", "--eos", "99"), "`--eos` holds the id 99"),
-        (("-n", "9"), "`--max-new-tokens` can be 8 at most"),
+        (("-n", "10"), "`--max-new-tokens` can be 9 at most"),
     ],
 )
 def test_options_are_named_as_they_are_typed(

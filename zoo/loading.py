@@ -133,11 +133,8 @@ def load(
     model.load_report = _report(weights, spec, names, tensors, verified=verify, mapped=mapped)
     model.origin = header.origin
     if len(names) < len(header.records):
-        model.origin = {
-            "only": patterns,
-            "content_digest": header.content_digest,
-            "origin": header.origin,
-        }
+        part = {"only": patterns, "content_digest": header.content_digest}
+        model.origin = {**(header.origin or {}), "part": part}
     return model
 
 

@@ -87,8 +87,9 @@ def build(
     found = zoo.read_spec(spec, registry=registry)
     if locked:
         from zoo.provenance.lock import check_locked
+        from zoo.reading import find_document
 
-        check_locked(found, Path(spec).parent)
+        check_locked(found, Path(find_document(spec, registry).name).parent)
     from zoo.cli.making import build_and_save
 
     gc.enable()

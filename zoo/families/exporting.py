@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from zoo.atomic import new_folder
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, Problem, WeightsError, checked_path
 from zoo.families.catalogue import Catalogue
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import parse_json
@@ -28,7 +28,9 @@ from zoo.weights.held_tensors import DTYPES, stored
 from zoo.weights.output_names import check_output_name
 
 
-def export_folder(source: str | Path, output: Path, *, registry: Registry | None = None) -> None:
+def export_folder(
+    source: str | Path, output: str | Path, *, registry: Registry | None = None
+) -> None:
     """Write an imported model as a folder that `transformers` loads.
 
     Args:
@@ -44,6 +46,7 @@ def export_folder(source: str | Path, output: Path, *, registry: Registry | None
         SpecError: the family cannot make a spec of the recorded configuration.
         ZooError: `output` exists, or cannot be written.
     """
+    output = checked_path(output, "`output` is a path")
     check_output_name(output, folder=True)
     registry = load_registry() if registry is None else registry
     model = load(source, registry=registry)
@@ -71,6 +74,14 @@ def _origin(model: Transformer, where: Place) -> Origin:
                 "the model was not imported, so there is no configuration to export it with",
                 where,
                 help="`zoo import` reads the folders that `zoo export` writes",
+            )
+        )
+    if "part" in model.origin:
+        raise WeightsError(
+            Problem(
+                "only a part of the weights is the checkpoint's: they were loaded with `only`",
+                where,
+                help="load all of them",
             )
         )
     try:

@@ -14,7 +14,7 @@ import torch
 import zoo
 from zoo.atomic import new_folder
 from zoo.building import build_on_meta
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import Place, Problem, WeightsError, checked_path
 from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
@@ -128,8 +128,8 @@ def plan_import(
 
 
 def import_folder(
-    source: Path,
-    output: Path,
+    source: str | Path,
+    output: str | Path,
     *,
     name: str | None = None,
     registry: Registry | None = None,
@@ -156,6 +156,8 @@ def import_folder(
             of `output` is that of a file.
         ZooError: `output` exists, or cannot be written.
     """
+    source = checked_path(source, "`source` is the path of a folder")
+    output = checked_path(output, "`output` is a path")
     name = output.resolve().name if name is None else name
     found = plan_import(source, name=name, registry=registry)
     return save_import(found, output, on_bytes=on_bytes)

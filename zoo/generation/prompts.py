@@ -237,11 +237,11 @@ def read_images(
 
 def check_length(length: int, longest: int | None, what: str, *, most_new: int = 0) -> None:
     """Raise InputError if `length` tokens and `most_new` more exceed the model's positions,
-    `longest`."""
-    if longest is None or length + most_new <= longest:
+    `longest`. The last new token needs none: the model is never called with it."""
+    if longest is None or length + max(most_new - 1, 0) <= longest:
         return
     more = f" and {most_new} new ones" if most_new else ""
-    left = longest - length
+    left = longest - length + 1
     raise InputError(
         Problem(
             f"{what}: {length} tokens{more} are longer than the model's {longest} positions",

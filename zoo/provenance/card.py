@@ -17,8 +17,8 @@ from zoo.wording import quoted
 
 CARD_NAME = "README.md"
 
-_LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
-_STATED = re.compile(rf"^license: *[\"']?({_LICENSE.pattern})[\"']? *$", re.MULTILINE)
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
+_STATED = re.compile(r"^license: *[\"']?([^\"'#\n]*?)[\"']? *(#.*)?$", re.MULTILINE)
 _METADATA = re.compile(r"---\n.*?\n---(\n|\Z)", re.DOTALL)
 _UNKNOWN = "unknown"
 _CARD = """\
@@ -51,7 +51,8 @@ class CardFields:
     """The statements of a publisher about a model.
 
     Args:
-        license: the licence of the weights, as an SPDX identifier as hubs spell it (`apache-2.0`).
+        license: the licence of the weights, as hubs spell it (`apache-2.0`), or an expression of
+            SPDX (`MIT OR Apache-2.0`).
         tags: words to search for.
     """
 
@@ -59,10 +60,10 @@ class CardFields:
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for word in (self.license, *self.tags):
-            if not _LICENSE.fullmatch(word):
-                help_ = "letters, digits, `.`, `+` and `-`: `apache-2.0`, `text-generation`"
-                raise ZooError(Problem(f"{quoted(word)} is not a licence or a tag", help=help_))
+        for tag in self.tags:
+            if not _TAG.fullmatch(tag):
+                help_ = "letters, digits, `.`, `+` and `-`: `text-generation`"
+                raise ZooError(Problem(f"{quoted(tag)} is no tag", help=help_))
         if self.license != _UNKNOWN and (problem := license_problem(self.license)):
             raise ZooError(problem)
 
@@ -103,14 +104,15 @@ def read_card(path: Path) -> str:
 
 
 def stated_license(path: Path) -> str | None:
-    """Return the licence in the metadata block of a card, if it is a single word; None without a
-    card or a licence."""
+    """Return the licence in the metadata block of a card, a word of hubs or an expression of SPDX;
+    None without a card or a licence."""
     try:
         block, _, _ = read_card(path).partition("\n---\n")
     except ZooError:
         return None
     stated = _STATED.search(block)
-    return stated[1] if stated and stated[1] != _UNKNOWN else None
+    is_license = stated and stated[1] != _UNKNOWN and license_problem(stated[1]) is None
+    return stated[1] if stated and is_license else None
 
 
 def _yaml(data: Mapping[str, Any]) -> str:

@@ -30,6 +30,8 @@ def license_problem(stated: str) -> Problem | None:
         stated: a word of a hub (`apache-2.0`, `other`), or an expression of SPDX, with names in any
             case (`MIT OR Apache-2.0`, `LicenseRef-Mine`).
     """
+    if not stated.isprintable():
+        return Problem(f"{quoted(stated)} is no licence: it is on one line")
     known = _known()
     symbols = ""
     for word in re.findall(r"[()]|[^\s()]+", stated):

@@ -179,17 +179,23 @@ class TextModel:
         Raises:
             InputError: the model does not generate, or the text does not fit it.
         """
+        if self.transformer.spec.model.generation is None:
+            raise InputError(
+                Problem(
+                    f"{self.transformer.spec.name} does not generate",
+                    help=f"its task is {self.task}: `run` returns its outputs",
+                )
+            )
         if self._is_blank(text):
-            return
+            return iter(())
         asked = self._asked(max_new_tokens, method, eos, start)
-        ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
         rows = [self._ids(text, max_new_tokens)]
         if method is None and isinstance(asked["method"], Beam):
-            yield from (found["text"] for found in self._generated(rows, asked))
-            return
+            return (found["text"] for found in self._generated(rows, asked))
+        ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
         steps = stream(self.transformer, rows, **asked)
         ids = takewhile(lambda id_: id_ is not None and id_ not in ends, (id_ for (id_,) in steps))
-        yield from pieces(self.text, cast("Iterator[int]", ids))
+        return pieces(self.text, cast("Iterator[int]", ids))
 
     def _is_blank(self, text: str | Chat) -> bool:
         """Whether there is nothing to translate: a translator would invent a sentence."""

@@ -10,7 +10,7 @@ from zoo.document import Document, read_document
 from zoo.errors import Findings, Place, Problem
 from zoo.registry import Registry
 from zoo.toml.tables import Leaf, Table, as_table, merge
-from zoo.wording import did_you_mean, quoted
+from zoo.wording import did_you_mean, quoted, typed
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MAX_PARENTS = 32
@@ -76,6 +76,13 @@ def _find_parent(
     beside = [path.stem for path in others if path.is_file() and not path.is_symlink()]
     where = "in the registry" if folder is None else f"{near} or in the registry"
     message = f"there is no spec {quoted(name)} {where}"
+    if registry.catalog.file(name) is not None:
+        hint = (
+            f"it is a published model: `zoo show {typed(name)} --resolved > "
+            f"{typed(f'{name}.toml')}` writes its spec, once it is in the store"
+        )
+        findings.add(Problem(message, parent.place(value=True), hint))
+        return None
     known = [*beside, *registry.models]
     otherwise = "`zoo list models` lists those of the registry"
     hint = did_you_mean(name.removesuffix(".toml"), known, otherwise)

@@ -12,6 +12,7 @@ from zoo.cache import AttentionCache
 from zoo.linear import Linear, together
 from zoo.position import Rotation
 from zoo.sharding.parts import all_parts, local, own_part
+from zoo_components.heads import told_heads
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
 from zoo_components.modules.norm import Norm, put_norm
@@ -103,7 +104,7 @@ class MultiHeadAttention(nn.Module):
         """The heads and what bounds their scores, as `print(model)` shows them: `8 heads of 64`, or
         `32 over 8 heads of 128, window=4096` if 8 key-value heads serve 32 query heads, which see
         4,096 tokens. So torch does not print layers that differ in this as equal ones."""
-        over = "" if self.n_kv_heads == self.n_heads else f" over {self.n_kv_heads}"
+        heads = told_heads(self.n_heads, self.n_kv_heads, self.head_dim)
         told: dict[str, object] = {}
         if self.reach is not None and self.reach.window is not None:
             told["window"] = self.reach.window
@@ -115,7 +116,7 @@ class MultiHeadAttention(nn.Module):
         if self.scoring.softcap is not None:
             told["softcap"] = self.scoring.softcap
         more = "".join(f", {name}={value}" for name, value in told.items())
-        return f"{self.n_heads}{over} heads of {self.head_dim}{more}"
+        return f"{heads}{more}"
 
     def forward(
         self,
@@ -149,7 +150,8 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (..., query, d_out), and the weights after dropout or None.
         """
-        places = None if return_weights or memory is not None else places_of_tokens(x, mask)
+        whole = return_weights or memory is not None
+        places = None if whole else places_of_tokens(x, mask, self)
         mask, bias = self._own_heads(mask), self._own_heads(bias)
         positional = self.temperature is not None or self.reach is not None
         if positions is None and positional:

@@ -61,7 +61,8 @@ class LinearHead(nn.Module):
         values = self.out(x)
         if self.logits_bias is not None:
             if values.requires_grad:  # it may be a view of a DTensor, which nobody may write to
-                values = values + self.logits_bias
+                # Under autocast, the sum would have the dtype of the bias.
+                values = values + self.logits_bias.to(values.dtype)
             else:
                 # In place: another tensor of this size takes a quarter of the product's time.
                 values = values.add_(self.logits_bias)

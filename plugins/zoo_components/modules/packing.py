@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import nn
+from torch.nn.modules import module as every_module
 
 PAYS = 0.9  # the share of tokens above which moving them costs more than it saves
 
@@ -13,7 +15,9 @@ LONG = 64
 kernel with a mask computes all that it hides, and a call costs some 30 microseconds."""
 
 
-def places_of_tokens(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
+def places_of_tokens(
+    x: torch.Tensor, mask: torch.Tensor | None, seen_by: nn.Module
+) -> torch.Tensor | None:
     """The places of the tokens that a mask leaves, if computing only those is faster: on a CPU,
     where reading their number needs no synchronisation, and without gradients, which would keep
     memory. A sequence of padding alone is computed whole, since a query without keys may have equal
@@ -22,6 +26,8 @@ def places_of_tokens(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
     Args:
         x: (batch, length, width).
         mask: boolean, True = attend; (batch, 1, 1, length) hides tokens from all others.
+        seen_by: the module whose parts would get the tokens as (n, width). With a hook on any of
+            them, all tokens are computed, since who wrote the hook expects (batch, length, width).
 
     Returns:
         Indices into the flattened tokens, (n,), or None for all tokens.
@@ -34,10 +40,18 @@ def places_of_tokens(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
         every_row_has_some = bool(mask.any(-1).all())
     except RuntimeError:  # inside `torch.vmap`, where no value can be looked at
         return None
-    if not every_row_has_some:
+    if not every_row_has_some or _is_hooked(seen_by):
         return None
     places = mask.flatten().nonzero()[:, 0]
     return places if places.shape[0] <= PAYS * mask.numel() else None
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    """Return whether a hook sees what enters or leaves this module or a part of it."""
+    everywhere = every_module._global_forward_hooks or every_module._global_forward_pre_hooks
+    return bool(everywhere) or any(
+        part._forward_hooks or part._forward_pre_hooks for part in module.modules()
+    )
 
 
 def at_places(

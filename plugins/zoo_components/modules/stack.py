@@ -103,8 +103,8 @@ class Stack(nn.Module):
         Args:
             inputs: as the embedding takes them, ids (batch, length), vectors (batch, length, width)
                 or images (batch, channels, height, width). Vectors and memory without a batch
-                dimension are treated as a batch of one, and the output has no batch dimension
-                either.
+                dimension, with masks without one, are treated as a batch of one, and the output has
+                no batch dimension either.
             memory: what cross-attention attends to, (batch, memory length, memory width).
             mask: for self-attention, boolean, True = attend; the shapes of `check_mask`. Its length
                 is that of the embedded sequence.
@@ -133,11 +133,11 @@ class Stack(nn.Module):
         if inputs.is_floating_point() and inputs.dim() == 2:
             x, maps = self(
                 inputs[None],
-                None if memory is None else memory[None],
-                mask=mask,
-                memory_mask=memory_mask,
-                token_types=token_types,
-                global_tokens=None if global_tokens is None else global_tokens[None],
+                _batch_of_one(memory),
+                mask=_batch_of_one(mask),
+                memory_mask=_batch_of_one(memory_mask),
+                token_types=_batch_of_one(token_types),
+                global_tokens=_batch_of_one(global_tokens),
                 cache=cache,
                 return_weights=return_weights,
             )
@@ -168,7 +168,7 @@ class Stack(nn.Module):
         shared = LayerContext(
             mask=attended,
             tokens=real,
-            places=None if return_weights else places_of_tokens(x, attended),
+            places=None if return_weights else places_of_tokens(x, attended, self.layers),
             causal=self.causal,
             positions=positions,
             key_positions=keys,
@@ -192,9 +192,19 @@ class Stack(nn.Module):
         self, x: torch.Tensor, contexts: Mapping[LayerSchemes, LayerContext], cache: Cache | None
     ) -> tuple[torch.Tensor, Maps]:
         """Run the layers, each with the context of its position schemes. Return the states after
-        the last layer, and the attention weights by kind."""
+        the last layer, and the attention weights by kind.
+
+        Raises:
+            ValueError: layers were added or removed since the stack was built.
+        """
         found: dict[str, list[torch.Tensor]] = {}
         layers = list(self.layers)  # once: a module finds one by its number slowly
+        if len(layers) != len(self.schemes_of_layers):
+            raise ValueError(
+                f"this stack was built with {len(self.schemes_of_layers)} layers and now has "
+                f"{len(layers)}: what each layer is comes from the spec. Build a model of a spec "
+                "with other `n_layers`, and load the weights of the layers to keep into it"
+            )
         for place, number in enumerate(self.order):
             context = contexts[self.schemes_of_layers[number]]
             if cache is not None:
@@ -359,6 +369,10 @@ def check_inputs(inputs: torch.Tensor, width: int | None, *, takes_ids: bool) ->
     elif inputs.dim() != 2:
         hint = "; a single sequence is `ids[None]`" if inputs.dim() == 1 else ""
         raise ValueError(f"ids are (batch, length), not {tuple(inputs.shape)}{hint}")
+
+
+def _batch_of_one(one: torch.Tensor | None) -> torch.Tensor | None:
+    return None if one is None else one[None]
 
 
 def _hides_more(real: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
