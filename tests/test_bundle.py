@@ -436,6 +436,15 @@ def test_a_card_that_is_there_is_taken(saved: Path) -> None:
     assert '- "tiny"' in Path("tagged/README.md").read_text()
 
 
+def test_an_expression_of_licences_is_stated_and_read(saved: Path) -> None:
+    stated = "MIT OR Apache-2.0"
+    assert run(["bundle", "make", "saved", "made", "--license", stated]) == 0
+    assert ModelCard.load("made/README.md").data.license == stated
+    assert stated_license(Path("made/README.md")) == stated
+    Path("list.md").write_text("---\nlicense: [mit, other]\n---\n")
+    assert stated_license(Path("list.md")) is None
+
+
 @pytest.mark.parametrize("option", ["--license", "--tag"])
 def test_what_is_neither_a_licence_nor_a_tag(
     option: str, saved: Path, capsys: pytest.CaptureFixture[str]

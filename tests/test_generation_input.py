@@ -123,7 +123,7 @@ def test_of_a_decoder(
         ([1], {"start": np.int64(7)}, "start: id 7 is outside the vocabulary"),
         ([1], {"start": torch.tensor(7)}, "start: id 7 is outside the vocabulary"),
         ([1] * 11, {"start": 1}, "11 tokens are longer than the model's 10 positions"),
-        ([1], {"start": 1, "max_new_tokens": 10}, "1 tokens and 10 new ones are longer"),
+        ([1], {"start": 1, "max_new_tokens": 11}, "1 tokens and 11 new ones are longer"),
     ],
 )
 def test_of_a_pair(pair: Transformer, ids: Any, options: dict[str, Any], message: str) -> None:
@@ -138,7 +138,7 @@ IMAGES = torch.ones(2, 3, 6, 6)
     [
         (IMAGES, {}, "state the ids that each target begins with"),
         (IMAGES, {"start": 7}, "start: id 7 in sequence 0 is outside the vocabulary"),
-        (IMAGES, {"start": 1, "max_new_tokens": 10}, "1 tokens and 10 new ones are longer"),
+        (IMAGES, {"start": 1, "max_new_tokens": 11}, "1 tokens and 11 new ones are longer"),
         (IMAGES, {"start": 1, "memory": torch.ones(2, 3, 8)}, "attends to no memory"),
         (
             IMAGES,
@@ -359,10 +359,21 @@ def test_a_mask_and_the_padding_id_both_hide() -> None:
     assert found.values.tolist() == [[5, 6]]
 
 
+def test_a_prompt_that_fills_all_positions_has_a_next_token() -> None:
+    spec = {"format": 1, "name": "full", "builder": "decoder", "vocab": 9, "n_layers": 1}
+    spec |= {"d_model": 8, "n_heads": 2, "d_ff": 16}
+    position = {"kind": "learned", "max_length": 4}
+    model = zoo.build({**spec, "position": position}, dtype=torch.float64).eval()
+    (found,) = zoo.generate(model, [[1, 2, 3, 4]], max_new_tokens=1)
+    assert found.ids == (int(model(torch.tensor([[1, 2, 3, 4]]))[0, -1].argmax()),)
+    with pytest.raises(zoo.ZooError, match="`max_new_tokens` can be 1 at most"):
+        zoo.generate(model, [[1, 2, 3, 4]], max_new_tokens=2)
+
+
 def test_as_many_tokens_as_there_are_positions_fit() -> None:
-    check_length(3, 5, "ids", most_new=2)
+    check_length(3, 5, "ids", most_new=3)  # the model is never called with the last one
     with pytest.raises(zoo.ZooError, match="longer than the model's 5 positions"):
-        check_length(3, 5, "ids", most_new=3)
+        check_length(3, 5, "ids", most_new=4)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])

@@ -66,6 +66,21 @@ def test_a_lock_is_beside_its_spec(locked: Path, capsys: pytest.CaptureFixture[s
     assert "there is no lock" in failure(capsys, "build", "below/spec.toml", "--locked")
 
 
+def test_a_registered_name_has_the_lock_beside_its_file(
+    locked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registered = '[models]\nmine = "below/spec.toml"'
+    Path("registry.toml").write_text(
+        Path("registry.toml").read_text().replace("[models]", registered)
+    )
+    Path("below").mkdir()
+    Path("spec.toml").rename("below/spec.toml")
+    told = failure(capsys, "build", "mine", "--locked", "-o", "out")
+    assert "below/zoo.lock: error: there is no lock" in told
+    Path(LOCK_NAME).rename("below/zoo.lock")
+    assert run(["build", "mine", "--locked", "-o", "out"]) == 0
+
+
 def test_a_plugin_of_a_single_layer_is_locked_too(locked: Path) -> None:
     rule = '[[decoder.layers]]\nlast = 1\nffn = { kind = "glu", d_ff = 8 }\n'
     Path("spec.toml").write_text(SPEC.replace('"encoder"', '"decoder"') + rule)

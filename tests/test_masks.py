@@ -116,7 +116,14 @@ LONG_MASK = torch.arange(LONG) < torch.tensor([[LONG], [3], [1], [40]])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     "attention",
-    [{}, {"n_kv_heads": 1}, {"sinks": True}, {"softcap": 2.0}, {"v_head_dim": 3}, {"window": 9}],
+    [
+        {},
+        {"n_kv_heads": 1},
+        {"sinks": True},
+        {"softcap": 2.0},
+        {"v_head_dim": 3},
+        {"window": 9, "window_sides": "past"},
+    ],
     ids=str,
 )
 def test_long_sequences_are_attended_one_by_one(attention: dict[str, Any], causal: bool) -> None:

@@ -597,8 +597,16 @@ def test_a_line_that_does_not_fit_is_told_with_its_number(
 
 
 def test_a_text_and_its_continuation_must_fit(ten_positions: str) -> None:
-    with pytest.raises(InputError, match="text 2: error: text: 7 tokens and 4 new ones are longer"):
-        zoo.TextModel.load(ten_positions).run(["3", "3 " * 7], max_new_tokens=4)
+    with pytest.raises(InputError, match="text 2: error: text: 7 tokens and 5 new ones are longer"):
+        zoo.TextModel.load(ten_positions).run(["3", "3 " * 7], max_new_tokens=5)
+
+
+def test_what_does_not_generate_is_not_streamed(with_words: Callable[[str], str]) -> None:
+    """The error is raised by the call, as by `zoo.stream`, and not by its first piece."""
+    with pytest.raises(InputError, match="does not generate"):
+        zoo.TextModel.load(with_words("mlm")).stream("ich")
+    with pytest.raises(InputError, match="`max_new_tokens` is at least 1"):
+        zoo.TextModel.load(with_words("pair")).stream("ich", max_new_tokens=0)
 
 
 def test_texts_in_python(with_words: Callable[[str], str]) -> None:

@@ -361,3 +361,89 @@ def test_a_memory_is_given_where_one_is_attended_to() -> None:
             call(ids)
     with pytest.raises(ValueError, match="attends to no memory"):
         zoo.build(spec("decoder"))(ids, memory)
+
+
+def padded_encoder() -> tuple[zoo.Transformer, torch.Tensor]:
+    """An encoder, and ids of which half are padding."""
+    text = SMALL.replace('builder = "decoder"', 'builder = "encoder"') + "pad_id = 0\n"
+    ids = torch.tensor([[5, 3, 9, 2, 7, 4], [8, 0, 0, 0, 0, 0]])
+    return zoo.build(text, dtype=torch.float64).eval(), ids
+
+
+@pytest.mark.parametrize("part", ["ffn", "ffn.up_proj", "self_attn.q_proj", "self_attn.o_proj"])
+@pytest.mark.parametrize("before", [False, True], ids=["output", "input"])
+def test_a_hook_sees_all_tokens(part: str, before: bool) -> None:
+    """Without gradients, padding is left out of the layers, but not from what hooks see."""
+    model, ids = padded_encoder()
+    module = model.encoder.layers[1].get_submodule(part)
+    shapes: list[tuple[int, ...]] = []
+    with torch.no_grad():
+        clean = model(ids)
+        if before:
+            module.register_forward_pre_hook(lambda m, x: shapes.append(tuple(x[0].shape[:-1])))
+        else:
+            module.register_forward_hook(lambda m, x, y: shapes.append(tuple(y.shape[:-1])))
+        hooked = model(ids)
+    assert shapes == [(2, 6)]
+    torch.testing.assert_close(hooked[0], clean[0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(hooked[1, :1], clean[1, :1], atol=1e-12, rtol=0)
+
+
+def test_a_hook_of_all_modules_sees_all_tokens() -> None:
+    model, ids = padded_encoder()
+    shapes: set[tuple[int, ...]] = set()
+    with torch.no_grad():
+        parts = {model.encoder.layers[0].ffn.up_proj, model.encoder.layers[0].self_attn.k_proj}
+        hook = torch.nn.modules.module.register_module_forward_hook(
+            lambda m, x, y: shapes.add(tuple(y.shape[:-1])) if m in parts else None
+        )
+        try:
+            model(ids)
+        finally:
+            hook.remove()
+        assert shapes == {(2, 6)}
+
+
+def test_layers_that_were_added_or_removed_are_refused() -> None:
+    model = zoo.build(SMALL)
+    ids = torch.tensor([[1, 2]])
+    model.decoder.layers.append(model.decoder.layers[0])
+    with pytest.raises(ValueError, match="built with 4 layers and now has 5"):
+        model(ids)
+    model.decoder.layers = model.decoder.layers[:1]
+    with pytest.raises(ValueError, match="built with 4 layers and now has 1"):
+        model(ids)
+
+
+@pytest.mark.parametrize("mask", ["keys", "queries", "heads"])
+def test_masks_of_one_sequence_have_no_batch(mask: str) -> None:
+    spec = {"format": 1, "name": "v", "builder": "encoder", "n_layers": 2, "d_model": 16}
+    spec |= {"n_heads": 2, "d_ff": 16, "embedding": "vectors", "head": "none"}
+    model = zoo.build(spec, dtype=torch.float64).eval()
+    x = torch.randn(5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    there = torch.tensor([True, True, True, False, True])
+    made = {"keys": there, "queries": torch.tril(torch.ones(5, 5)) > 0}
+    made["heads"] = torch.stack([made["queries"], made["queries"].T])
+    one = model(x, source_mask=made[mask])
+    batch = model(x[None], source_mask=made[mask][None])
+    assert torch.equal(one, batch[0])
+    assert not torch.allclose(one, model(x))
+
+
+@pytest.mark.parametrize("rules", [False, True], ids=["all", "one layer"])
+def test_a_window_where_tokens_see_later_ones_says_which_sides(rules: bool) -> None:
+    small = {"format": 1, "name": "w", "vocab": 9, "n_layers": 2, "d_model": 8, "n_heads": 2}
+    small |= {"d_ff": 8, "position": "rotary"}
+
+    def encoder(**stated: object) -> dict[str, Any]:
+        rule = {"at": [1], "self_attn": stated}
+        where = {"encoder": {"layers": [rule]}} if rules else {"self_attn": stated}
+        return {**small, "builder": "encoder", **where}
+
+    with pytest.raises(zoo.SpecError, match='state `window_sides = "both"`'):
+        zoo.read_spec(encoder(window=2))
+    for sides in ("past", "both"):
+        made = zoo.read_spec(encoder(window=2, window_sides=sides))
+        assert zoo.read_spec(made.to_dict()).digest == made.digest
+    causal = {**small, "builder": "decoder", "self_attn": {"window": 2}}
+    assert zoo.read_spec(zoo.read_spec(causal).to_dict()).digest == zoo.read_spec(causal).digest

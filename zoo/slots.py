@@ -124,6 +124,12 @@ class Attention(Sublayer):
         return None
 
     @property
+    def past_by_default(self) -> str | None:
+        """The key of an option that is not stated and whose default limits what a position sees
+        before it, but not after it. A stack that is not causal has to state it."""
+        return None
+
+    @property
     def takes_rotation(self) -> bool:
         """Whether `forward` takes the `rotation` of a position scheme; a spec with a scheme that
         rotates is refused otherwise."""
@@ -326,6 +332,11 @@ class Block(Plugin):
     def rotation_key(self) -> str | None:
         """The key of an option of the self-attention without effect unless the stack's position
         scheme rotates."""
+        return None
+
+    @property
+    def past_by_default(self) -> str | None:
+        """`Attention.past_by_default` of the self-attention."""
         return None
 
     @property

@@ -111,7 +111,8 @@ class MultiHead(Attention):
         Literal["past", "both"] | None, NotWith("window", "none", default="past")
     ] = UNSTATED
     """The sides that `window` w limits. `past`: position i attends to j only if i - j < w, so to w
-    positions under a causal mask. `both`: only if |i - j| <= w, so to 2 w + 1."""
+    positions under a causal mask. `both`: only if |i - j| <= w, so to 2 w + 1. A stack that is not
+    causal has to state it."""
     chunk: SizeOrNone = "none"
     """The number of positions in a chunk; a position attends only to its own chunk (Llama 4)."""
     global_tokens: Annotated[
@@ -229,6 +230,11 @@ class MultiHead(Attention):
         if self.rotate_values:
             return "rotate_values"
         return "qk_norm_site" if self.qk_norm_site == "after_rotation" else None
+
+    @property
+    def past_by_default(self) -> str | None:
+        stated = self.window == "none" or "window_sides" in self.model_fields_set
+        return None if stated else "window_sides"
 
     @property
     def against_fused(self) -> str | None:

@@ -142,6 +142,10 @@ class Residual(Block):
         return None if self.self_position.rotates else self.self_attn.rotation_key
 
     @property
+    def past_by_default(self) -> str | None:
+        return self.self_attn.past_by_default
+
+    @property
     def takes_rotation(self) -> bool:
         return self.self_attn.takes_rotation
 

@@ -148,6 +148,7 @@ class Stack(Component):
         self._check_rotation()
         self._check_taken()
         self._check_global_tokens()
+        self._check_sides()
         self._check_positions()
         self._check_tables()
         return self
@@ -203,6 +204,19 @@ class Stack(Component):
                 "later ones: state `global_tokens` in an encoder alone",
                 "block.self_attn.global_tokens",
                 "causal",
+            )
+
+    def _check_sides(self) -> None:
+        """Raise a contradiction if a layer that sees later tokens leaves open whether its window
+        limits them too."""
+        keys = {group.block.past_by_default for group in self.groups} - {None}
+        if keys and not self.causal:
+            key = min(filter(None, keys))
+            raise contradiction(
+                f'state `{key} = "both"`: tokens see later ones here, and by default a window '
+                f'limits the earlier ones alone, which `{key} = "past"` says',
+                "block.self_attn.window",
+                "layers",
             )
 
     def _check_positions(self) -> None:

@@ -189,10 +189,10 @@ class TextModel:
         if self._is_blank(text):
             return iter(())
         asked = self._asked(max_new_tokens, method, eos, start)
+        ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
         rows = [self._ids(text, max_new_tokens)]
         if method is None and isinstance(asked["method"], Beam):
             return (found["text"] for found in self._generated(rows, asked))
-        ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
         steps = stream(self.transformer, rows, **asked)
         ids = takewhile(lambda id_: id_ is not None and id_ not in ends, (id_ for (id_,) in steps))
         return pieces(self.text, cast("Iterator[int]", ids))
