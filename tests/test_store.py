@@ -171,6 +171,42 @@ def test_a_damaged_ref_keeps_no_other_model_from_being_listed(
     assert f"{damaged}: error: is damaged: " in shown.err
 
 
+@pytest.mark.parametrize("how", ["writable", "bytes", "only", "without blake3"])
+def test_other_weights_in_the_place_of_those_that_were_pulled(
+    how: str, published: Path, store: Store
+) -> None:
+    """They are whole, and all their tensors are as their header says."""
+    assert run(["pull", "small"]) == 0
+    (ref,) = refs(store)
+    path = store.snapshot(ref.files) / "model.safetensors"
+    path.unlink()
+    path.write_bytes(bundle(seed=1)["model.safetensors"])
+    path.chmod(0o644 if how == "writable" else 0o444)
+    if how == "without blake3":  # as an earlier version of the zoo wrote it
+        write_ref(store, replace(ref, blake3={}))
+    options: dict[str, Any] = {"bytes": {"read": "bytes"}, "only": {"only": "*"}}.get(how, {})
+    with pytest.raises(zoo.WeightsError, match="pulled"):
+        zoo.load("small", **options)
+    assert zoo.load(path)  # by its path, it is a file like any other
+
+
+@pytest.mark.parametrize("change", ["changed", "added", "removed"])
+def test_a_file_beside_the_weights_in_the_store_is_as_it_was_pulled(
+    change: str, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (ref,) = refs(store)
+    name = "chat_template.jinja" if change == "added" else "README.md"
+    path = store.snapshot(ref.files) / name
+    path.unlink(missing_ok=True)
+    if change != "removed":
+        path.write_text("another")
+    for load in (zoo.load, zoo.TextModel.load):
+        with pytest.raises(zoo.WeightsError, match=f"not as it was pulled: `{name}`"):
+            load("small")
+    assert zoo.load("small", verify=False)
+
+
 def test_equal_bytes_are_stored_once(
     project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

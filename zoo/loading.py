@@ -20,9 +20,9 @@ from zoo.reading import made_with_others, spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.sharding.parts import local
 from zoo.spec import ModelSpec
-from zoo.store.found_weights import find_weights
+from zoo.store.found_weights import Found, find_weights
 from zoo.transformer import Transformer
-from zoo.weights.file import Header, Record
+from zoo.weights.file import MENDING, Header, Record
 from zoo.weights.held_tensors import DTYPES, FLOATS
 from zoo.weights.load_report import LoadReport, TensorReport
 from zoo.weights.matching import matching
@@ -112,8 +112,13 @@ def load(
         with open_weights(found.path) as weights:
             header = weights.header
             mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
-            as_a_whole = verify and mapped and patterns is None and bool(found.blake3)
-            with weights.held_against(found.blake3) if as_a_whole else nullcontext():
+            pulled = {} if found.ref is None else found.ref.blake3
+            as_a_whole = verify and mapped and patterns is None and bool(pulled)
+            if verify:
+                found.check_others()
+            if verify and not as_a_whole:
+                _check_pulled(weights, found)
+            with weights.held_against(pulled) if as_a_whole else nullcontext():
                 spec = _checked_spec(weights, lock, registry, locked=locked)
                 names = matching(header, patterns, where)
                 same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
@@ -136,6 +141,19 @@ def load(
         part = {"only": patterns, "content_digest": header.content_digest}
         model.origin = {**(header.origin or {}), "part": part}
     return model
+
+
+def _check_pulled(weights: Weights, found: Found) -> None:
+    """Compare the headers of weights in the store with what was pulled. They have the digests that
+    the tensors are compared with, and the spec."""
+    ref = found.ref
+    if ref is None:
+        return
+    if ref.blake3:
+        weights.check_beginnings(ref.blake3)
+    elif weights.header.content_digest != ref.content_digest:  # of an earlier version of the zoo
+        message = "these are not the weights that were pulled"
+        raise WeightsError(Problem(message, Place(str(found.path)), MENDING))
 
 
 def _processes(mesh: DeviceMesh | None) -> AbstractContextManager[list[str]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.document import read_document
@@ -13,17 +12,36 @@ from zoo.file_hints import neighbours
 from zoo.reading import is_card
 from zoo.registry import Registry
 from zoo.store import resolve
-from zoo.weights.file import is_file_name, weights_path
+from zoo.store.files import damaged
+from zoo.store.refs import Ref
+from zoo.weights.file import INDEX_NAME, MENDING, is_file_name, weights_path
 from zoo.wording import did_you_mean, quoted, typed
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The location of weights: `path` is their file, or the index of their shards. `blake3` holds
-    the expected digests of each file of weights in the store; it is empty for other weights."""
+    """The location of weights: `path` is their file, or the index of their shards. `ref` is that of
+    a model in the store, with what its files must be; None for other weights."""
 
     path: Path
-    blake3: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    ref: Ref | None = None
+
+    def check_others(self) -> None:
+        """Compare the files beside weights in the store with their digests: the tokenizer, the
+        settings of generation.
+
+        Raises:
+            WeightsError: one is missing or damaged, or there is one that was not published.
+            StoreError: there is no permission to read one.
+        """
+        if self.ref is None:
+            return
+        folder, files = self.path.parent, self.ref.files
+        weights = {name for name in files if name.endswith((".safetensors", INDEX_NAME))}
+        others = {name: file for name, file in files.items() if name not in weights}
+        if wrong := [name for name in damaged(folder, others) if name not in weights]:
+            message = f"not as it was pulled: {', '.join(map(quoted, wrong))}"
+            raise WeightsError(Problem(message, Place(str(folder)), MENDING))
 
 
 def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
@@ -46,7 +64,7 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
         return Found(weights_path(path))
     if registry.catalog.file(name.partition("@")[0]) is not None:
         folder, ref = resolve(name, registry)
-        return Found(weights_path(folder), ref.blake3)
+        return Found(weights_path(folder), ref)
     if name in registry.models:
         raise RegistryError(
             Problem(
