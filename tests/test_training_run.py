@@ -572,6 +572,16 @@ def test_what_is_measured_on_and_learned_from_too_is_told(
     assert "learned from too" not in capsys.readouterr().err
 
 
+def test_duplicate_pairs_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: Path
+) -> None:
+    path = write_toy(tmp_path)
+    with (tmp_path / "toy.tsv").open("a", encoding="utf-8") as file:
+        file.writelines(f"{source}\t{target}\n" for source, target in [*PAIRS[:3], PAIRS[0]])
+    zoo.train(path, output=tmp_path / "out")
+    assert capsys.readouterr().err.count("train: left out 4 duplicate pairs\n") == 1
+
+
 def test_the_dtype_of_the_result(toy: Toy, tmp_path: Path) -> None:
     toy("full")
     toy("half", recipe=RECIPE.replace("[data]", 'dtype = "float16"\n[data]', 1))

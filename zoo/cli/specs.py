@@ -158,7 +158,7 @@ def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str,
         "model": spec.name,
         "digest": spec.digest,
         "parameters": spec.n_parameters,
-        "examples": splits and {part: len(found) for part, found in splits._asdict().items()},
+        "examples": splits and {part: len(found) for part, found in splits.parts.items()},
     }
 
 

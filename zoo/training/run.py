@@ -37,7 +37,7 @@ from zoo.training.progress import Silent, progress_of
 from zoo.training.recipe import Recipe
 from zoo.training.scores import score_lines, score_translations
 from zoo.training.split import Splits
-from zoo.training.tables import Datasets, Text
+from zoo.training.tables import is_packed
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
 from zoo.weights.file import FILE_NAME
@@ -68,8 +68,7 @@ class Run:
         self.recipe, self.folder = recipe, folder
         self.learner, self.tokens, self.splits = learner, tokens, splits
         self.origin = origin
-        data, longest = recipe.data, recipe.training.max_length
-        packed = isinstance(data, Text | Datasets) and data.packed
+        longest, packed = recipe.training.max_length, is_packed(recipe.data)
         self.train, self.valid = (
             encode(part, tokens, max_length=longest, packed=packed)
             for part in (splits.train, splits.valid)
@@ -97,7 +96,7 @@ class Run:
     def left_out(self) -> dict[str, int]:
         """The number of pairs of each part that are longer than `max_length`, for parts that have
         any. Text is cut instead."""
-        rows = zip(self.splits._asdict().items(), (self.train, self.valid, self.test), strict=True)
+        rows = zip(self.splits.parts.items(), (self.train, self.valid, self.test), strict=True)
         counts = {
             name: len(examples) - len(kept)
             for (name, examples), kept in rows
@@ -108,12 +107,7 @@ class Run:
     def notes(self) -> Iterator[str]:
         """Notes on effects of the recipe that its reader may not expect."""
         training, warmup = self.recipe.training, self.recipe.schedule.warmup
-        learned = {example.source_or_text for example in self.splits.train}
-        for name, part in (("valid", self.splits.valid), ("test", self.splits.test)):
-            if count := sum(example.source_or_text in learned for example in part):
-                text = part[0].source is None
-                told = "lines are" if text else "pairs have a source that is"
-                yield f"{name}: {count:,} of {len(part):,} {told} learned from too"
+        yield from self.splits.notes()
         for name, count in self.left_out().items():
             n_all = len(getattr(self.splits, name))
             yield (

@@ -221,10 +221,16 @@ def _added(tokenizer: Any) -> list[str]:
 
 def _learn(table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False) -> Any:
     """Learn a byte-level encoding with `size` tokens. It appends `eos` to a text, as for sources;
-    with `begins`, it prepends `bos` instead, as for text to be continued."""
+    with `begins`, it prepends `bos` instead, as for text to be continued.
+
+    A space is put before each text and taken off again, so that its first word is the token that
+    it is elsewhere. `add_prefix_space` would not do for a text that begins with a space: that one
+    would be taken off."""
     tokenizer: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.normalizer = tokenizers.normalizers.NFC()
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.NFC(), tokenizers.normalizers.Prepend(" ")]
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.Sequence(
         [tokenizers.decoders.ByteLevel(), tokenizers.decoders.Strip(" ", 1, 0)]
     )
