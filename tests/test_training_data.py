@@ -220,7 +220,15 @@ def tokens() -> Tokens:
 
 
 def test_tokens_of_any_text_come_back(tokens: Tokens, tmp_path: Path) -> None:
-    texts = ["mein Hund ist groß", "ünïcödé \N{SNOWMAN} 漢字", "a  b", "It's.", " a", "    b ", "\tc"]
+    texts = [
+        "mein Hund ist groß",
+        "ünïcödé \N{SNOWMAN} 漢字",
+        "a  b",
+        "It's.",
+        " a",
+        "    b ",
+        "\tc",
+    ]
     assert tokens.decode_targets(tokens.encode_targets(texts)) == texts
     assert tokens.encode_targets(["e\N{COMBINING ACUTE ACCENT}"]) == tokens.encode_targets(["é"])
     tokens.save(tmp_path)

@@ -447,7 +447,10 @@ def test_a_model_that_was_trained_further_says_where_it_is_from(toy: Toy, tmp_pa
     zoo.save(first, tmp_path / "first")
     recipe = RECIPE.replace('"model.toml"', '"first"').replace('kind = "bpe"', 'kind = "of_model"')
     toy("second", recipe=recipe)
-    assert zoo.load(tmp_path / "second").origin == first.origin
+    origin = zoo.load(tmp_path / "second").origin
+    assert origin is not None
+    assert sorted(origin.pop("files")) == ["generation_config.json", "tokenizer.json"]
+    assert origin == first.origin
 
 
 def test_training_goes_on_from_a_named_model(toy: Toy, store: Store, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
 from zoo.errors import Problem, TrainingError
+from zoo.families.origin import with_files
 from zoo.model_files import RECIPE
 from zoo.saving import save
 from zoo.training.batches import Row
@@ -232,5 +233,5 @@ class Run:
             for name, tensor in weights.items()
         }
         model = place(build_on_meta(self.learner.spec, dtype), cast, device="cpu").eval()
-        model.origin = self.origin
+        model.origin = None if self.origin is None else with_files(self.origin, self.folder)
         return model

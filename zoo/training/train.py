@@ -10,6 +10,7 @@ from zoo.atomic import new_file
 from zoo.errors import Problem, TrainingError, ZooError, checked_path, placed
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
+from zoo.training.besides import write_besides
 from zoo.training.checkpoints import checkpoints
 from zoo.training.encoding import encode
 from zoo.training.files import CHECKPOINTS
@@ -84,7 +85,7 @@ def train(
     # Files are written only now, so that a refused run leaves nothing behind.
     with in_first_process(accelerator):
         if made is not None:
-            made.save(folder)
+            write_besides(made, found.tokenizer, start, folder)
     tokens = read_tokens(folder, found.tokenizer, start.sides)
     run = Run(found, folder, learner, tokens, splits, start.origin)
     run.learn(resume=resume)
