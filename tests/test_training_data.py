@@ -100,7 +100,7 @@ def test_a_held_out_line_is_nowhere_in_the_training_data(tmp_path: Path) -> None
         assert lines[name] == held_out.pop(lines[name][0])
     (left,) = held_out.values()
     assert [line for line in lines["train"] if line] == left
-    with pytest.raises(TrainingError, match="3 different lines for `valid`.* of 3"):
+    with pytest.raises(TrainingError, match=r"3 different lines for `valid`.* of 3"):
         read_data(Text(train="a.txt", valid=3, packed=True), tmp_path, 0)
 
 

@@ -269,17 +269,26 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
     (other / "toy.tsv").write_text("".join(f"{a}\t{b}!\n" for a, b in PAIRS))
     recipe = RECIPE.replace("lr = 1e-2", "lr = 2e-2").replace("clip_norm = 1.0\n", "")
     with pytest.raises(zoo.TrainingError, match="of another recipe") as caught:
-        toy(resume=True, recipe=recipe.replace("valid = 4", "valid = 4\nheader = false"))
+        toy(resume=True, recipe=recipe.replace("valid = 4", "valid = 4\nheader = true"))
     for told in (
-        "recipe.toml:16:6: note: `optimizer.lr` was 0.01 when the run began\n   16 | lr = 2e-2",
-        "recipe.toml:9:10: note: `data.header` was not stated when the run began\n",
-        "recipe.toml:22:2: note: `training.clip_norm` was 1.0 when the run began; it is gone\n",
+        "recipe.toml:16:6: note: `optimizer.lr` was 0.01 when the run began, and is 0.02 now\n"
+        "   16 | lr = 2e-2",
+        "recipe.toml:9:10: note: `data.header` was false when the run began, and is true now\n",
+        "recipe.toml:22:2: note: `training.clip_norm` was 1.0 when the run began, and is not "
+        "stated now\n",
     ):
         assert told in str(caught.value)
     assert str(caught.value).count("note: ") == 3
-    for change in ({"model": MODEL.replace("dropout = 0.1", "dropout = 0.2")}, {"data": other}):
-        with pytest.raises(zoo.TrainingError, match="of another model or other data"):
-            toy(resume=True, **change)
+    with pytest.raises(
+        zoo.TrainingError, match=r"recipe.toml:3:9: .* is of another model\n"
+    ) as caught:
+        toy(resume=True, model=MODEL.replace("dropout = 0.1", "dropout = 0.2"))
+    assert len(caught.value.problems) == 1
+    with pytest.raises(
+        zoo.TrainingError, match=r"recipe.toml:5:2: .* is of other data\n"
+    ) as caught:
+        toy(resume=True, data=other)
+    assert len(caught.value.problems) == 1
     longer = RECIPE.replace("steps = 12", "steps = 14") + "[evaluation]\nbeam = 1\n"
     assert toy(resume=True, recipe=longer)["steps"] == 14
     assert (tmp_path / "out" / "recipe.toml").read_text() == longer
@@ -287,6 +296,40 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
         toy(resume=True)
     assert "recipe.toml:22:9: error: " in str(caught.value)
     assert (tmp_path / "out" / "recipe.toml").read_text() == longer
+
+
+def test_what_decides_nothing_may_change(toy: Toy) -> None:
+    """Defaults that are written out, and when what is measured, told and kept."""
+    toy(recipe=RECIPE.replace("steps = 12", "steps = 4"))
+    recipe = RECIPE.replace("valid = 4", "valid = 4\nheader = false\nsource = 1")
+    recipe = recipe.replace("lr = 1e-2", "lr = 0.01\nbetas = [0.9, 0.98]").replace(
+        "every = ", "every = 1"
+    )
+    recipe = recipe.replace("average = 2", "average = 2\naccumulate = 1")
+    assert toy(resume=True, recipe=recipe)["steps"] == 12
+    toy("parts", recipe=RECIPE.replace("steps = 12", "steps = 4"))
+    parts = RECIPE.replace("average = 2", "average = 2\naccumulate = 3")
+    assert toy("parts", resume=True, recipe=parts)["steps"] == 12
+
+
+def test_a_default_that_has_changed_is_told(toy: Toy, tmp_path: Path) -> None:
+    """As if the run had begun with a zoo that had another default."""
+    toy()
+    path = checkpoints(tmp_path / "out" / "checkpoints")[-1] / "state.json"
+    state = json.loads(path.read_text())
+    state["run"]["recipe"]["optimizer.eps"] = 1e-8
+    path.write_text(json.dumps(state))
+    with pytest.raises(zoo.TrainingError, match=r"`optimizer.eps` was 1e-08 .*, and is 1e-09 now"):
+        toy(resume=True)
+
+
+def test_a_checkpoint_of_an_earlier_zoo_is_told(toy: Toy, tmp_path: Path) -> None:
+    toy()
+    path = checkpoints(tmp_path / "out" / "checkpoints")[-1] / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"run": "4f" * 32}))
+    with pytest.raises(zoo.TrainingError, match="is of another version of the zoo") as caught:
+        toy(resume=True)
+    assert "help: begin anew with another `-o`" in str(caught.value)
 
 
 def test_resuming_where_no_checkpoint_is(toy: Toy, digest: str, tmp_path: Path) -> None:

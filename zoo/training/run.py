@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from zoo.families.origin import with_files
 from zoo.model_files import RECIPE
 from zoo.saving import save
 from zoo.training.batches import Row
-from zoo.training.changes import changes, deciding
+from zoo.training.changes import check_same_run, identity
 from zoo.training.checkpoints import (
     checkpoints,
     read_checkpoint,
@@ -42,7 +41,7 @@ from zoo.training.tables import is_packed
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
 from zoo.weights.file import FILE_NAME
-from zoo.wording import counted, dotted, quoted
+from zoo.wording import counted
 
 
 class Run:
@@ -160,17 +159,7 @@ class Run:
         if not found:
             return 0
         state = read_state(found[-1])
-        if state["run"] != self.identity:
-            changed = changes(self.folder / RECIPE, self.recipe.document)
-            what = "another recipe" if changed else "another model or other data"
-            raise TrainingError(
-                Problem(
-                    f"the checkpoint {quoted(found[-1])} is of {what}",
-                    help="only `steps` and `[evaluation]` may change; begin anew with another `-o` "
-                    "or train a finished model further, with its folder as the `model`",
-                    related=changed,
-                )
-            )
+        check_same_run(state["run"], self.identity, self.recipe, found[-1])
         done, steps = int(state["step"]), self.recipe.training.steps
         if done > steps:
             message = f"the last checkpoint is of {done:,} steps, more than `steps = {steps}`"
@@ -181,14 +170,9 @@ class Run:
         return done
 
     @cached_property
-    def identity(self) -> str:
-        """A digest of everything but the machine that determines the weights of a step."""
-        stated = deciding(self.recipe.document)
-        told = json.dumps({dotted(path): value for path, value in stated.items()}, sort_keys=True)
-        digest = hashlib.sha256(f"{told}\0{self.learner.spec.digest}".encode())
-        for row in self.train:
-            digest.update(json.dumps(row).encode())
-        return digest.hexdigest()
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must agree with."""
+        return identity(self.recipe, self.learner.spec, self.train)
 
     def finish(self) -> dict[str, Any] | None:
         """Write the model and its metrics; the first process returns the metrics."""

@@ -163,8 +163,8 @@ def _refuse_new_tokens(start: Path | None) -> None:
             Problem(
                 "the model that training starts from has a tokenizer, and this would learn another "
                 "one, with other ids than its weights know",
-                help='`kind = "of_model"` takes the tokenizer of the model; if another one is meant, '
-                '`kind = "files"` names it',
+                help='`kind = "of_model"` takes the tokenizer of the model; `kind = "files"` names '
+                "another one, if that is meant",
             )
         )
 
