@@ -439,6 +439,53 @@ def test_what_one_process_refuses_all_refuse(tmp_path: Path, config: Path) -> No
     assert not list((tmp_path / "out").glob("*"))
 
 
+FAILING = """
+import sys
+import torch.distributed as dist
+import zoo
+from zoo.errors import Place, Problem
+from zoo.training.processes import in_first_process, make_accelerator
+
+accelerator = make_accelerator()
+problems = [Problem("one", Place("a.txt", 3), "help"), Problem("two")]
+for error in (ValueError("a bug"), zoo.WeightsError(problems)):
+    try:
+        with in_first_process(accelerator) as is_first:
+            if is_first:
+                raise error
+    except Exception as caught:
+        told = f"{accelerator.process_index} {type(caught).__name__} {caught}"
+        sys.stdout.write(repr(told) + "\\n")
+        sys.stdout.flush()
+dist.destroy_process_group()
+"""
+
+
+def test_every_failure_of_the_first_process_is_one_of_all(tmp_path: Path) -> None:
+    """Also of a kind that the zoo does not know; otherwise the other would wait for it for ever."""
+    (tmp_path / "failing.py").write_text(FAILING)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*launcher, "--nproc-per-node=2", str(tmp_path / "failing.py")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    both = "WeightsError a.txt:3: error: one\n      = help: help\nerror: two"
+    assert sorted(done.stdout.splitlines()) == sorted(
+        repr(line)
+        for line in (
+            "0 ValueError a bug",
+            "1 ZooError error: another process has failed: ValueError: a bug",
+            f"0 {both}",
+            f"1 {both}",
+        )
+    )
+
+
 def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) -> None:
     """Without dropout and smoothing, over the tokens of the held-out sentences, which are more than
     one batch."""

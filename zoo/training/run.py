@@ -33,6 +33,7 @@ from zoo.training.files import CHECKPOINTS, METRICS, PLOT
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses
+from zoo.training.processes import in_first_process
 from zoo.training.progress import Silent, progress_of
 from zoo.training.recipe import Recipe
 from zoo.training.scores import score_lines, score_translations
@@ -81,11 +82,11 @@ class Run:
         """Do all steps, or with `resume` those after the last checkpoint."""
         training = self.recipe.training
         done = self.resume() if resume else 0
-        speaks = self.learner.accelerator.is_main_process
-        if speaks:
-            write_text(self.folder / RECIPE, self.recipe.document.text or "")
-            for note in self.notes():
-                click.echo(note, err=True)
+        with in_first_process(self.learner.accelerator) as speaks:
+            if speaks:
+                write_text(self.folder / RECIPE, self.recipe.document.text or "")
+                for note in self.notes():
+                    click.echo(note, err=True)
         name = self.recipe.head.name
         with progress_of(name, done, training.steps, speaks=speaks) as progress:
             self.loop.progress = progress
