@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -628,10 +629,38 @@ def test_what_of_a_recipe_comes_otherwise_is_told_once(
     assert told.count("warmup = 13: the learning rate does not reach its peak in 12 steps") == 1
 
 
-def test_a_recipe_is_a_file() -> None:
-    """Unlike a spec, which may be data, since a recipe names files beside it."""
-    with pytest.raises(TypeError, match=r"^a recipe is the path of a TOML file, not dict$"):
-        zoo.train({"format": 1})  # type: ignore[arg-type]
+def test_a_recipe_is_a_file_text_or_data(digest: str, tmp_path: Path, project: Path) -> None:
+    """Files are then looked for in the working directory, and the folder has the recipe as a file,
+    by which the run goes on."""
+    path = write_toy(project, RECIPE.replace("valid = 4", "valid = 4\ntest = 0"))
+    data = tomllib.loads(RECIPE)
+    data["training"]["frozen"] = ()
+    data["data"]["test"] = 0
+    for name, recipe in {"text": RECIPE, "data": data, "path": str(path)}.items():
+        made = zoo.train(recipe, output=name)
+        assert made is not None
+        assert made["content_digest"] == digest
+    written = tomllib.loads(Path("data/recipe.toml").read_text())
+    assert written == {**data, "training": {**data["training"], "frozen": []}}
+    made = zoo.train({**data, "optimizer": {**data["optimizer"]}}, output="path", resume=True)
+    assert made is not None
+    unstated = {**data, "training": {**data["training"], "clip_norm": None, "steps": 1}}
+    assert zoo.train(unstated, output="unstated") is not None
+    assert "clip_norm" not in Path("unstated/recipe.toml").read_text()
+
+
+def test_mistakes_in_text_and_data(project: Path) -> None:
+    write_toy(project)
+    data = tomllib.loads(RECIPE)
+    data["training"]["stepps"] = data["training"].pop("steps")
+    with pytest.raises(zoo.SpecError, match=r"<data>: training.stepps: error: unknown key"):
+        zoo.train(data)
+    with pytest.raises(zoo.SpecError, match=r"<text>:22:1: error: unknown key `stepps`"):
+        zoo.train(RECIPE.replace("steps", "stepps"))
+    with pytest.raises(zoo.SpecError, match="this is the spec of a model, and no recipe"):
+        zoo.train(MODEL)
+    with pytest.raises(TypeError, match=r"^a recipe is the path of a TOML file, TOML text or a di"):
+        zoo.train(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lr", ["1e-9", "100.0"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.budget import check_budget
-from zoo.document import Document, from_data, from_weights, parse, read_document
+from zoo.document import Document, from_weights, given, read_document
 from zoo.errors import Place, Problem, SpecError, checked_path
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry, load_registry
@@ -152,10 +152,9 @@ def _stored(name: str, registry: Registry) -> Path | None:
 
 def find_document(source: str | Path | Mapping[str, Any], registry: Registry) -> Document:
     """Return the text or data that `read_spec` reads, with the same arguments and errors."""
-    if isinstance(source, Mapping):
-        return from_data(dict(source), "<data>", budget=registry.budget)
-    if isinstance(source, str) and "\n" in source:
-        return parse(source, "<text>", budget=registry.budget)
+    if document := given(source, budget=registry.budget):
+        return document
+    assert not isinstance(source, Mapping)
     if isinstance(source, str) and (entry := registry.models.get(source)):
         return read_document(
             entry.folder / entry.target, lambda: entry.place, budget=registry.budget

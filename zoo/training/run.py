@@ -84,7 +84,7 @@ class Run:
         done = self.resume() if resume else 0
         with in_first_process(self.learner.accelerator) as speaks:
             if speaks:
-                write_text(self.folder / RECIPE, self.recipe.document.text or "")
+                write_text(self.folder / RECIPE, self.recipe.text)
                 for note in self.notes():
                     click.echo(note, err=True)
         name = self.recipe.head.name
