@@ -734,10 +734,13 @@ def test_a_run_that_diverges_ends(
     recipe = recipe.replace("clip_norm = 1.0\n", "").replace("valid = 4\n", "")
     for name, steps in {"log": 50, "checkpoint": 50, **dict([every])}.items():
         recipe = re.sub(rf"{name}_every = \d+", f"{name}_every = {steps}", recipe)
-    with pytest.raises(zoo.TrainingError, match=rf"(?s){told}.*lower the learning rate"):
+    with pytest.raises(zoo.TrainingError, match=rf"(?s){told}.*lower the learning rate") as caught:
         toy(recipe=recipe)
     assert not (tmp_path / "out" / "model.safetensors").exists()
-    for path in checkpoints(tmp_path / "out" / "checkpoints"):
+    kept = checkpoints(tmp_path / "out" / "checkpoints")
+    before = f"; the last checkpoint, of step {len(kept)}, is from before"
+    assert str(caught.value).endswith("state `clip_norm`" + before * bool(kept))
+    for path in kept:
         with safe_open(next(path.glob("*.safetensors")), "pt") as tensors:
             assert all(tensors.get_tensor(name).isfinite().all() for name in tensors.keys())  # noqa: SIM118
 

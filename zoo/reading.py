@@ -11,6 +11,7 @@ from zoo.budget import check_budget
 from zoo.document import Document, from_weights, given, read_document
 from zoo.errors import Place, Problem, SpecError, checked_path
 from zoo.registering.plugin_errors import plugin_code
+from zoo.registering.registry_file import FILE_NAME as REGISTRY_NAME
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import OF_SPECS, ModelSpec
@@ -46,6 +47,10 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
     if is_recipe(document):
         message = "this is a recipe for training, not the spec of a model"
         hint = "`zoo train` trains by it, `zoo validate` checks it; its `model` names the spec"
+        raise SpecError(Problem(message, Place(document.name), hint))
+    if is_registry(document):
+        message = "this is a registry, not the spec of a model"
+        hint = "`zoo list` lists what the registries register, and tells what is wrong with them"
         raise SpecError(Problem(message, Place(document.name), hint))
     if is_card(document):
         name = Path(document.name).stem
@@ -91,6 +96,12 @@ def is_recipe(document: Document) -> bool:
 
     names_a_model = isinstance(document.data.get("model"), str)
     return names_a_model or not document.data.keys().isdisjoint(OF_RECIPES)
+
+
+def is_registry(document: Document) -> bool:
+    """Return whether a file is a registry by its name, and not a spec by its content."""
+    named = Path(document.name).name == REGISTRY_NAME
+    return named and document.data.keys().isdisjoint(OF_SPECS)
 
 
 def is_card(document: Document) -> bool:

@@ -7,7 +7,8 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from zoo.training.tables import (
     Tokenizer,
     Training,
 )
-from zoo.wording import did_you_mean, quoted
+from zoo.wording import counted, did_you_mean, quoted
 
 KINDS: Mapping[str, Mapping[str, type[Table]]] = {
     "data": DATA,
@@ -75,6 +76,19 @@ class Recipe:
         import tomlkit  # here: a recipe, as a rule, is a file
 
         return tomlkit.dumps(_stated(self.document.data))
+
+    def notes(self) -> Iterator[str]:
+        """Notes on effects of the keys that their reader may not expect."""
+        training, warmup = self.training, self.schedule.warmup
+        n_checkpoints = math.ceil(training.steps / training.checkpoint_every)
+        if training.average > n_checkpoints:
+            told = counted(n_checkpoints, "checkpoint")
+            yield f"average = {training.average}: the run has {told}, and all count"
+        if warmup > training.steps:
+            yield (
+                f"warmup = {warmup:,}: the learning rate does not reach its peak in "
+                f"{training.steps:,} steps"
+            )
 
 
 def _stated(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,6 @@ from zoo.training.tables import is_packed
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
 from zoo.weights.file import FILE_NAME
-from zoo.wording import counted
 
 
 class Run:
@@ -107,23 +106,14 @@ class Run:
 
     def notes(self) -> Iterator[str]:
         """Notes on effects of the recipe that its reader may not expect."""
-        training, warmup = self.recipe.training, self.recipe.schedule.warmup
         yield from self.splits.notes()
         for name, count in self.left_out().items():
             n_all = len(getattr(self.splits, name))
             yield (
                 f"{name}: {count:,} of {n_all:,} pairs are left out, as longer than "
-                f"max_length = {training.max_length}"
+                f"max_length = {self.recipe.training.max_length}"
             )
-        n_checkpoints = math.ceil(training.steps / training.checkpoint_every)
-        if training.average > n_checkpoints:
-            told = counted(n_checkpoints, "checkpoint")
-            yield f"average = {training.average}: the run has {told}, and all count"
-        if warmup > training.steps:
-            yield (
-                f"warmup = {warmup:,}: the learning rate does not reach its peak in "
-                f"{training.steps:,} steps"
-            )
+        yield from self.recipe.notes()
 
     def learned_nothing(self) -> str | None:
         """A note, if the last loss is no less than that of a model that scores all tokens equally,
