@@ -24,6 +24,7 @@ from zoo.running.perplexity import perplexity, windows
 from zoo.training.scores import score
 
 TEXT = "".join(f"{a}: {b}.\n" for a, b in PAIRS[:12]) + "größer, ünïcödé \N{SNOWMAN}\n"
+INDENTED = f"{TEXT}    ein\n    ein\n"
 VOCAB = 290
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -162,7 +163,7 @@ def of_lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     recipe = recipe.replace("valid = 4", 'test = "test.txt"').replace("steps = 12", "steps = 4")
     path = write_toy(folder, recipe, LINES)
     (folder / "toy.txt").write_text("".join(f"{a}\n" for a, _ in PAIRS), "utf-8")
-    (folder / "test.txt").write_text(TEXT, "utf-8")
+    (folder / "test.txt").write_text(INDENTED, "utf-8")
     report = zoo.train(path, output=folder / "out")
     assert report is not None
     return report, folder
@@ -175,16 +176,16 @@ def test_a_model_of_lines_is_measured_on_lines(of_lines: tuple[dict[str, Any], P
     made = Tokenizer.from_file(str(folder / "out" / "tokenizer.json"))
     end = made.token_to_id("</s>")
     nats, n_tokens = 0.0, 0
-    for line in TEXT.splitlines():
+    for line in INDENTED.splitlines():
         ids = torch.tensor([*made.encode(line).ids, end])
         scores = model(ids[None, :-1])[0].log_softmax(-1)
         nats -= scores.gather(-1, ids[1:, None]).sum().item()
         n_tokens += len(ids) - 1
     found = zoo.score(folder / "out", data=folder)
-    assert (found["tokens"], found["bytes"]) == (n_tokens, len(TEXT.encode()))
+    assert (found["tokens"], found["bytes"]) == (n_tokens, len(INDENTED.encode()))
     assert found["perplexity"] == pytest.approx(math.exp(nats / n_tokens), rel=1e-5)
     assert found["bits_per_byte"] == pytest.approx(
-        nats / math.log(2) / len(TEXT.encode()), rel=1e-5
+        nats / math.log(2) / len(INDENTED.encode()), rel=1e-5
     )
     assert {key: report[key] for key in found} == found
     assert math.exp(report["test_loss"]) == pytest.approx(found["perplexity"], rel=1e-5)
@@ -335,7 +336,7 @@ def test_how_far_the_measuring_is_is_shown(
     # The first window has 24 tokens, and each later one predicts 12 more.
     tokens = score(gpt2[1], data="long.txt")["tokens"]
     assert totals["windows"] == (1 + math.ceil((tokens - 24) / 12), True)
-    assert totals["lines"][0] == len(TEXT.splitlines())
+    assert totals["lines"][0] == len(INDENTED.splitlines())
     assert totals["pairs"] == (40, True)
     out, on_screen = on_terminal("score", str(gpt2[1]), "--data", "long.txt")
     assert out.startswith("perplexity: ")

@@ -285,6 +285,40 @@ def test_validating_looks_for_data_where_training_does(project: Path) -> None:
     assert validated(project, "recipe.toml", "--data", "data")[0] == 0
 
 
+def test_validating_gives_the_notes_of_training(project: Path) -> None:
+    recipe = RECIPE.replace("warmup = 4", "warmup = 13").replace("average = 2", "average = 9")
+    write_toy(project, recipe.replace("valid = 4", 'valid = 4\ntest = "toy.tsv"'))
+    with (project / "toy.tsv").open("a", encoding="utf-8") as file:
+        file.write("{}\t{}\n".format(*PAIRS[0]))
+    status, _, err = validated(project, "recipe.toml")
+    assert (status, err.splitlines()) == (
+        0,
+        [
+            "recipe.toml: average = 9: the run has 3 checkpoints, and all count",
+            "recipe.toml: warmup = 13: the learning rate does not reach its peak in 12 steps",
+            "recipe.toml: train: left out 1 duplicate pair",
+            "recipe.toml: test: 61 of 65 pairs have a source that is learned from too",
+        ],
+    )
+
+
+def test_a_model_named_without_its_ending_is_told(project: Path) -> None:
+    """Beside the recipe, which is in another folder."""
+    (project / "sub").mkdir()
+    write_toy(project / "sub", RECIPE.replace('"model.toml"', '"model"'))
+    status, _, err = validated(project, "sub/recipe.toml")
+    assert status == 2
+    assert "sub/recipe.toml:3:9: error: there is no file and no model `model`" in err
+    assert "help: did you mean `model.toml`?" in err
+
+
+def test_a_registry_is_told(project: Path) -> None:
+    (project / "registry.toml").write_text("format = 1\n")
+    status, _, err = validated(project, "registry.toml")
+    assert status == 2
+    assert err.startswith("registry.toml: error: this is a registry, not the spec of a model\n")
+
+
 def test_validating_fetches_nothing(project: Path) -> None:
     data = 'kind = "datasets"\npath = "someone/something"\ntarget = "text"'
     write_toy(project, RECIPE.replace('kind = "tsv"\ntrain = "toy.tsv"', data))

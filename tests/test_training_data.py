@@ -47,7 +47,8 @@ def test_parallel_files_with_parts_of_their_own(tmp_path: Path) -> None:
     table = Parallel(
         train=Files(source="a.de", target="a.en"), test=Files(source="b.de", target="b.en")
     )
-    train, valid, test = read_data(table, tmp_path, 0)
+    train, valid, test, n_duplicates = read_data(table, tmp_path, 0)
+    assert n_duplicates == 1
     assert train == [Example("x", "1"), Example("y", "2")]
     assert valid == []
     assert test == [Example("x", "9")] * 2  # test data is kept unchanged
@@ -55,9 +56,52 @@ def test_parallel_files_with_parts_of_their_own(tmp_path: Path) -> None:
 
 def test_lines_of_a_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\n\ntwo\nthree\n")
-    train, valid, _ = read_data(Text(train="a.txt", valid=1), tmp_path, 0)
+    train, valid, *_ = read_data(Text(train="a.txt", valid=1), tmp_path, 0)
     assert sorted(example.target for example in train + valid) == ["one", "three", "two"]
     assert len(valid) == 1
+
+
+POEM = "Hey!\n\n  Hey!\nHo \n\t\nHey!\r\n"
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_lines_of_a_text_are_kept_as_they_are(packed: bool, tmp_path: Path) -> None:
+    """Indented, repeated and in their order; packed text also has its blank lines."""
+    (tmp_path / "a.txt").write_bytes(POEM.encode())
+    data = Text(train="a.txt", test="a.txt", packed=packed)
+    train, _, test, n_duplicates = read_data(data, tmp_path, 0)
+    written = ["Hey!", "  Hey!", "Ho ", "Hey!"]
+    assert [line.target for line in test] == written
+    if packed:
+        written = ["Hey!", "", "  Hey!", "Ho ", "\t", "Hey!"]
+    assert [line.target for line in train] == written
+    assert n_duplicates == 0
+
+
+def test_a_text_of_a_data_set_is_kept_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    (tmp_path / "set").mkdir()
+    texts = ["def f():\n    pass\n", "", "  x", "  x"]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "set" / "train.jsonl").write_text(lines)
+    for packed, expected in {True: texts, False: [texts[0], *texts[2:]]}.items():
+        data = Datasets(path="set", target="text", packed=packed)
+        assert [one.target for one in read_data(data, tmp_path, 0).train] == expected
+
+
+def test_a_held_out_line_is_nowhere_in_the_training_data(tmp_path: Path) -> None:
+    """With all its repetitions; blank lines stay where they are."""
+    (tmp_path / "a.txt").write_text("a\n\nb\n\na\n\nb\n\nc\n\n")
+    found = read_data(Text(train="a.txt", valid=1, test=1, packed=True), tmp_path, 0)
+    lines = {name: [line.target for line in part] for name, part in found.parts.items()}
+    assert lines["train"].count("") == 5
+    held_out = {"a": ["a", "a"], "b": ["b", "b"], "c": ["c"]}
+    for name in ("valid", "test"):
+        assert lines[name] == held_out.pop(lines[name][0])
+    (left,) = held_out.values()
+    assert [line for line in lines["train"] if line] == left
+    with pytest.raises(TrainingError, match=r"3 different lines for `valid`.* of 3"):
+        read_data(Text(train="a.txt", valid=3, packed=True), tmp_path, 0)
 
 
 def test_a_folder_that_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +203,7 @@ def test_no_source_is_in_two_parts(
     assert [{example.source for example in part} for part in again] == found
 
 
-@pytest.mark.parametrize(("source", "what"), [(None, "lines"), ("x", "source sentences")])
+@pytest.mark.parametrize(("source", "what"), [(None, "different lines"), ("x", "source sentences")])
 def test_more_is_held_out_than_there_is(source: str | None, what: str) -> None:
     with pytest.raises(TrainingError, match=rf"2 {what} for `valid` and `test`.* of 1"):
         held_out([Example(source, "y")], [1, 1], 0)
@@ -176,12 +220,22 @@ def tokens() -> Tokens:
 
 
 def test_tokens_of_any_text_come_back(tokens: Tokens, tmp_path: Path) -> None:
-    texts = ["mein Hund ist groß", "ünïcödé \N{SNOWMAN} 漢字", "a  b", "It's."]
+    texts = [
+        "mein Hund ist groß",
+        "ünïcödé \N{SNOWMAN} 漢字",
+        "a  b",
+        "It's.",
+        " a",
+        "    b ",
+        "\tc",
+    ]
     assert tokens.decode_targets(tokens.encode_targets(texts)) == texts
     assert tokens.encode_targets(["e\N{COMBINING ACUTE ACCENT}"]) == tokens.encode_targets(["é"])
     tokens.save(tmp_path)
     again = read_tokens(tmp_path, Bpe(), SIDES)
     assert again.encode_targets(texts) == tokens.encode_targets(texts)
+    (begun,), (inner,) = (tokens.encode_targets([text]) for text in ("dog", "big dog"))
+    assert begun == inner[-len(begun) :]
     assert (again.pad, again.bos, again.eos) == (tokens.pad, tokens.bos, tokens.eos) == (0, 1, 2)
 
 

@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -269,17 +270,26 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
     (other / "toy.tsv").write_text("".join(f"{a}\t{b}!\n" for a, b in PAIRS))
     recipe = RECIPE.replace("lr = 1e-2", "lr = 2e-2").replace("clip_norm = 1.0\n", "")
     with pytest.raises(zoo.TrainingError, match="of another recipe") as caught:
-        toy(resume=True, recipe=recipe.replace("valid = 4", "valid = 4\nheader = false"))
+        toy(resume=True, recipe=recipe.replace("valid = 4", "valid = 4\nheader = true"))
     for told in (
-        "recipe.toml:16:6: note: `optimizer.lr` was 0.01 when the run began\n   16 | lr = 2e-2",
-        "recipe.toml:9:10: note: `data.header` was not stated when the run began\n",
-        "recipe.toml:22:2: note: `training.clip_norm` was 1.0 when the run began; it is gone\n",
+        "recipe.toml:16:6: note: `optimizer.lr` was 0.01 when the run began, and is 0.02 now\n"
+        "   16 | lr = 2e-2",
+        "recipe.toml:9:10: note: `data.header` was false when the run began, and is true now\n",
+        "recipe.toml:22:2: note: `training.clip_norm` was 1.0 when the run began, and is not "
+        "stated now\n",
     ):
         assert told in str(caught.value)
     assert str(caught.value).count("note: ") == 3
-    for change in ({"model": MODEL.replace("dropout = 0.1", "dropout = 0.2")}, {"data": other}):
-        with pytest.raises(zoo.TrainingError, match="of another model or other data"):
-            toy(resume=True, **change)
+    with pytest.raises(
+        zoo.TrainingError, match=r"recipe.toml:3:9: .* is of another model\n"
+    ) as caught:
+        toy(resume=True, model=MODEL.replace("dropout = 0.1", "dropout = 0.2"))
+    assert len(caught.value.problems) == 1
+    with pytest.raises(
+        zoo.TrainingError, match=r"recipe.toml:5:2: .* is of other data\n"
+    ) as caught:
+        toy(resume=True, data=other)
+    assert len(caught.value.problems) == 1
     longer = RECIPE.replace("steps = 12", "steps = 14") + "[evaluation]\nbeam = 1\n"
     assert toy(resume=True, recipe=longer)["steps"] == 14
     assert (tmp_path / "out" / "recipe.toml").read_text() == longer
@@ -287,6 +297,40 @@ def test_another_run_is_not_gone_on_with(toy: Toy, tmp_path: Path) -> None:
         toy(resume=True)
     assert "recipe.toml:22:9: error: " in str(caught.value)
     assert (tmp_path / "out" / "recipe.toml").read_text() == longer
+
+
+def test_what_decides_nothing_may_change(toy: Toy) -> None:
+    """Defaults that are written out, and when what is measured, told and kept."""
+    toy(recipe=RECIPE.replace("steps = 12", "steps = 4"))
+    recipe = RECIPE.replace("valid = 4", "valid = 4\nheader = false\nsource = 1")
+    recipe = recipe.replace("lr = 1e-2", "lr = 0.01\nbetas = [0.9, 0.98]").replace(
+        "every = ", "every = 1"
+    )
+    recipe = recipe.replace("average = 2", "average = 2\naccumulate = 1")
+    assert toy(resume=True, recipe=recipe)["steps"] == 12
+    toy("parts", recipe=RECIPE.replace("steps = 12", "steps = 4"))
+    parts = RECIPE.replace("average = 2", "average = 2\naccumulate = 3")
+    assert toy("parts", resume=True, recipe=parts)["steps"] == 12
+
+
+def test_a_default_that_has_changed_is_told(toy: Toy, tmp_path: Path) -> None:
+    """As if the run had begun with a zoo that had another default."""
+    toy()
+    path = checkpoints(tmp_path / "out" / "checkpoints")[-1] / "state.json"
+    state = json.loads(path.read_text())
+    state["run"]["recipe"]["optimizer.eps"] = 1e-8
+    path.write_text(json.dumps(state))
+    with pytest.raises(zoo.TrainingError, match=r"`optimizer.eps` was 1e-08 .*, and is 1e-09 now"):
+        toy(resume=True)
+
+
+def test_a_checkpoint_of_an_earlier_zoo_is_told(toy: Toy, tmp_path: Path) -> None:
+    toy()
+    path = checkpoints(tmp_path / "out" / "checkpoints")[-1] / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"run": "4f" * 32}))
+    with pytest.raises(zoo.TrainingError, match="is of another version of the zoo") as caught:
+        toy(resume=True)
+    assert "help: begin anew with another `-o`" in str(caught.value)
 
 
 def test_resuming_where_no_checkpoint_is(toy: Toy, digest: str, tmp_path: Path) -> None:
@@ -396,6 +440,53 @@ def test_what_one_process_refuses_all_refuse(tmp_path: Path, config: Path) -> No
     assert not list((tmp_path / "out").glob("*"))
 
 
+FAILING = """
+import sys
+import torch.distributed as dist
+import zoo
+from zoo.errors import Place, Problem
+from zoo.training.processes import in_first_process, make_accelerator
+
+accelerator = make_accelerator()
+problems = [Problem("one", Place("a.txt", 3), "help"), Problem("two")]
+for error in (ValueError("a bug"), zoo.WeightsError(problems)):
+    try:
+        with in_first_process(accelerator) as is_first:
+            if is_first:
+                raise error
+    except Exception as caught:
+        told = f"{accelerator.process_index} {type(caught).__name__} {caught}"
+        sys.stdout.write(repr(told) + "\\n")
+        sys.stdout.flush()
+dist.destroy_process_group()
+"""
+
+
+def test_every_failure_of_the_first_process_is_one_of_all(tmp_path: Path) -> None:
+    """Also of a kind that the zoo does not know; otherwise the other would wait for it for ever."""
+    (tmp_path / "failing.py").write_text(FAILING)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*launcher, "--nproc-per-node=2", str(tmp_path / "failing.py")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    both = "WeightsError a.txt:3: error: one\n      = help: help\nerror: two"
+    assert sorted(done.stdout.splitlines()) == sorted(
+        repr(line)
+        for line in (
+            "0 ValueError a bug",
+            "1 ZooError error: another process has failed: ValueError: a bug",
+            f"0 {both}",
+            f"1 {both}",
+        )
+    )
+
+
 def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) -> None:
     """Without dropout and smoothing, over the tokens of the held-out sentences, which are more than
     one batch."""
@@ -447,7 +538,10 @@ def test_a_model_that_was_trained_further_says_where_it_is_from(toy: Toy, tmp_pa
     zoo.save(first, tmp_path / "first")
     recipe = RECIPE.replace('"model.toml"', '"first"').replace('kind = "bpe"', 'kind = "of_model"')
     toy("second", recipe=recipe)
-    assert zoo.load(tmp_path / "second").origin == first.origin
+    origin = zoo.load(tmp_path / "second").origin
+    assert origin is not None
+    assert sorted(origin.pop("files")) == ["generation_config.json", "tokenizer.json"]
+    assert origin == first.origin
 
 
 def test_training_goes_on_from_a_named_model(toy: Toy, store: Store, tmp_path: Path) -> None:
@@ -535,10 +629,38 @@ def test_what_of_a_recipe_comes_otherwise_is_told_once(
     assert told.count("warmup = 13: the learning rate does not reach its peak in 12 steps") == 1
 
 
-def test_a_recipe_is_a_file() -> None:
-    """Unlike a spec, which may be data, since a recipe names files beside it."""
-    with pytest.raises(TypeError, match=r"^a recipe is the path of a TOML file, not dict$"):
-        zoo.train({"format": 1})  # type: ignore[arg-type]
+def test_a_recipe_is_a_file_text_or_data(digest: str, tmp_path: Path, project: Path) -> None:
+    """Files are then looked for in the working directory, and the folder has the recipe as a file,
+    by which the run goes on."""
+    path = write_toy(project, RECIPE.replace("valid = 4", "valid = 4\ntest = 0"))
+    data = tomllib.loads(RECIPE)
+    data["training"]["frozen"] = ()
+    data["data"]["test"] = 0
+    for name, recipe in {"text": RECIPE, "data": data, "path": str(path)}.items():
+        made = zoo.train(recipe, output=name)
+        assert made is not None
+        assert made["content_digest"] == digest
+    written = tomllib.loads(Path("data/recipe.toml").read_text())
+    assert written == {**data, "training": {**data["training"], "frozen": []}}
+    made = zoo.train({**data, "optimizer": {**data["optimizer"]}}, output="path", resume=True)
+    assert made is not None
+    unstated = {**data, "training": {**data["training"], "clip_norm": None, "steps": 1}}
+    assert zoo.train(unstated, output="unstated") is not None
+    assert "clip_norm" not in Path("unstated/recipe.toml").read_text()
+
+
+def test_mistakes_in_text_and_data(project: Path) -> None:
+    write_toy(project)
+    data = tomllib.loads(RECIPE)
+    data["training"]["stepps"] = data["training"].pop("steps")
+    with pytest.raises(zoo.SpecError, match=r"<data>: training.stepps: error: unknown key"):
+        zoo.train(data)
+    with pytest.raises(zoo.SpecError, match=r"<text>:22:1: error: unknown key `stepps`"):
+        zoo.train(RECIPE.replace("steps", "stepps"))
+    with pytest.raises(zoo.SpecError, match="this is the spec of a model, and no recipe"):
+        zoo.train(MODEL)
+    with pytest.raises(TypeError, match=r"^a recipe is the path of a TOML file, TOML text or a di"):
+        zoo.train(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lr", ["1e-9", "100.0"])
@@ -572,6 +694,16 @@ def test_what_is_measured_on_and_learned_from_too_is_told(
     assert "learned from too" not in capsys.readouterr().err
 
 
+def test_duplicate_pairs_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: Path
+) -> None:
+    path = write_toy(tmp_path)
+    with (tmp_path / "toy.tsv").open("a", encoding="utf-8") as file:
+        file.writelines(f"{source}\t{target}\n" for source, target in [*PAIRS[:3], PAIRS[0]])
+    zoo.train(path, output=tmp_path / "out")
+    assert capsys.readouterr().err.count("train: left out 4 duplicate pairs\n") == 1
+
+
 def test_the_dtype_of_the_result(toy: Toy, tmp_path: Path) -> None:
     toy("full")
     toy("half", recipe=RECIPE.replace("[data]", 'dtype = "float16"\n[data]', 1))
@@ -602,10 +734,13 @@ def test_a_run_that_diverges_ends(
     recipe = recipe.replace("clip_norm = 1.0\n", "").replace("valid = 4\n", "")
     for name, steps in {"log": 50, "checkpoint": 50, **dict([every])}.items():
         recipe = re.sub(rf"{name}_every = \d+", f"{name}_every = {steps}", recipe)
-    with pytest.raises(zoo.TrainingError, match=rf"(?s){told}.*lower the learning rate"):
+    with pytest.raises(zoo.TrainingError, match=rf"(?s){told}.*lower the learning rate") as caught:
         toy(recipe=recipe)
     assert not (tmp_path / "out" / "model.safetensors").exists()
-    for path in checkpoints(tmp_path / "out" / "checkpoints"):
+    kept = checkpoints(tmp_path / "out" / "checkpoints")
+    before = f"; the last checkpoint, of step {len(kept)}, is from before"
+    assert str(caught.value).endswith("state `clip_norm`" + before * bool(kept))
+    for path in kept:
         with safe_open(next(path.glob("*.safetensors")), "pt") as tensors:
             assert all(tensors.get_tensor(name).isfinite().all() for name in tensors.keys())  # noqa: SIM118
 

@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,6 +168,16 @@ def parse(text: str, name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:
 
         read_around_errors(document)
     return document
+
+
+def given(source: object, *, budget: Budget = DEFAULT_BUDGET) -> Document | None:
+    """Return the document of plain data or of TOML text, which is a string of more than one line;
+    None for a path or a name. Raises `SpecError` as `parse`."""
+    if isinstance(source, Mapping):
+        return from_data(dict(source), "<data>", budget=budget)
+    if isinstance(source, str) and "\n" in source:
+        return parse(source, "<text>", budget=budget)
+    return None
 
 
 def from_data(data: dict[str, Any], name: str, *, budget: Budget = DEFAULT_BUDGET) -> Document:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.budget import check_budget
-from zoo.document import Document, from_data, from_weights, parse, read_document
+from zoo.document import Document, from_weights, given, read_document
 from zoo.errors import Place, Problem, SpecError, checked_path
 from zoo.registering.plugin_errors import plugin_code
+from zoo.registering.registry_file import FILE_NAME as REGISTRY_NAME
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
 from zoo.spec import OF_SPECS, ModelSpec
@@ -46,6 +47,10 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
     if is_recipe(document):
         message = "this is a recipe for training, not the spec of a model"
         hint = "`zoo train` trains by it, `zoo validate` checks it; its `model` names the spec"
+        raise SpecError(Problem(message, Place(document.name), hint))
+    if is_registry(document):
+        message = "this is a registry, not the spec of a model"
+        hint = "`zoo list` lists what the registries register, and tells what is wrong with them"
         raise SpecError(Problem(message, Place(document.name), hint))
     if is_card(document):
         name = Path(document.name).stem
@@ -91,6 +96,12 @@ def is_recipe(document: Document) -> bool:
 
     names_a_model = isinstance(document.data.get("model"), str)
     return names_a_model or not document.data.keys().isdisjoint(OF_RECIPES)
+
+
+def is_registry(document: Document) -> bool:
+    """Return whether a file is a registry by its name, and not a spec by its content."""
+    named = Path(document.name).name == REGISTRY_NAME
+    return named and document.data.keys().isdisjoint(OF_SPECS)
 
 
 def is_card(document: Document) -> bool:
@@ -152,10 +163,9 @@ def _stored(name: str, registry: Registry) -> Path | None:
 
 def find_document(source: str | Path | Mapping[str, Any], registry: Registry) -> Document:
     """Return the text or data that `read_spec` reads, with the same arguments and errors."""
-    if isinstance(source, Mapping):
-        return from_data(dict(source), "<data>", budget=registry.budget)
-    if isinstance(source, str) and "\n" in source:
-        return parse(source, "<text>", budget=registry.budget)
+    if document := given(source, budget=registry.budget):
+        return document
+    assert not isinstance(source, Mapping)
     if isinstance(source, str) and (entry := registry.models.get(source)):
         return read_document(
             entry.folder / entry.target, lambda: entry.place, budget=registry.budget

@@ -154,12 +154,14 @@ def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str,
 
     recipe = recipe_of(document)
     spec, splits = check_recipe(recipe, recipe.folder if data is None else data, registry)
+    for note in (*recipe.notes(), *(splits.notes() if splits else ())):
+        click.echo(f"{file}: {note}", err=True)
     return {
         "name": recipe.head.name,
         "model": spec.name,
         "digest": spec.digest,
         "parameters": spec.n_parameters,
-        "examples": splits and {part: len(found) for part, found in splits._asdict().items()},
+        "examples": splits and {part: len(found) for part, found in splits.parts.items()},
     }
 
 

@@ -8,12 +8,13 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import FILE_NAME as CONFIG
+from zoo.model_files import COMPANIONS
 from zoo.weights.open_file import cannot_read
 
 CompanionName = Annotated[str, Field(pattern=r"^(?:\w[\w-]*/)?\w[\w.-]*$")]
@@ -94,6 +95,14 @@ def check_companions(companions: Iterable[Companion], origin: Origin, folder: Pa
             )
             for name in changed
         )
+
+
+def with_files(origin: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return an origin with the digests of the files that are in the model's folder now, for a
+    model that was changed together with these. Raises `WeightsError` as `read_companions`."""
+    names = dict.fromkeys([*origin.get("files", ()), *COMPANIONS])
+    found = read_companions(folder, names)
+    return {**origin, "files": {companion.name: companion.sha256 for companion in found}}
 
 
 def write_companions(companions: Iterable[Companion], folder: Path) -> None:

@@ -16,6 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from zoo.errors import Problem, ZooError
 from zoo.sharding.mesh import check_member, place_in
 
+Failure = list[tuple[type[ZooError], Problem]]
+"""A failure as one process tells it to others: its class with each of its problems; empty if the
+process has not failed."""
 _TOLD = 1.0  # seconds from one exchange about work that goes on to the next
 
 
@@ -36,12 +39,10 @@ def processes_of(mesh: DeviceMesh) -> Generator[list[str]]:
         yield same
     except Exception as error:
         failure = error
-    failed = gathered(_told(failure), mesh)
+    failed = gathered(failure_of(failure), mesh)
     if failure is not None:
         raise failure
-    if failed:
-        kind, _ = failed[0]
-        raise kind(dict.fromkeys(problem for _, problem in failed))
+    raise_failure(failed)
     if len(set(gathered([tuple(same)], mesh))) > 1:
         raise ZooError("the processes of the mesh do not all have the same weights and arguments")
 
@@ -88,11 +89,18 @@ def gathered(own: list[Any], mesh: DeviceMesh) -> list[Any]:
     return items
 
 
-def _told(error: Exception | None) -> list[tuple[type[ZooError], Problem]]:
-    """The error as sent to the other processes: its class with each of its problems."""
+def failure_of(error: Exception | None) -> Failure:
+    """The error of this process, as it is sent to the others."""
     if isinstance(error, ZooError):
         return [(type(error), problem) for problem in error.problems]
     if error is None:
         return []
     message = f"another process has failed: {type(error).__name__}: {error}"
     return [(ZooError, Problem(message))]
+
+
+def raise_failure(failed: Failure) -> None:
+    """Raise the error of another process, or of several, if there is one."""
+    if failed:
+        kind, _ = failed[0]
+        raise kind(dict.fromkeys(problem for _, problem in failed))

@@ -1,50 +1,93 @@
-"""Detecting changes to a recipe between the parts of a resumed run."""
+"""What a run is, and how it differs from the run that a checkpoint is of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.document import Document, KeyPath, read_document
-from zoo.errors import Place, ZooError
-from zoo.wording import dotted
+from zoo.errors import Problem, TrainingError
+from zoo.spec import ModelSpec
+from zoo.training.batches import Row
+from zoo.training.recipe import KINDS, Recipe
+from zoo.wording import quoted
 
-_FREE: tuple[KeyPath, ...] = (("evaluation",), ("training", "steps"))
-
-
-def deciding(document: Document) -> dict[KeyPath, Any]:
-    """The values of a recipe that determine the weights of a step, by key path."""
-    return {
-        path: value
-        for path, value in _values(document.data, ())
-        if not any(path[: len(free)] == free for free in _FREE)
-    }
+_FREE = ("steps", "accumulate", "log_every", "valid_every", "checkpoint_every")
+"""The keys of `[training]` that may change. The parts of a batch make the same update, but for
+rounding."""
 
 
-def changes(before: Path, now: Document) -> tuple[tuple[str, Place], ...]:
-    """The changes since the recipe was saved at `before`, each as a note with its place in the
-    current recipe; empty if none was saved."""
-    kept: dict[KeyPath, Any] = {}
-    with suppress(ZooError):
-        kept = deciding(read_document(before))
-    stated = deciding(now)
-    return tuple(
-        (_told(path, kept, stated), now.place(path, value=True))
-        for path in ({**stated, **kept} if kept else ())
-        if kept.get(path) != stated.get(path)
+def identity(recipe: Recipe, spec: ModelSpec, rows: Sequence[Row]) -> dict[str, Any]:
+    """Everything but the machine that determines the weights of a step: the values of the recipe by
+    their key path, with defaults, and the digests of the model and of the encoded data."""
+    data = hashlib.sha256()
+    for row in rows:
+        data.update(json.dumps(row).encode())
+    return {"recipe": _deciding(recipe), "model": spec.digest, "data": data.hexdigest()}
+
+
+def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpoint: Path) -> None:
+    """Check that a checkpoint is of this run.
+
+    Args:
+        kept: the identity of the run that the checkpoint is of.
+        now: the identity of this run.
+        recipe: has the places of its keys.
+        checkpoint: the checkpoint.
+
+    Raises:
+        TrainingError: it is of another recipe, which names each changed key; of another model; of
+            other data; or of a version of the zoo that kept no such identity.
+    """
+    name = f"the checkpoint {quoted(checkpoint)} is of"
+    hint = (
+        f"only {', '.join(f'`{key}`' for key in _FREE)} and `[evaluation]` may change; begin anew "
+        "with another `-o` or train a finished model further, with its folder as the `model`"
     )
+    if not isinstance(kept, dict) or kept.keys() != now.keys():
+        message = f"{name} another version of the zoo, and cannot be gone on with"
+        raise TrainingError(Problem(message, help="begin anew with another `-o`"))
+    place = recipe.document.place
+    was, states = kept["recipe"], now["recipe"]
+    changed = tuple(
+        (
+            f"`{key}` was {_told(was.get(key))} when the run began, and is "
+            f"{_told(states.get(key))} now",
+            place(tuple(key.split(".")), value=True),
+        )
+        for key in {**states, **was}
+        if was.get(key) != states.get(key)
+    )
+    problems: list[Problem] = []
+    if changed:
+        problems.append(Problem(f"{name} another recipe", help=hint, related=changed))
+    if kept["model"] != now["model"]:
+        problems.append(Problem(f"{name} another model", place(("model",), value=True), hint))
+    # The data is cut, split and encoded as the recipe says.
+    if not changed and kept["data"] != now["data"]:
+        problems.append(Problem(f"{name} other data", place(("data",)), hint))
+    if problems:
+        raise TrainingError(problems)
 
 
-def _told(path: KeyPath, kept: dict[KeyPath, Any], stated: dict[KeyPath, Any]) -> str:
-    was = f"was {kept[path]!r}" if path in kept else "was not stated"
-    return f"`{dotted(path)}` {was} when the run began" + ("" if path in stated else "; it is gone")
+def _deciding(recipe: Recipe) -> dict[str, Any]:
+    tables: dict[str, Any] = recipe.head.model_dump(mode="json", exclude={"format"})
+    for name in KINDS:
+        kind = {"kind": recipe.document.data[name]["kind"]}
+        tables[name] = kind | getattr(recipe, name).model_dump(mode="json")
+    tables["training"] = recipe.training.model_dump(mode="json", exclude=set(_FREE))
+    return dict(_values(tables, ""))
 
 
-def _values(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield from _values(value, (*path, key))
-    else:
-        yield path, data
+def _values(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _values(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _told(value: object) -> str:
+    return "not stated" if value is None else json.dumps(value, ensure_ascii=False)

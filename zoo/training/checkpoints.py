@@ -35,6 +35,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from zoo.atomic import sync, sync_tree
 from zoo.errors import Problem, TrainingError
 from zoo.training.learner import Learner
+from zoo.training.processes import in_first_process
 from zoo.wording import quoted
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -67,25 +68,26 @@ def write_checkpoint(
     path = folder / f"step-{step:08}"
     temporary = folder / f".{path.name}.tmp"
     accelerator = learner.accelerator
-    with _failing(f"the checkpoint {quoted(path)} cannot be written", temporary):
-        if accelerator.is_main_process:
+    message = f"the checkpoint {quoted(path)} cannot be written"
+    with in_first_process(accelerator) as is_first, _failing(message, temporary):
+        if is_first:
             for unfinished in folder.glob(".step-*.tmp"):  # of a run that was killed
                 shutil.rmtree(unfinished)
             temporary.mkdir(parents=True)
-        accelerator.wait_for_everyone()
+    with _failing(message, temporary):
         save(
             {**_weights(learner), **_optimizer_state(learner)},
             storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True),
             no_dist=accelerator.num_processes == 1,
         )
-        if accelerator.is_main_process:
+    with in_first_process(accelerator) as is_first, _failing(message, temporary):
+        if is_first:
             (temporary / _STATE).write_text(json.dumps({"step": step, **state}))
             sync_tree(temporary)
             temporary.rename(path)
             sync(folder)
             for old in checkpoints(folder)[:-keep]:
                 shutil.rmtree(old)
-    accelerator.wait_for_everyone()
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.training.split import Example, Splits, held_out
-from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv
+from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv, is_packed
 from zoo.wording import quoted
 
 MAX_LINES = 10
@@ -21,8 +21,11 @@ common cause, such as swapped columns, unlike the mistakes in a recipe or a spec
 def read_data(
     data: Data, folder: Path, seed: int, place_of: Callable[[str], Place] | None = None
 ) -> Splits:
-    """Read the examples of a recipe's `[data]` in three parts. Duplicates in the training data are
-    removed; a separate file of held-out data is kept as it is.
+    """Read the examples of a recipe's `[data]` in three parts.
+
+    Duplicate pairs in the training data are removed; a separate file of held-out pairs is kept as
+    it is. Lines of text are kept as they are, with their indentation, order and repetitions. Blank
+    lines are kept in packed text, whose parts they separate, and otherwise left out.
 
     Args:
         data: the table.
@@ -34,30 +37,41 @@ def read_data(
         TrainingError: files are missing, empty, not UTF-8, or have lines with one side missing. The
             error has the problems of all three parts, but only the first wrong lines of a file.
     """
-    read = _reader(data, folder)
+    read, packed = _reader(data, folder), is_packed(data)
     problems: list[Problem] = []
 
     def part(name: str, stated: Any) -> list[Example]:
         if isinstance(stated, int):
             return []  # held out of the training data
         try:
-            return read(stated)
+            found = read(stated)
         except TrainingError as error:
             problems.extend((placed(error, place_of(name)) if place_of else error).problems)
             return []
+        return found if packed and name != "test" else _not_blank(found)
 
-    train = list(dict.fromkeys(part("train", data.train)))
-    valid, test = part("valid", data.valid), part("test", data.test)
+    train, valid, test = (part(name, getattr(data, name)) for name in ("train", "valid", "test"))
     if problems:
         raise TrainingError(problems)
+    n_read = len(train)
+    if train[0].source is not None:
+        train = list(dict.fromkeys(train))
     n_held_out = [n if isinstance(n, int) else 0 for n in (data.test, data.valid)]
     rest, test_taken, valid_taken = held_out(train, n_held_out, seed)
-    return Splits(train=rest, valid=valid or valid_taken, test=test or test_taken)
+    return Splits(rest, valid or valid_taken, test or test_taken, n_read - len(train))
 
 
 def read_lines(path: Path) -> list[Example]:
-    """Read a text, one example for each line that is not empty. Raises as `read_data`."""
-    return _examples((_Line(None, line.text.strip(), line) for line in _lines(path)), path)
+    """Read a text, one example for each line that is not blank. Raises as `read_data`."""
+    return _not_blank(_text(path))
+
+
+def _text(path: Path) -> list[Example]:
+    return _examples((_Line(None, line.text, line) for line in _lines(path)), path)
+
+
+def _not_blank(examples: list[Example]) -> list[Example]:
+    return [example for example in examples if not example.is_blank]
 
 
 def read_whole(path: Path) -> str:
@@ -82,7 +96,7 @@ def _(data: Tsv, folder: Path) -> Read:
 
 @_reader.register
 def _(data: Text, folder: Path) -> Read:
-    return lambda name: read_lines(folder / name)
+    return lambda name: _text(folder / name)
 
 
 @_reader.register
@@ -135,9 +149,9 @@ def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
     examples: list[Example] = []
     wrong: list[_Line] = []
     for line in lines:
-        if line.source != "" and line.target:
+        if line.source is None or (line.source and line.target):
             examples.append(Example(line.source, line.target))
-        elif line.source or line.target:  # otherwise the line is empty
+        elif line.source or line.target:  # otherwise there is no pair
             wrong.append(line)
     if wrong:
         problems = [_one_sided(line) for line in wrong[:MAX_LINES]]
@@ -145,7 +159,7 @@ def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
             lines_have = "1 more line has" if left == 1 else f"{left:,} more lines have"
             problems.append(Problem(f"{lines_have} one side missing", Place(str(path))))
         raise TrainingError(problems)
-    if not examples:
+    if all(example.is_blank for example in examples):
         raise TrainingError(Problem("there is nothing to learn from: no lines", Place(str(path))))
     return examples
 
@@ -197,9 +211,10 @@ def _lines(path: Path) -> Iterator[_Where]:
         ) from None
     if not raw.strip():
         raise TrainingError(Problem("the file is empty", Place(str(path))))
-    for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+    lines = raw.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
+    for number, line in enumerate(lines, 1):
         try:
-            text = line.decode("utf-8").rstrip("\r")
+            text = line.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError as error:
             column = len(line[: error.start].decode("utf-8")) + 1
             shown = line.decode("utf-8", "replace")

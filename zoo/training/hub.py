@@ -13,7 +13,8 @@ from zoo.wording import quoted
 
 
 def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | None, str]]:
-    """The sources, None for text, and targets of one split.
+    """The sources, None for text, and targets of one split. Text is as the data set has it; white
+    space around the sides of pairs is left out.
 
     Raises:
         TrainingError: `datasets` is not installed or cannot load it, or a field is missing.
@@ -25,8 +26,11 @@ def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | No
         message = f"`datasets` cannot load the split {quoted(split)} of {quoted(path)}: {error}"
         raise TrainingError(message) from None
     for row in rows:
-        source = None if data.source is None else _field(row, data.source)
-        yield source, _field(row, data.target)
+        target = _field(row, data.target)
+        if data.source is None:
+            yield None, target
+        else:
+            yield _field(row, data.source).strip(), target.strip()
 
 
 def _field(row: dict[str, Any], name: str) -> str:
@@ -35,4 +39,4 @@ def _field(row: dict[str, Any], name: str) -> str:
     except (KeyError, TypeError):
         message = f"the data set has no field `{name}`"
         raise TrainingError(Problem(message, help=f"it has: {', '.join(row)}")) from None
-    return "" if value is None else str(value).strip()
+    return "" if value is None else str(value)

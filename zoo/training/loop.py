@@ -40,6 +40,7 @@ class Loop:
         progress: shows each step.
         on_checkpoint: called with the number of steps done whenever a checkpoint is due.
         history: the log so far.
+        kept: the number of steps of the last checkpoint; 0 if there is none.
     """
 
     recipe: Recipe
@@ -50,6 +51,7 @@ class Loop:
     progress: Progress
     on_checkpoint: Callable[[int], None]
     history: list[Record] = field(default_factory=list[Record])
+    kept: int = 0
 
     def run(self, done: int) -> None:
         """Do the steps after the first `done`.
@@ -57,7 +59,7 @@ class Loop:
         Raises:
             TrainingError: the loss is no longer a number; or a checkpoint cannot be written.
         """
-        training = self.recipe.training
+        training, self.kept = self.recipe.training, done
         order: list[list[int]] = []
         n_batches = len(self.batches(0))
         loss, n_tokens, since = self.zero(), 0, time.perf_counter()
@@ -84,6 +86,7 @@ class Loop:
                 self.check_weights(step)  # waits for the device
                 paused = time.perf_counter()
                 self.on_checkpoint(step)
+                self.kept = step
                 since += time.perf_counter() - paused  # not counted in the throughput
 
     def batches(self, epoch: int) -> list[list[int]]:
@@ -180,12 +183,14 @@ class Loop:
 
     def diverged(self, message: str) -> TrainingError:
         """The error for a run that has diverged."""
+        before = (
+            f"; the last checkpoint, of step {self.kept:,}, is from before" if self.kept else ""
+        )
         return TrainingError(
             Problem(
                 message,
                 self.recipe.document.place(("optimizer", "lr"), value=True),
-                help="lower the learning rate, warm up longer, or state `clip_norm`; every "
-                "checkpoint is from before",
+                help=f"lower the learning rate, warm up longer, or state `clip_norm`{before}",
             )
         )
 

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from zoo.building import build
-from zoo.errors import ZooError
 from zoo.loading import load
 from zoo.registry import Registry
+from zoo.sharding.together import failure_of, raise_failure
 from zoo.training.extras import imported
 from zoo.training.recipe import Recipe
 from zoo.training.start import Start
@@ -35,16 +35,17 @@ def in_first_process(accelerator: Any) -> Generator[bool]:
     others wait for it and fail if it fails, so that none waits for a process that has given up.
 
     Raises:
-        ZooError: the error of the first process.
+        ZooError: in the others, the error of the first process.
     """
-    failures: list[ZooError | None] = [None]
+    failure: Exception | None = None
     try:
         yield accelerator.is_main_process
-    except ZooError as error:
-        failures[0] = error
-    (failure,) = imported("accelerate.utils").broadcast_object_list(failures)
+    except Exception as error:
+        failure = error
+    (failed,) = imported("accelerate.utils").broadcast_object_list([failure_of(failure)])
     if failure is not None:
         raise failure
+    raise_failure(failed)
 
 
 def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registry) -> nn.Module:

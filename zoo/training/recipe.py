@@ -7,7 +7,8 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from zoo.document import Document, read_document
-from zoo.errors import Findings, Problem, SpecError
+from zoo.document import Document, given, read_document
+from zoo.errors import Findings, Problem, SpecError, checked_path
 from zoo.spec import OF_SPECS
 from zoo.toml.value_errors import nearest_literal, path_in, value_message
 from zoo.training.tables import (
@@ -33,7 +34,7 @@ from zoo.training.tables import (
     Tokenizer,
     Training,
 )
-from zoo.wording import did_you_mean, quoted
+from zoo.wording import counted, did_you_mean, quoted
 
 KINDS: Mapping[str, Mapping[str, type[Table]]] = {
     "data": DATA,
@@ -63,17 +64,54 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The default folder of the files that the recipe names."""
+        """The default folder of the files that the recipe names; for text and data, the working
+        directory."""
         return Path(self.document.name).parent
 
+    @property
+    def text(self) -> str:
+        """The recipe as TOML: as it was written, if it was."""
+        if self.document.text is not None:
+            return self.document.text
+        import tomlkit  # here: a recipe, as a rule, is a file
 
-def read_recipe(path: Path) -> Recipe:
+        return tomlkit.dumps(_stated(self.document.data))
+
+    def notes(self) -> Iterator[str]:
+        """Notes on effects of the keys that their reader may not expect."""
+        training, warmup = self.training, self.schedule.warmup
+        n_checkpoints = math.ceil(training.steps / training.checkpoint_every)
+        if training.average > n_checkpoints:
+            told = counted(n_checkpoints, "checkpoint")
+            yield f"average = {training.average}: the run has {told}, and all count"
+        if warmup > training.steps:
+            yield (
+                f"warmup = {warmup:,}: the learning rate does not reach its peak in "
+                f"{training.steps:,} steps"
+            )
+
+
+def _stated(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain data without the keys that are None, which TOML cannot state."""
+    return {
+        key: _stated(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value is not None
+    }
+
+
+def read_recipe(source: str | Path | Mapping[str, Any]) -> Recipe:
     """Read and validate a recipe. Imports no torch.
+
+    Args:
+        source: a TOML file, TOML text (a string of more than one line), or plain data. The files
+            that text and data name are relative to the working directory.
 
     Raises:
         SpecError: every problem found, each with its place.
     """
-    return recipe_of(read_document(path))
+    expected = "a recipe is the path of a TOML file, TOML text or a dict"
+    return recipe_of(given(source) or read_document(checked_path(source, expected)))
 
 
 def recipe_of(document: Document) -> Recipe:

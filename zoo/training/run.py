@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -16,10 +15,11 @@ import torch
 from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
 from zoo.errors import Problem, TrainingError
+from zoo.families.origin import with_files
 from zoo.model_files import RECIPE
 from zoo.saving import save
 from zoo.training.batches import Row
-from zoo.training.changes import changes, deciding
+from zoo.training.changes import check_same_run, identity
 from zoo.training.checkpoints import (
     checkpoints,
     read_checkpoint,
@@ -33,15 +33,15 @@ from zoo.training.files import CHECKPOINTS, METRICS, PLOT
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses
+from zoo.training.processes import in_first_process
 from zoo.training.progress import Silent, progress_of
 from zoo.training.recipe import Recipe
 from zoo.training.scores import score_lines, score_translations
 from zoo.training.split import Splits
-from zoo.training.tables import Datasets, Text
+from zoo.training.tables import is_packed
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
 from zoo.weights.file import FILE_NAME
-from zoo.wording import counted, dotted, quoted
 
 
 class Run:
@@ -68,8 +68,7 @@ class Run:
         self.recipe, self.folder = recipe, folder
         self.learner, self.tokens, self.splits = learner, tokens, splits
         self.origin = origin
-        data, longest = recipe.data, recipe.training.max_length
-        packed = isinstance(data, Text | Datasets) and data.packed
+        longest, packed = recipe.training.max_length, is_packed(recipe.data)
         self.train, self.valid = (
             encode(part, tokens, max_length=longest, packed=packed)
             for part in (splits.train, splits.valid)
@@ -82,11 +81,11 @@ class Run:
         """Do all steps, or with `resume` those after the last checkpoint."""
         training = self.recipe.training
         done = self.resume() if resume else 0
-        speaks = self.learner.accelerator.is_main_process
-        if speaks:
-            write_text(self.folder / RECIPE, self.recipe.document.text or "")
-            for note in self.notes():
-                click.echo(note, err=True)
+        with in_first_process(self.learner.accelerator) as speaks:
+            if speaks:
+                write_text(self.folder / RECIPE, self.recipe.text)
+                for note in self.notes():
+                    click.echo(note, err=True)
         name = self.recipe.head.name
         with progress_of(name, done, training.steps, speaks=speaks) as progress:
             self.loop.progress = progress
@@ -97,7 +96,7 @@ class Run:
     def left_out(self) -> dict[str, int]:
         """The number of pairs of each part that are longer than `max_length`, for parts that have
         any. Text is cut instead."""
-        rows = zip(self.splits._asdict().items(), (self.train, self.valid, self.test), strict=True)
+        rows = zip(self.splits.parts.items(), (self.train, self.valid, self.test), strict=True)
         counts = {
             name: len(examples) - len(kept)
             for (name, examples), kept in rows
@@ -107,28 +106,14 @@ class Run:
 
     def notes(self) -> Iterator[str]:
         """Notes on effects of the recipe that its reader may not expect."""
-        training, warmup = self.recipe.training, self.recipe.schedule.warmup
-        learned = {example.source_or_text for example in self.splits.train}
-        for name, part in (("valid", self.splits.valid), ("test", self.splits.test)):
-            if count := sum(example.source_or_text in learned for example in part):
-                text = part[0].source is None
-                told = "lines are" if text else "pairs have a source that is"
-                yield f"{name}: {count:,} of {len(part):,} {told} learned from too"
+        yield from self.splits.notes()
         for name, count in self.left_out().items():
             n_all = len(getattr(self.splits, name))
             yield (
                 f"{name}: {count:,} of {n_all:,} pairs are left out, as longer than "
-                f"max_length = {training.max_length}"
+                f"max_length = {self.recipe.training.max_length}"
             )
-        n_checkpoints = math.ceil(training.steps / training.checkpoint_every)
-        if training.average > n_checkpoints:
-            told = counted(n_checkpoints, "checkpoint")
-            yield f"average = {training.average}: the run has {told}, and all count"
-        if warmup > training.steps:
-            yield (
-                f"warmup = {warmup:,}: the learning rate does not reach its peak in "
-                f"{training.steps:,} steps"
-            )
+        yield from self.recipe.notes()
 
     def learned_nothing(self) -> str | None:
         """A note, if the last loss is no less than that of a model that scores all tokens equally,
@@ -165,17 +150,7 @@ class Run:
         if not found:
             return 0
         state = read_state(found[-1])
-        if state["run"] != self.identity:
-            changed = changes(self.folder / RECIPE, self.recipe.document)
-            what = "another recipe" if changed else "another model or other data"
-            raise TrainingError(
-                Problem(
-                    f"the checkpoint {quoted(found[-1])} is of {what}",
-                    help="only `steps` and `[evaluation]` may change; begin anew with another `-o` "
-                    "or train a finished model further, with its folder as the `model`",
-                    related=changed,
-                )
-            )
+        check_same_run(state["run"], self.identity, self.recipe, found[-1])
         done, steps = int(state["step"]), self.recipe.training.steps
         if done > steps:
             message = f"the last checkpoint is of {done:,} steps, more than `steps = {steps}`"
@@ -186,14 +161,9 @@ class Run:
         return done
 
     @cached_property
-    def identity(self) -> str:
-        """A digest of everything but the machine that determines the weights of a step."""
-        stated = deciding(self.recipe.document)
-        told = json.dumps({dotted(path): value for path, value in stated.items()}, sort_keys=True)
-        digest = hashlib.sha256(f"{told}\0{self.learner.spec.digest}".encode())
-        for row in self.train:
-            digest.update(json.dumps(row).encode())
-        return digest.hexdigest()
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must agree with."""
+        return identity(self.recipe, self.learner.spec, self.train)
 
     def finish(self) -> dict[str, Any] | None:
         """Write the model and its metrics; the first process returns the metrics."""
@@ -238,5 +208,5 @@ class Run:
             for name, tensor in weights.items()
         }
         model = place(build_on_meta(self.learner.spec, dtype), cast, device="cpu").eval()
-        model.origin = self.origin
+        model.origin = None if self.origin is None else with_files(self.origin, self.folder)
         return model

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from zoo.errors import TrainingError
+from zoo.wording import counted
 
 
 class Example(NamedTuple):
@@ -20,6 +21,11 @@ class Example(NamedTuple):
         """The key by which examples are split: the source, or for text the text itself."""
         return self.target if self.source is None else self.source
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether this is text without a character other than white space."""
+        return not self.source_or_text.strip()
+
 
 class Splits(NamedTuple):
     """The three parts of the data."""
@@ -27,15 +33,37 @@ class Splits(NamedTuple):
     train: list[Example]
     valid: list[Example]
     test: list[Example]
+    n_duplicates: int = 0
+    """The number of pairs of the training data that are the same as an earlier one, and left
+    out."""
+
+    @property
+    def parts(self) -> dict[str, list[Example]]:
+        """The parts by their names."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    def notes(self) -> Iterator[str]:
+        """Notes on what a reader of the recipe may not expect."""
+        if self.n_duplicates:
+            told = counted(self.n_duplicates, "duplicate pair")
+            yield f"train: left out {told}"
+        learned = {example.source_or_text for example in self.train if not example.is_blank}
+        for name, part in (("valid", self.valid), ("test", self.test)):
+            if count := sum(example.source_or_text in learned for example in part):
+                text = part[0].source is None
+                told = "lines are" if text else "pairs have a source that is"
+                yield f"{name}: {count:,} of {len(part):,} {told} learned from too"
 
 
 def held_out(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[list[Example]]:
     """Split examples by their source sentences, so that no sentence is in two parts.
 
-    The part of a sentence depends on the sentences and the seed, not on their order.
+    The part of a sentence depends on the sentences and the seed, not on their order. Blank lines
+    are not held out: all of them would be missing between the other lines.
 
     Args:
-        examples: the examples; text counts as its own source.
+        examples: the examples; text counts as its own source. Each repetition of a text is in
+            the same part.
         counts: the number of source sentences in each held-out part.
         seed: decides which sentences are held out.
 
@@ -45,9 +73,9 @@ def held_out(examples: Sequence[Example], counts: Sequence[int], seed: int) -> l
     Raises:
         TrainingError: nothing would be left.
     """
-    sources = {example.source_or_text for example in examples}
+    sources = {example.source_or_text for example in examples if not example.is_blank}
     if sum(counts) >= len(sources):
-        what = "lines" if examples and examples[0].source is None else "source sentences"
+        what = "different lines" if examples[0].source is None else "source sentences"
         raise TrainingError(
             f"{sum(counts):,} {what} for `valid` and `test` cannot be held out of {len(sources):,}"
         )

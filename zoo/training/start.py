@@ -52,6 +52,12 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
                 f"`zoo show {typed(folder)} --resolved > {typed(beside)}`",
             )
         )
+    near = f"{recipe.head.model}.toml"
+    if not Path(source).exists() and (folder / near).is_file():
+        published = registry.catalog.file(source.partition("@")[0])
+        if source not in registry.models and published is None:
+            message = f"there is no file and no model {quoted(source)}"
+            raise TrainingError(Problem(message, place, f"did you mean `{near}`?"))
     try:
         spec, header = read_source(source, registry)
         _ = spec.n_parameters  # raises if the layout is wrong

@@ -100,19 +100,22 @@ class Parallel(Parts):
 
 
 class Text(Parts):
-    """Text for models that continue it; each line is a text of its own."""
+    """Text for models that continue it; each line is a text of its own, with its indentation and
+    all its repetitions. Blank lines, which are empty or of white space, are left out, unless the
+    text is packed."""
 
     train: str
     """The file with the training data."""
     valid: HeldOut = 0
-    """The data that the loss is measured on during training: a number of lines, which are taken
-    out of the training data, or a file."""
+    """The data that the loss is measured on during training: a number of different lines, which
+    are taken out of the training data with all their repetitions, or a file."""
     test: HeldOut = 0
     """The data that the result is measured on, likewise."""
     packed: bool = False
-    """Whether lines are joined, each with its begin and end, and cut into sequences of `max_length`
-    tokens for training and for `valid`. A sequence may hold several lines, and the later ones see
-    the earlier ones. Each line of `test` is measured by itself."""
+    """Whether lines, also blank ones, are joined in their order, each with its begin and end, and
+    cut into sequences of `max_length` tokens for training and for `valid`. A sequence may hold
+    several lines, and the later ones see the earlier ones. Each line of `test` is measured by
+    itself."""
 
 
 class Datasets(Parts):
@@ -145,6 +148,13 @@ class Datasets(Parts):
 
 
 Data = Tsv | Parallel | Text | Datasets
+
+
+def is_packed(data: Data) -> bool:
+    """Whether the examples are joined and cut."""
+    return isinstance(data, Text | Datasets) and data.packed
+
+
 DATA: Mapping[str, type[Table]] = {
     "tsv": Tsv,
     "parallel": Parallel,

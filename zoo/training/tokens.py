@@ -50,19 +50,22 @@ class Tokens:
         decoded: list[str] = self.target.decode_batch([list(row) for row in rows])
         return decoded
 
-    def save(self, folder: Path) -> None:
-        """Write the tokenizers, and last the special ids, whose file marks the set as complete.
-        Raises `ZooError` as `write_text`."""
-        write_text(folder / TOKENIZER, self.source.to_str(pretty=True))
-        if self.target is not self.source:
-            write_text(folder / TARGET_TOKENIZER, self.target.to_str(pretty=True))
-        ids = {
+    @property
+    def ids(self) -> dict[str, int]:
+        """The special ids, under the names of the settings of generation."""
+        return {
             "bos_token_id": self.bos,
             "decoder_start_token_id": self.bos,
             "eos_token_id": self.eos,
             "pad_token_id": self.pad,
         }
-        write_text(folder / SETTINGS, json.dumps(ids, indent=2) + "\n")
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizers and the special ids. Raises `ZooError` as `write_text`."""
+        write_text(folder / TOKENIZER, self.source.to_str(pretty=True))
+        if self.target is not self.source:
+            write_text(folder / TARGET_TOKENIZER, self.target.to_str(pretty=True))
+        write_text(folder / SETTINGS, json.dumps(self.ids, indent=2) + "\n")
 
 
 def learn_tokens(table: Bpe, examples: Sequence[Example], model: Generation) -> Tokens:
@@ -128,10 +131,11 @@ def tokens_of(
         start: the saved model that training starts from, if it starts from one.
 
     Raises:
-        WeightsError, TrainingError: as `learn_tokens` and `read_token_files`; or the tokenizers of
-            the saved model are asked for, and there is none.
+        WeightsError, TrainingError: as `learn_tokens` and `read_token_files`; the tokenizers of
+            the saved model are asked for, and there is none; or new ones, and it has some.
     """
     if isinstance(table, Bpe):
+        _refuse_new_tokens(start)
         return learn_tokens(table, examples, model)
     if isinstance(table, TokenizerFiles):
         target = None if table.target is None else folder / table.target
@@ -144,7 +148,25 @@ def tokens_of(
                 help='name a saved model, or a tokenizer: `kind = "bpe"`',
             )
         )
-    return read_tokens(start if start.is_dir() else start.parent, table, model)
+    return read_tokens(_beside(start), table, model)
+
+
+def _beside(weights: Path) -> Path:
+    return weights if weights.is_dir() else weights.parent
+
+
+def _refuse_new_tokens(start: Path | None) -> None:
+    """Raise `TrainingError` if training starts from a model that has a tokenizer: its weights know
+    the ids of that one, and a new one would give each id to another token."""
+    if start is not None and (_beside(start) / TOKENIZER).is_file():
+        raise TrainingError(
+            Problem(
+                "the model that training starts from has a tokenizer, and this would learn another "
+                "one, with other ids than its weights know",
+                help='`kind = "of_model"` takes the tokenizer of the model; `kind = "files"` names '
+                "another one, if that is meant",
+            )
+        )
 
 
 def check_tokenizer(table: Table, model: Generation, folder: Path, start: Path | None) -> None:
@@ -153,6 +175,7 @@ def check_tokenizer(table: Table, model: Generation, folder: Path, start: Path |
     if not isinstance(table, Bpe):
         tokens_of(table, (), model, folder, start)
         return
+    _refuse_new_tokens(start)
     if table.shared:
         _check_shared(model)
     problems = [
@@ -221,10 +244,16 @@ def _added(tokenizer: Any) -> list[str]:
 
 def _learn(table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False) -> Any:
     """Learn a byte-level encoding with `size` tokens. It appends `eos` to a text, as for sources;
-    with `begins`, it prepends `bos` instead, as for text to be continued."""
+    with `begins`, it prepends `bos` instead, as for text to be continued.
+
+    A space is put before each text and taken off again, so that its first word is the token that
+    it is elsewhere. `add_prefix_space` would not do for a text that begins with a space: that one
+    would be taken off."""
     tokenizer: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.normalizer = tokenizers.normalizers.NFC()
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.NFC(), tokenizers.normalizers.Prepend(" ")]
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.Sequence(
         [tokenizers.decoders.ByteLevel(), tokenizers.decoders.Strip(" ", 1, 0)]
     )

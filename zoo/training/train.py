@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from zoo.atomic import new_file
-from zoo.errors import Problem, TrainingError, ZooError, checked_path, placed
+from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
+from zoo.training.besides import write_besides
 from zoo.training.checkpoints import checkpoints
 from zoo.training.encoding import encode
 from zoo.training.files import CHECKPOINTS
@@ -27,7 +29,7 @@ from zoo.wording import quoted
 
 
 def train(
-    recipe: str | Path | Recipe,
+    recipe: str | Path | Mapping[str, Any] | Recipe,
     *,
     output: str | Path | None = None,
     data: str | Path | None = None,
@@ -41,7 +43,8 @@ def train(
     process and in many, started by `torchrun` or `accelerate launch`.
 
     Args:
-        recipe: a TOML file, or a recipe that was read.
+        recipe: a TOML file, TOML text (a string of more than one line), plain data, or a recipe
+            that was read. The files that text and data name are relative to the working directory.
         output: the folder; by default the recipe's name, in the working directory.
         data: the folder that the names of data files are relative to; by default the recipe's.
         resume: continue from the last checkpoint in the folder, or begin if there is none. On one
@@ -58,10 +61,7 @@ def train(
         ZooError: the folder holds another run, is named as a file, or cannot be written.
     """
     registry = load_registry() if registry is None else registry
-    if isinstance(recipe, Recipe):
-        found = recipe
-    else:
-        found = read_recipe(checked_path(recipe, "a recipe is the path of a TOML file"))
+    found = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     folder = Path(found.head.name if output is None else output)
     check_output_name(folder, folder=True)
     _refuse_unreadable(folder)
@@ -84,7 +84,7 @@ def train(
     # Files are written only now, so that a refused run leaves nothing behind.
     with in_first_process(accelerator):
         if made is not None:
-            made.save(folder)
+            write_besides(made, found.tokenizer, start, folder)
     tokens = read_tokens(folder, found.tokenizer, start.sides)
     run = Run(found, folder, learner, tokens, splits, start.origin)
     run.learn(resume=resume)
