@@ -221,7 +221,7 @@ def test_cross_attention_has_no_window() -> None:
         "vocab = 11", "source_vocab = 11\ntarget_vocab = 11"
     )
     with pytest.raises(SpecError, match="state it under `self_attn`"):
-        zoo.read_spec(text + "[attention]\nwindow = 3")
+        zoo.read_spec(text + '[attention]\nwindow = 3\nwindow_sides = "past"')
     zoo.build(text + "[decoder.block.self_attn]\nwindow = 3", device="meta")
 
 

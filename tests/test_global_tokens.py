@@ -100,7 +100,14 @@ def test_global_projections_are_treated_like_the_others() -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-ASKED = {"attention": {"kind": "multi_head", "window": 1, "global_tokens": True}}
+ASKED = {
+    "attention": {
+        "kind": "multi_head",
+        "window": 1,
+        "window_sides": "past",
+        "global_tokens": True,
+    }
+}
 
 
 def test_the_encoder_of_a_pair_takes_them() -> None:

@@ -453,6 +453,51 @@ def test_the_order_of_its_files_does_not_name_a_snapshot(store: Store) -> None:
     assert store.snapshot(files) == store.snapshot(dict(reversed(files.items())))
 
 
+def without_a_home(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user whom the system does not know, as in a container."""
+    run_as = (
+        "import pwd, sys\n"
+        "def unknown(uid): raise KeyError(uid)\n"
+        "pwd.getpwuid = unknown\n"
+        "from zoo.__main__ import main; sys.argv[0] = 'zoo'; main()"
+    )
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("XDG_", "ZOO_", "HOME"))}
+    return subprocess.run(
+        [sys.executable, "-c", run_as, *arguments],
+        capture_output=True,
+        text=True,
+        env=kept | variables,
+    )
+
+
+def test_a_user_without_a_home_has_no_registry_of_their_own(tmp_path: Path) -> None:
+    listed = without_a_home("list", "components", "glu")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "ffn" in listed.stdout
+    store = without_a_home("store")
+    assert store.returncode == 2
+    assert store.stderr == (
+        "error: this user has no home folder, so that there is no place for the store\n"
+        "      = help: set ZOO_HOME to a folder\n"
+    )
+    assert without_a_home("store", ZOO_HOME=str(tmp_path)).returncode == 0
+
+
+def test_a_link_into_the_store_is_not_written_through(
+    published: Path, store: Store, tmp_path: Path
+) -> None:
+    assert run(["pull", "small"]) == 0
+    (ref,) = refs(store)
+    there = store.snapshot(ref.files) / "model.safetensors"
+    before = there.read_bytes()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.safetensors").symlink_to(there)
+    for path in (tmp_path / "mine", there):
+        with pytest.raises(zoo.ZooError, match="the file that is there is write-protected"):
+            zoo.save(zoo.build(SPEC, seed=5), path)
+    assert there.read_bytes() == before
+
+
 def test_the_store_of_a_user_that_does_not_exist(
     refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:

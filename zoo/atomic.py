@@ -155,11 +155,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _refuse_what_is_no_file(path: Path) -> None:
-    """Raise `OSError` if `path` exists and is not a file: renaming would replace even /dev/null."""
+    """Raise `OSError` if `path` exists and is not a file that may be written to: renaming would
+    replace even /dev/null, and, through a link, a file in the store."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file")
+    if path.exists() and not path.stat().st_mode & 0o222:
+        raise PermissionError(errno.EACCES, "the file that is there is write-protected")
 
 
 def make_folder(path: Path) -> None:

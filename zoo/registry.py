@@ -165,11 +165,20 @@ def find_registries(extra: Path | None = None) -> list[Path]:
     local = [] if nearest is None or _is_of_a_checkout(nearest) else [nearest]
     layers = [
         shipped_registry(),
-        *filter(os.path.isfile, [user_config_path("zoo") / FILE_NAME]),
+        *filter(os.path.isfile, _of_user()),
         *local,
         *([extra] if extra is not None else []),
     ]
     return list({os.path.realpath(path): path for path in layers}.values())
+
+
+def _of_user() -> list[Path]:
+    """Return the path of the user's registry, in a list; an empty one for a user without a home
+    folder, as in a container."""
+    try:
+        return [user_config_path("zoo") / FILE_NAME]
+    except RuntimeError:
+        return []
 
 
 def _nearest(folder: Path) -> Path | None:

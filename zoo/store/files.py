@@ -60,7 +60,8 @@ class Store:
 
     @classmethod
     def default(cls) -> Store:
-        """Return the store in `ZOO_HOME`, or in the user's folder for data."""
+        """Return the store in `ZOO_HOME`, or in the user's folder for data. Raises `StoreError` if
+        there is no such user, or if the user has no home folder."""
         if home := os.environ.get("ZOO_HOME"):
             try:
                 return cls(Path(home).expanduser().absolute())
@@ -70,7 +71,15 @@ class Store:
                 ) from None
         from platformdirs import user_data_path
 
-        return cls(user_data_path("zoo"))
+        try:
+            return cls(user_data_path("zoo"))
+        except RuntimeError:
+            raise StoreError(
+                Problem(
+                    "this user has no home folder, so that there is no place for the store",
+                    help="set ZOO_HOME to a folder",
+                )
+            ) from None
 
     def blob(self, sha256: str) -> Path:
         """Return the path of the blob with this digest, which may not exist."""
