@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from hostile import joined, parts
 from published_models import LOCAL, SPEC, bundle, entry, register, sha256, weights, write_files
 from trials import Refused, contents, on_terminal, without_privileges
@@ -188,6 +189,37 @@ def test_other_weights_in_the_place_of_those_that_were_pulled(
     with pytest.raises(zoo.WeightsError, match="pulled"):
         zoo.load("small", **options)
     assert zoo.load(path)  # by its path, it is a file like any other
+
+
+def test_training_goes_on_from_what_was_pulled_alone(
+    project: Path, published: Path, store: Store
+) -> None:
+    assert run(["pull", "small"]) == 0
+    words = {word: number for number, word in enumerate(["<pad>", "<s>", "</s>", "a", "b"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="a"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    tokenizer.save(str(project / "words.json"))
+    (project / "text.txt").write_text("a b a\nb a b\n")
+    recipe = {
+        "format": 1,
+        "name": "further",
+        "model": "small",
+        "data": {"kind": "text", "train": "text.txt"},
+        "tokenizer": {"kind": "files", "source": "words.json"},
+        "optimizer": {"kind": "sgd", "lr": 1e-3},
+        "schedule": {"kind": "constant"},
+        "training": {"steps": 1, "max_length": 8},
+    }
+    assert zoo.train(recipe, output="further")["steps"] == 1
+    (ref,) = refs(store)
+    path = store.snapshot(ref.files) / "model.safetensors"
+    path.unlink()
+    path.write_bytes(bundle(seed=1)["model.safetensors"])
+    with pytest.raises(zoo.WeightsError, match="not the file that was pulled"):
+        zoo.train(recipe, output="another")
 
 
 @pytest.mark.parametrize("change", ["changed", "added", "removed"])

@@ -399,7 +399,9 @@ class Builder(Plugin):
         return "zoo.Transformer"
 
     def ties(self) -> dict[str, str]:
-        """The tied tensors: maps each alias to its target."""
+        """The tied tensors: maps each alias to its target. Of all names of one tensor, the
+        lexicographically first is that under which it is stored, and its layout states the initial
+        values."""
         return {}
 
     @property

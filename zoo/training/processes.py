@@ -66,7 +66,7 @@ def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registr
     if start.weights is None:
         model = build(start.spec, seed=recipe.head.seed, mesh=mesh)
     else:
-        model = load(start.weights, dtype=torch.float32, mesh=mesh, registry=registry)
+        model = load(start.source, dtype=torch.float32, mesh=mesh, registry=registry)
     for name in start.frozen:
         model.get_parameter(name).requires_grad_(False)
     if mesh is not None:

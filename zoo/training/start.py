@@ -22,6 +22,8 @@ from zoo.wording import quoted, typed
 class Start(NamedTuple):
     """The model of a recipe."""
 
+    source: str
+    """Its name or its path; by its name, a model in the store is checked when it is loaded."""
     spec: ModelSpec
     weights: Path | None
     """The weights of the saved model that training starts from, if it starts from one."""
@@ -65,8 +67,9 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         raise placed(error, place) from None
     sides, frozen = _sides(recipe, spec), frozen_weights(recipe, spec)
     if header is None:
-        return Start(spec, None, None, sides, frozen)
-    return Start(spec, find_weights(source, registry).path, header.origin, sides, frozen)
+        return Start(source, spec, None, None, sides, frozen)
+    weights = find_weights(source, registry).path
+    return Start(source, spec, weights, header.origin, sides, frozen)
 
 
 def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:
