@@ -657,7 +657,11 @@ CHANGED_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 def test_what_holds_a_model_is_not_saved_in_its_place(tmp_path: Path) -> None:
     model = zoo.build(TINY)
+    held: dict[str, nn.Module | object]
     held = {"_orig_mod": torch.compile(model), "module": nn.DataParallel(model)}
+    adapted = nn.Sequential(model)
+    adapted.merge_and_unload = lambda: model  # as a `PeftModel` has it
+    held["save what `merge_and_unload\\(\\)` returns"] = adapted
     for told, other in {**held, "knows the spec": model.state_dict()}.items():
         with pytest.raises(zoo.WeightsError, match=told) as error:
             zoo.save(other, tmp_path / "model")  # type: ignore[arg-type]

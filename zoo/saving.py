@@ -54,19 +54,24 @@ def _refuse_other(model: object) -> None:
     if isinstance(model, Transformer) and isinstance(getattr(model, "spec", None), ModelSpec):
         return
     inside = held_in(model)  # in which the names of the tensors are others
-    raise WeightsError(
-        Problem(
-            "only a model that the zoo built knows the spec that a file needs",
-            help=f"save the model inside: `.{inside}`" if inside else None,
+    help_ = f"save the model inside: `.{inside}`" if inside else None
+    if hasattr(model, "merge_and_unload"):
+        help_ = (
+            "save what `merge_and_unload()` returns: the adapters of PEFT are no part of the spec"
         )
-    )
+    message = "only a model that the zoo built knows the spec that a file needs"
+    raise WeightsError(Problem(message, help=help_))
 
 
 def _refuse_share(model: Transformer) -> None:
     # DTensors: all processes would write to the same path, each its part.
     if any(hasattr(tensor, "device_mesh") for tensor in model.parameters()):
         message = f"this process has but a share of {model.spec.name}"
-        help_ = "`torch.distributed.checkpoint` saves shares; load it without a mesh to save it"
+        help_ = (
+            "`torch.distributed.checkpoint` saves shares; its `get_model_state_dict`, with "
+            "`full_state_dict=True`, returns whole tensors, which `load_state_dict` of a model "
+            "without a mesh takes"
+        )
         raise WeightsError(Problem(message, help=help_))
 
 

@@ -47,7 +47,7 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
         "with another `-o` or train a finished model further, with its folder as the `model`"
     )
     if not isinstance(kept, dict) or kept.keys() != now.keys():
-        message = f"{name} another version of the zoo, and cannot be gone on with"
+        message = f"{name} another version of the zoo, and cannot be continued"
         raise TrainingError(Problem(message, help="begin anew with another `-o`"))
     place = recipe.document.place
     was, states = kept["recipe"], now["recipe"]
