@@ -141,6 +141,38 @@ def test_verify_reports_every_model_that_is_wrong(
     assert run(["verify", "small.v4"]) == 0
 
 
+def test_pulls_and_verdicts_as_json(
+    project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(project, "small.v2", entry(LOCAL, bundle()))
+    capsys.readouterr()
+    assert run(["pull", "small.v1", "small.v2", "small.v9", "--json"]) == 2
+    pulled = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in pulled] == ["small.v1", "small.v2"]
+    assert run(["store", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["models"] == pulled
+    first = store.root / "refs" / f"small.v1@{pulled[0]['version']}.json"
+    first.write_text("{")
+    (Path(pulled[1]["folder"]) / "README.md").unlink()
+    assert run(["verify", "--json"]) == 2
+    one, other = json.loads(capsys.readouterr().out)
+    assert one == {"name": "small.v1", "version": pulled[0]["version"], "right": False}
+    assert (other["right"], other["damaged"]) == (False, ["README.md"])
+    assert run(["verify", "small.v2", "--json"]) == 2
+    assert run(["pull", "small.v2"]) == 0
+    capsys.readouterr()
+    assert run(["verify", "small.v2", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row == {
+        "name": "small.v2",
+        "version": pulled[1]["version"],
+        "right": True,
+        "damaged": [],
+        "difference": None,
+        "tolerance": None,
+    }
+
+
 def test_a_pull_that_fails_keeps_no_other_from_being_pulled(
     project: Path, published: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Accept a model without published digests, and refuse it if it changes later.",
 )
+@json_option
 @click.pass_obj
-def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
+def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json: bool) -> None:
     """Download published models into the store.
 
     Their files are checked by size and digest. What is wrong with any is reported at the end.
@@ -44,6 +45,7 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
 
     registry, store = layers(), Store.default()
     problems: list[Problem] = []
+    rows: list[dict[str, Any]] = []
     for name in names:
         try:
             with bytes_bar(name) as bar:
@@ -58,8 +60,12 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool) -> None:
         except ZooError as error:
             problems += error.problems
         else:
-            folder = store.snapshot(ref.files)
-            click.echo(f"{ref.name}@{ref.version}\n{folder}\n{ref.content_digest}")
+            row = _row(ref, store.snapshot(ref.files))
+            rows.append(row)
+            if not as_json:
+                click.echo("{name}@{version}\n{folder}\n{content_digest}".format(**row))
+    if as_json:
+        print_report(as_json, rows, str)
     if problems:
         raise ZooError(problems)
 
@@ -153,8 +159,9 @@ def _written(address: str, n_bytes: int) -> Generator[Callable[[int], None]]:
 @click.command()
 @click.argument("names", nargs=-1, type=model_type)
 @click.option("--fingerprint", is_flag=True, help="Also run each model, and compare its outputs.")
+@json_option
 @click.pass_obj
-def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
+def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool, as_json: bool) -> None:
     """Check models in the store by their digests.
 
     Without NAMES, all are checked. What is wrong with any is reported at the end.
@@ -169,14 +176,28 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool) -> None:
         found = _versions(names, registry, store, problems)
     else:
         found = list(versions(store))
-        if not found:
+        if not found and not as_json:
             click.echo("there are no models in the store")
+    rows: list[dict[str, Any]] = []
     for name, version in found:
+        line = f"{name}@{version}: cannot be checked"
+        row: dict[str, Any] = {"name": name, "version": version, "right": False}
         try:
-            problems += _verify_one(name, version, registry, store, fingerprint)
+            verdict = _verdict(name, version, registry, store, fingerprint)
         except ZooError as error:
-            click.echo(f"{name}@{version}: cannot be checked")
             problems += error.problems
+        else:
+            if verdict is None:  # removed meanwhile
+                continue
+            line = _verdict_text(verdict, fingerprint)
+            row |= {"right": verdict.is_right, "damaged": list(verdict.damaged)}
+            row |= {"difference": verdict.difference, "tolerance": verdict.tolerance}
+            problems += [] if verdict.is_right else [_wrong(verdict, registry, store)]
+        rows.append(row)
+        if not as_json:
+            click.echo(line)
+    if as_json:
+        print_report(as_json, rows, str)
     if problems:
         raise ZooError(problems)
 
@@ -202,21 +223,19 @@ def _versions(
     return list(found)
 
 
-def _verify_one(
+def _verdict(
     name: str, version: str, registry: Registry, store: Store, fingerprint: bool
-) -> list[Problem]:
-    """Check a model and tell its verdict; return what is wrong. Raises `ZooError` if its ref is
+) -> Verdict | None:
+    """Check a model, and return the verdict; None if it is gone. Raises `ZooError` if its ref is
     damaged, or if it cannot be built or loaded."""
     from zoo.store.checking import verify
     from zoo.store.refs import read_ref
 
     ref = read_ref(store, name, version)
-    if ref is None:  # removed meanwhile
-        return []
+    if ref is None:
+        return None
     with bytes_bar(ref.name, ref.n_bytes) as bar:
-        verdict = verify(ref, store, registry, fingerprint=fingerprint, on_bytes=bar.advance)
-    click.echo(_verdict_text(verdict, fingerprint))
-    return [] if verdict.is_right else [_wrong(verdict, registry, store)]
+        return verify(ref, store, registry, fingerprint=fingerprint, on_bytes=bar.advance)
 
 
 def _wrong(verdict: Verdict, registry: Registry, store: Store) -> Problem:
