@@ -249,6 +249,14 @@ def test_a_word_of_a_label_tells_one_value(
     assert list(untold(values, text)) == left
 
 
+def test_an_option_of_another_is_told_by_its_name() -> None:
+    """Its value may be equal to one of the label: `8 heads of 8`."""
+    heads = {"q_temperature": "log", "q_temperature_shift": HEAD_DIM}
+    found = told(spec(self_attn=heads))
+    (line,) = (text for name, text in found.items() if name.endswith("self_attn"))
+    assert line.endswith(f"heads of {HEAD_DIM}, q_temperature log, q_temperature_shift {HEAD_DIM}")
+
+
 def test_lines_are_broken_between_values() -> None:
     factors = [1.0] * 4
     long = {"kind": "rotary_longrope", "factor": 2.0, "original_length": 64}
@@ -386,7 +394,7 @@ def test_the_cache_in_words_where_layers_differ() -> None:
 
 
 def test_an_encoder_keeps_nothing() -> None:
-    found = spec(builder="encoder", encoder={"self_attn": {"window": 8}})
+    found = spec(builder="encoder", encoder={"self_attn": {"window": 8, "window_sides": "both"}})
     assert summary_data(found)["kv_cache_of_last_tokens"] == []
 
 

@@ -9,7 +9,15 @@ from types import MappingProxyType
 from zoo.component import GIVEN, Component, Part, fields_of
 from zoo.drawing.figure import Box
 from zoo.layout import LayerList, Layout, Tensor
-from zoo.showing.children import Child, beside_kind, children, distinctive_values, is_absent, untold
+from zoo.showing.children import (
+    Child,
+    beside_kind,
+    children,
+    distinctive_values,
+    is_absent,
+    options_of_others,
+    untold,
+)
 from zoo.showing.parts import values_text
 from zoo.slots import Embedding, Init, Plugin, slot_of
 
@@ -52,7 +60,9 @@ def _said(child: Child, keys: Keys) -> str:
     """Return the label of the layout without the kind, and the values of the keys to show."""
     said = beside_kind(child.component.layout().label, kind_of(child.component))
     values = {key: getattr(child.component, key) for key in keys.get(child.path, ())}
-    return ", ".join(filter(None, [said, values_text(untold(values, said))]))
+    return ", ".join(
+        filter(None, [said, values_text(untold(values, said, options_of_others(child.component)))])
+    )
 
 
 def varied(layers: Sequence[Sequence[Child]]) -> Keys:

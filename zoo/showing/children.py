@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from zoo.component import GIVEN, Component, Part, fields_of
@@ -65,8 +65,17 @@ def beside_kind(label: str, kind: str) -> str:
     return label if rest[:1].isalnum() or rest[:1] == "_" else rest.lstrip(" ,")
 
 
-def untold(values: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Return the values that a text does not mention, neither with their names nor as a word.
+def options_of_others(component: Component) -> frozenset[str]:
+    """Return the names of the options that go with the value of another one."""
+    fields = type(component).model_fields.items()
+    return frozenset(
+        n for n, field in fields if any(isinstance(m, OnlyWith) for m in field.metadata)
+    )
+
+
+def untold(values: Mapping[str, Any], text: str, by_name: Collection[str] = ()) -> dict[str, Any]:
+    """Return the values that a text does not mention, neither with their names nor, except those
+    that are told `by_name` alone, as a word.
 
     A word of the text counts for one value. The name of a boolean mentions it if it is true.
     """
@@ -78,7 +87,7 @@ def untold(values: Mapping[str, Any], text: str) -> dict[str, Any]:
         if name in named:
             continue
         word = str(value) if not isinstance(value, bool) else name if value else ""
-        if words[word] > 0:
+        if words[word] > 0 and name not in by_name:
             words[word] -= 1
         else:
             left[name] = value

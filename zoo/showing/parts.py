@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 
 from zoo.component import Component, LayerRules, fields_of
 from zoo.layout import LayerList, Layout
-from zoo.showing.children import Child, beside_kind, children, distinctive_values, is_absent, untold
+from zoo.showing.children import (
+    Child,
+    beside_kind,
+    children,
+    distinctive_values,
+    is_absent,
+    options_of_others,
+    untold,
+)
 from zoo.slots import Plugin
 
 MOST_VALUES = 8
@@ -55,7 +63,8 @@ class Row(NamedTuple):
         """The description: the kind, the label of the layout, and the values that it lacks."""
         kind = self.kind or ""
         said = beside_kind(self.layout.label, kind)
-        left = untold(self.values, said)
+        dependent = () if self.component is None else options_of_others(self.component)
+        left = untold(self.values, said, dependent)
         return ", ".join(filter(None, [kind, said, values_text(left)]))
 
 
