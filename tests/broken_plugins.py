@@ -909,6 +909,49 @@ BROKEN: Mapping[str, Broken] = {
     "cache_of_first_query": Broken(
         "attention", {".tril(n_before)": ".tril()"}, ("cache",), "let the last query see all keys"
     ),
+    "cache_not_causal": Broken(  # right for one token at a time
+        "attention",
+        {"if causal:": "if causal and cache is None:"},
+        ("cache",),
+        "when several tokens come at once with a `cache`, as those of a prompt do",
+    ),
+    "cache_unmasked": Broken(
+        "attention",
+        {"if causal:": "mask = None if cache is not None else mask\n            if causal:"},
+        ("cache",),
+        "with a `cache` and a `mask`, which hides padding on the left",
+    ),
+    "memory_unmasked_with_cache": Broken(
+        "attention",
+        {
+            "k, v = cache.of_memory(make)": "mask = None\n"
+            "                k, v = cache.of_memory(make)"
+        },
+        ("cache",),
+        "over a memory: the output is another when tokens come with a `cache` and a `mask`",
+    ),
+    "cache_kept_by_attribute": Broken(
+        "attention",
+        {
+            EXTENDED: "k, v = make()\n"
+            "                if hasattr(cache, 'kept'):\n"
+            "                    k, v = (torch.cat(p, -2) for p in zip(cache.kept, (k, v)))\n"
+            "                cache.kept = k, v"
+        },
+        ("cache",),
+        "keeps `kept` as a new attribute of the `cache`, which is not reordered",
+    ),
+    "cache_kept_elsewhere": Broken(  # where no reordering reaches it
+        "attention",
+        {
+            "    class Module(nn.Module):": "    kept = {}\n\n    class Module(nn.Module):",
+            EXTENDED: "kept.setdefault(cache, []).append(make())\n"
+            "                k, v = (torch.cat(p, -2) for p in zip(*kept[cache], strict=True))",
+        },
+        ("cache",),
+        "a call after the rows of the `cache` were reordered and repeated, as beam search does "
+        "failed: RuntimeError: Sizes of tensors must match",
+    ),
     "builder_without_decode": Broken(
         "builder",
         GENERATES,
