@@ -504,6 +504,20 @@ BROKEN: Mapping[str, Broken] = {
         ("interface",),
         "`embed` gives another result for positions (batch, length)",
     ),
+    "position_bias_of_first_row": Broken(  # as a flipped row, whose distances are the same
+        "position",
+        {
+            "embedded: ClassVar": "adds_bias: ClassVar",
+            "def embed(self, x: torch.Tensor, positions: torch.Tensor)": "def bias(self, queries: "
+            "torch.Tensor, keys: torch.Tensor, dtype: torch.dtype)",
+            "return x + self.weight[positions]": "rows = [p.reshape(-1, p.shape[-1])[0] for p in "
+            "(queries, keys)]\n"
+            "            far = (rows[0][:, None] - rows[1]).abs().to(dtype)\n"
+            "            return (-far * self.weight.sum()).expand(2, *far.shape)",
+        },
+        ("interface",),
+        "`bias` gives another result for positions (batch, length) than for those of each row",
+    ),
     "position_by_place": Broken(
         "position",
         {"self.weight[positions]": "self.weight[: x.shape[-2]]"},
@@ -877,6 +891,28 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "bias_ignored": Broken(
         "attention", {"scores = scores + bias": "pass"}, ("positions",), "the `bias` that the"
+    ),
+    "bias_of_the_first_row": Broken(
+        "attention",
+        {"scores + bias": "scores + (bias[0] if bias.dim() == 4 else bias)"},
+        ("positions", "cache"),
+        "a row has another output than alone, with its own",
+    ),
+    "bias_of_three_dimensions": Broken(
+        "attention",
+        {"scores + bias": "scores + bias[None, :, :, :]"},
+        ("positions", "cache"),
+        "a rotation by them, a bias (batch, heads, query, key) failed: RuntimeError",
+    ),
+    "positions_of_the_first_row": Broken(
+        "attention",
+        {
+            MIXED: f"{MIXED}\n            if positions is not None:\n"
+            "                at = positions if positions.dim() == 1 else positions[0]\n"
+            "                scores = scores + at[:, None] * scores.detach()",
+        },
+        ("positions", "cache"),
+        "with positions (batch, query), a rotation by them",
     ),
     "rotation_refused": Broken(
         "attention",

@@ -78,6 +78,12 @@ _STEPS = (
 )
 
 
+_OWN_POSITIONS = (
+    "help: rows that are padded on the left have positions of their own, and a rotation and bias "
+    "of their own with them"
+)
+
+
 class AttendingDriver(Driver):
     """Calls a module that attends to the sequence itself or to a memory."""
 
@@ -197,6 +203,8 @@ class AttendingDriver(Driver):
         if self.takes_bias:
             self._expect_taken(inputs, "bias", self.bias(inputs[0].dtype)[0])
             self._check_bias(inputs)
+        if not self.crosses:
+            self._check_rows(inputs)
 
     def _expect_taken(self, inputs: Tensors, name: str, given: Any) -> None:
         """Raises PromiseError if the module refuses what a position scheme gives."""
@@ -248,6 +256,39 @@ class AttendingDriver(Driver):
                 "help: add it to the scores; or refuse such schemes by a property `takes_bias` of "
                 "the description"
             )
+
+    def _check_rows(self, inputs: Tensors) -> None:
+        """Raises PromiseError unless each row of a batch can have its own positions, and with them
+        its own rotation and bias, as if it were alone."""
+        seen = padded()
+        places = Cache(LENGTH).append(LENGTH, seen=seen, counted=seen, device=seen.device)
+        bias = self.bias(inputs[0].dtype) if self.takes_bias else None
+        given = ["positions (batch, query)"]
+        given += ["a rotation by them"] if self.takes_rotation else []
+        given += ["a bias (batch, heads, query, key)"] if self.takes_bias else []
+
+        def called(rows: slice | int) -> torch.Tensor:
+            positions = places[rows]
+            context = LayerContext(
+                positions=positions,
+                key_positions=positions,
+                rotation=turning(positions.double()) if self.takes_rotation else None,
+                bias=None if bias is None else bias[rows],
+            )
+            x = inputs[0][rows]
+            return self.call(x if isinstance(rows, slice) else x[None], context)[0]
+
+        told = f"with {', '.join(given)}"
+        try:
+            together = called(slice(None))
+        except Exception as error:
+            message = describe_failure(f"a call {told}", error).message
+            raise PromiseError(f"{message}\n{_OWN_POSITIONS}") from None
+        for row in range(BATCH):
+            if not close(together[row : row + 1], called(row), 1e-9):
+                raise PromiseError(
+                    f"{told} a row has another output than alone, with its own\n{_OWN_POSITIONS}"
+                )
 
     def continues(self) -> None:
         if not self.continued:
