@@ -44,6 +44,17 @@ MIXES = """
     def incremental(self) -> bool:
         return False
 """
+MASKS = """
+    @property
+    def takes_mask(self) -> bool:
+        return True
+"""
+LOOKS_AHEAD = """
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+"""
+TAKES_MASK = {"x: torch.Tensor)": "x: torch.Tensor, mask: torch.Tensor | None = None)"}
 
 # In the template of `embedding`:
 DROPOUT = "    dropout: Shared[Probability] = 0.0\n"
@@ -356,7 +367,7 @@ BROKEN: Mapping[str, Broken] = {
     "call_raises": Broken("ffn", before("raise KeyError(x)"), ("interface",), "KeyError"),
     "no_mask": Broken(
         "ffn",
-        {FIELD: FIELD + "\n    @property\n    def takes_mask(self):\n        return True\n"},
+        {FIELD: FIELD + MASKS},
         ("interface",),
         "unexpected keyword argument 'mask'",
     ),
@@ -788,6 +799,39 @@ BROKEN: Mapping[str, Broken] = {
         ("tokens",),
         "what sees later tokens says so: its `looks_ahead` is True",
     ),
+    "mixes_padding": Broken(  # the mean of all, hidden or not
+        "ffn",
+        {
+            **TAKES_MASK,
+            **before("x = x + x.mean(-2, keepdim=True)"),
+            FIELD: FIELD + MASKS + MIXES + LOOKS_AHEAD,
+        },
+        ("tokens",),
+        "a token that the mask (batch, length) hides changes the output for others",
+    ),
+    "mixes_seen_tokens": Broken(
+        "ffn",
+        {
+            **TAKES_MASK,
+            **before(
+                "if mask is not None:",
+                "    x = x + (~mask).any()",
+            ),
+            FIELD: FIELD + MASKS,
+        },
+        ("tokens",),
+        "a token has another output when the mask hides another token",
+    ),
+    "mask_of_nothing_matters": Broken(
+        "ffn",
+        {
+            **TAKES_MASK,
+            **before("x = x if mask is None else x * 2"),
+            FIELD: FIELD + MASKS,
+        },
+        ("tokens",),
+        "another with a mask that hides nothing than without one",
+    ),
     "one_shape": Broken(
         "ffn",
         before("x = x.view(2, -1, x.shape[-1])"),
@@ -900,9 +944,9 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "bias_of_three_dimensions": Broken(
         "attention",
-        {"scores + bias": "scores + bias[None, :, :, :]"},
+        {"scores = scores + bias": "_, _, _ = bias.shape\n                scores = scores + bias"},
         ("positions", "cache"),
-        "a rotation by them, a bias (batch, heads, query, key) failed: RuntimeError",
+        "a rotation by them, a bias (batch, heads, query, key) failed: ValueError",
     ),
     "positions_of_the_first_row": Broken(
         "attention",
