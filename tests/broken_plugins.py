@@ -44,6 +44,17 @@ MIXES = """
     def incremental(self) -> bool:
         return False
 """
+MASKS = """
+    @property
+    def takes_mask(self) -> bool:
+        return True
+"""
+LOOKS_AHEAD = """
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+"""
+TAKES_MASK = {"x: torch.Tensor)": "x: torch.Tensor, mask: torch.Tensor | None = None)"}
 
 # In the template of `embedding`:
 DROPOUT = "    dropout: Shared[Probability] = 0.0\n"
@@ -356,7 +367,7 @@ BROKEN: Mapping[str, Broken] = {
     "call_raises": Broken("ffn", before("raise KeyError(x)"), ("interface",), "KeyError"),
     "no_mask": Broken(
         "ffn",
-        {FIELD: FIELD + "\n    @property\n    def takes_mask(self):\n        return True\n"},
+        {FIELD: FIELD + MASKS},
         ("interface",),
         "unexpected keyword argument 'mask'",
     ),
@@ -503,6 +514,20 @@ BROKEN: Mapping[str, Broken] = {
         {"self.weight[positions]": "self.weight[positions.flatten()[: x.shape[-2]]]"},
         ("interface",),
         "`embed` gives another result for positions (batch, length)",
+    ),
+    "position_bias_of_first_row": Broken(  # as a flipped row, whose distances are the same
+        "position",
+        {
+            "embedded: ClassVar": "adds_bias: ClassVar",
+            "def embed(self, x: torch.Tensor, positions: torch.Tensor)": "def bias(self, queries: "
+            "torch.Tensor, keys: torch.Tensor, dtype: torch.dtype)",
+            "return x + self.weight[positions]": "rows = [p.reshape(-1, p.shape[-1])[0] for p in "
+            "(queries, keys)]\n"
+            "            far = (rows[0][:, None] - rows[1]).abs().to(dtype)\n"
+            "            return (-far * self.weight.sum()).expand(2, *far.shape)",
+        },
+        ("interface",),
+        "`bias` gives another result for positions (batch, length) than for those of each row",
     ),
     "position_by_place": Broken(
         "position",
@@ -774,6 +799,39 @@ BROKEN: Mapping[str, Broken] = {
         ("tokens",),
         "what sees later tokens says so: its `looks_ahead` is True",
     ),
+    "mixes_padding": Broken(  # the mean of all, hidden or not
+        "ffn",
+        {
+            **TAKES_MASK,
+            **before("x = x + x.mean(-2, keepdim=True)"),
+            FIELD: FIELD + MASKS + MIXES + LOOKS_AHEAD,
+        },
+        ("tokens",),
+        "a token that the mask (batch, length) hides changes the output for others",
+    ),
+    "mixes_seen_tokens": Broken(
+        "ffn",
+        {
+            **TAKES_MASK,
+            **before(
+                "if mask is not None:",
+                "    x = x + (~mask).any()",
+            ),
+            FIELD: FIELD + MASKS,
+        },
+        ("tokens",),
+        "a token has another output when the mask hides another token",
+    ),
+    "mask_of_nothing_matters": Broken(
+        "ffn",
+        {
+            **TAKES_MASK,
+            **before("x = x if mask is None else x * 2"),
+            FIELD: FIELD + MASKS,
+        },
+        ("tokens",),
+        "another with a mask that hides nothing than without one",
+    ),
     "one_shape": Broken(
         "ffn",
         before("x = x.view(2, -1, x.shape[-1])"),
@@ -878,6 +936,28 @@ BROKEN: Mapping[str, Broken] = {
     "bias_ignored": Broken(
         "attention", {"scores = scores + bias": "pass"}, ("positions",), "the `bias` that the"
     ),
+    "bias_of_the_first_row": Broken(
+        "attention",
+        {"scores + bias": "scores + (bias[0] if bias.dim() == 4 else bias)"},
+        ("positions", "cache"),
+        "a row has another output than alone, with its own",
+    ),
+    "bias_of_three_dimensions": Broken(
+        "attention",
+        {"scores = scores + bias": "_, _, _ = bias.shape\n                scores = scores + bias"},
+        ("positions", "cache"),
+        "a rotation by them, a bias (batch, heads, query, key) failed: ValueError",
+    ),
+    "positions_of_the_first_row": Broken(
+        "attention",
+        {
+            MIXED: f"{MIXED}\n            if positions is not None:\n"
+            "                at = positions if positions.dim() == 1 else positions[0]\n"
+            "                scores = scores + at[:, None] * scores.detach()",
+        },
+        ("positions", "cache"),
+        "with positions (batch, query), a rotation by them",
+    ),
     "rotation_refused": Broken(
         "attention",
         {QUERIES: "raise ValueError('no rotation')"},
@@ -908,6 +988,49 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "cache_of_first_query": Broken(
         "attention", {".tril(n_before)": ".tril()"}, ("cache",), "let the last query see all keys"
+    ),
+    "cache_not_causal": Broken(  # right for one token at a time
+        "attention",
+        {"if causal:": "if causal and cache is None:"},
+        ("cache",),
+        "when several tokens come at once with a `cache`, as those of a prompt do",
+    ),
+    "cache_unmasked": Broken(
+        "attention",
+        {"if causal:": "mask = None if cache is not None else mask\n            if causal:"},
+        ("cache",),
+        "with a `cache` and a `mask`, which hides padding on the left",
+    ),
+    "memory_unmasked_with_cache": Broken(
+        "attention",
+        {
+            "k, v = cache.of_memory(make)": "mask = None\n"
+            "                k, v = cache.of_memory(make)"
+        },
+        ("cache",),
+        "over a memory: the output is another when tokens come with a `cache` and a `mask`",
+    ),
+    "cache_kept_by_attribute": Broken(
+        "attention",
+        {
+            EXTENDED: "k, v = make()\n"
+            "                if hasattr(cache, 'kept'):\n"
+            "                    k, v = (torch.cat(p, -2) for p in zip(cache.kept, (k, v)))\n"
+            "                cache.kept = k, v"
+        },
+        ("cache",),
+        "keeps `kept` as a new attribute of the `cache`, which is not reordered",
+    ),
+    "cache_kept_elsewhere": Broken(  # where no reordering reaches it
+        "attention",
+        {
+            "    class Module(nn.Module):": "    kept = {}\n\n    class Module(nn.Module):",
+            EXTENDED: "kept.setdefault(cache, []).append(make())\n"
+            "                k, v = (torch.cat(p, -2) for p in zip(*kept[cache], strict=True))",
+        },
+        ("cache",),
+        "a call after the rows of the `cache` were reordered and repeated, as beam search does "
+        "failed: RuntimeError: Sizes of tensors must match",
     ),
     "builder_without_decode": Broken(
         "builder",

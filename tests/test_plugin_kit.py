@@ -359,6 +359,19 @@ def test_check_plugin_takes_values(tmp_path: Path) -> None:
         check_plugin("ffn", "mlp", values={"d_f": 8}, registry=project(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("conv1d", {"kernel_size": 3}),  # reads what padding holds, and so takes no mask
+        ("moe", {"n_experts": 4, "top_k": 2, "auxiliary_loss": 0.1}),  # takes a mask
+    ],
+)
+def test_a_shipped_network_keeps_all_promises_with_other_values(
+    kind: str, values: dict[str, float]
+) -> None:
+    check_plugin("ffn", kind, values=values, registry=read_layers([shipped_registry()]))
+
+
 def test_check_plugin_of_an_unknown_kind(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match=r"did you mean `ffn\.mlp`"):
         check_plugin("ffn", "mpl", registry=project(tmp_path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,15 +21,67 @@ from zoo.plugin_kit.driver import (
     expect,
     expect_branch,
     expect_call,
+    padded,
     turning,
     vectors,
     with_another,
 )
 from zoo.plugin_kit.hosts import MEMORY_WIDTH
 from zoo.position import Rotation
+from zoo.registering.plugin_errors import describe_failure
 
 Attended = tuple[torch.Tensor, dict[str, torch.Tensor]]
 """The output, and the weights by name."""
+
+
+class _Steps(NamedTuple):
+    """How tokens come with a cache.
+
+    Args:
+        when: the message if the output is then another.
+        help: what to do about it.
+        sizes: the numbers of new tokens.
+        padded: whether there is padding on the left, which a mask hides.
+        reordered: whether the rows are reordered and repeated after the first step.
+    """
+
+    when: str
+    help: str
+    sizes: tuple[int, ...] = (3, 1, 2)
+    padded: bool = False
+    reordered: bool = False
+
+
+_STEPS = (
+    _Steps(
+        "when tokens come one by one with a `cache`",
+        "keep keys that are turned already, and let the last query see all keys; what reads "
+        "earlier tokens in another way is not incremental",
+        sizes=(1,) * LENGTH,
+    ),
+    _Steps(
+        "when several tokens come at once with a `cache`, as those of a prompt do",
+        "with a cache, `causal` still hides the later ones of the new tokens: "
+        "`tril(n_keys - n_queries)`",
+    ),
+    _Steps(
+        "when tokens come with a `cache` and a `mask`, which hides padding on the left",
+        "with a cache, `mask` is that of all tokens so far, (batch, 1, 1, key), and applies too",
+        padded=True,
+    ),
+    _Steps(
+        "after the rows of the `cache` were reordered and repeated, as beam search does",
+        "keep what earlier tokens leave by `cache.extend` alone, which reorders it",
+        padded=True,
+        reordered=True,
+    ),
+)
+
+
+_OWN_POSITIONS = (
+    "help: rows that are padded on the left have positions of their own, and a rotation and bias "
+    "of their own with them"
+)
 
 
 class AttendingDriver(Driver):
@@ -138,9 +190,10 @@ class AttendingDriver(Driver):
         return True
 
     def bias(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return a bias of the scores as position schemes do, (heads, query, key)."""
+        """Return a bias of the scores as position schemes do, (batch, heads, query, key)."""
         random = torch.Generator().manual_seed(0)
-        return torch.randn(self.described.n_heads, LENGTH, LENGTH, generator=random).to(dtype)
+        shape = BATCH, self.described.n_heads, LENGTH, LENGTH
+        return torch.randn(shape, generator=random).to(dtype)
 
     def positioned(self) -> None:
         inputs = self.inputs(torch.float64)
@@ -148,8 +201,10 @@ class AttendingDriver(Driver):
             self._expect_taken(inputs, "rotation", turning(torch.ones(LENGTH)))
             self._check_rotation(inputs)
         if self.takes_bias:
-            self._expect_taken(inputs, "bias", self.bias(inputs[0].dtype))
+            self._expect_taken(inputs, "bias", self.bias(inputs[0].dtype)[0])
             self._check_bias(inputs)
+        if not self.crosses:
+            self._check_rows(inputs)
 
     def _expect_taken(self, inputs: Tensors, name: str, given: Any) -> None:
         """Raises PromiseError if the module refuses what a position scheme gives."""
@@ -194,7 +249,7 @@ class AttendingDriver(Driver):
 
     def _check_bias(self, inputs: Tensors) -> None:
         one, _ = self.attend(inputs)
-        two, _ = self.attend(inputs, bias=self.bias(inputs[0].dtype))
+        two, _ = self.attend(inputs, bias=self.bias(inputs[0].dtype)[0])
         if close(one, two, 1e-6):
             raise PromiseError(
                 "the `bias` that the position scheme gives changes nothing\n"
@@ -202,44 +257,112 @@ class AttendingDriver(Driver):
                 "the description"
             )
 
+    def _check_rows(self, inputs: Tensors) -> None:
+        """Raises PromiseError unless each row of a batch can have its own positions, and with them
+        its own rotation and bias, as if it were alone."""
+        seen = padded()
+        places = Cache(LENGTH).append(LENGTH, seen=seen, counted=seen, device=seen.device)
+        bias = self.bias(inputs[0].dtype) if self.takes_bias else None
+        given = ["positions (batch, query)"]
+        given += ["a rotation by them"] if self.takes_rotation else []
+        given += ["a bias (batch, heads, query, key)"] if self.takes_bias else []
+
+        def called(rows: slice | int) -> torch.Tensor:
+            positions = places[rows]
+            context = LayerContext(
+                positions=positions,
+                key_positions=positions,
+                rotation=turning(positions.double()) if self.takes_rotation else None,
+                bias=None if bias is None else bias[rows],
+            )
+            x = inputs[0][rows]
+            return self.call(x if isinstance(rows, slice) else x[None], context)[0]
+
+        told = f"with {', '.join(given)}"
+        try:
+            together = called(slice(None))
+        except Exception as error:
+            message = describe_failure(f"a call {told}", error).message
+            raise PromiseError(f"{message}\n{_OWN_POSITIONS}") from None
+        for row in range(BATCH):
+            if not close(together[row : row + 1], called(row), 1e-9):
+                raise PromiseError(
+                    f"{told} a row has another output than alone, with its own\n{_OWN_POSITIONS}"
+                )
+
     def continues(self) -> None:
         if not self.continued:
             return
         inputs = self.inputs(torch.float64)
-        self._check_steps(inputs, angles=None, bias=None)
-        angles = torch.arange(LENGTH, dtype=torch.float64) if self.takes_rotation else None
-        bias = self.bias(torch.float64) if self.takes_bias else None
-        if angles is not None or bias is not None:
-            self._check_steps(inputs, angles, bias)
-        self._check_counts(inputs)
+        with torch.no_grad():  # as in generation: a cache has no gradients
+            for positioned in (False, True):
+                for steps in _STEPS:
+                    self._check_steps(inputs, steps, positioned=positioned)
+            self._check_counts(inputs)
 
-    def _check_steps(
-        self, inputs: Tensors, angles: torch.Tensor | None, bias: torch.Tensor | None
-    ) -> None:
-        rotation = None if angles is None else turning(angles)
-        whole, _ = self.attend(inputs, causal=True, rotation=rotation, bias=bias)
-        x, memory = self.sides(inputs)
+    def _check_steps(self, inputs: Tensors, steps: _Steps, *, positioned: bool) -> None:
+        """Raises PromiseError unless the output of these steps with a cache is that of all tokens
+        at once. With `positioned`, there are a rotation and a bias if the module takes them."""
+        seen = padded() if steps.padded else None
+        rows = torch.arange(BATCH)
+        whole, _ = self.call(
+            inputs[0], self._next(inputs, Cache(LENGTH), LENGTH, rows, seen, positioned)
+        )
         cache = Cache(LENGTH)
-        for place in range(LENGTH):
-            position = cache.append(1, seen=None, counted=None, device=x.device)
-            now = slice(place, place + 1)
-            context = LayerContext(
-                causal=True,
-                positions=position,
-                key_positions=cache.positions,
-                rotation=None if angles is None else turning(angles[now]),
-                bias=None if bias is None else bias[:, now, : place + 1],
-                memory=memory,
-                cache=cache.layer(0),
-            )
-            found, _ = self.call(x[:, now], context)
-            if not close(found, whole[:, now], 1e-9):
+        for n_tokens in steps.sizes:
+            now = slice(cache.length, cache.length + n_tokens)
+            context = self._next(inputs, cache, n_tokens, rows, seen, positioned)
+            context = context._replace(cache=cache.layer(0))
+            try:
+                found, _ = self.call(inputs[0][rows, now], context)
+            except Exception as error:
+                told = describe_failure(f"a call {steps.when}", error).message
+                raise PromiseError(f"{told}\nhelp: {steps.help}") from None
+            real = slice(None) if seen is None else seen[rows, now]
+            if not close(found[real], whole[rows, now][real], 1e-9):
                 raise PromiseError(
-                    "the output is another when tokens come one by one with a `cache`, although it "
-                    "is said to be incremental\n"
-                    "help: keep keys that are turned already, and let the last query see all keys; "
-                    "what reads earlier tokens in another way is not incremental"
+                    f"the output is another {steps.when}, although it is said to be incremental\n"
+                    f"help: {steps.help}"
                 )
+            _expect_no_more(cache)
+            if steps.reordered and len(rows) == BATCH:
+                rows = torch.tensor([1, 0, 1])  # as beam search does
+                cache.select(rows, rows)
+
+    def _next(
+        self,
+        inputs: Tensors,
+        cache: Cache,
+        n_tokens: int,
+        rows: torch.Tensor,
+        seen: torch.Tensor | None,
+        positioned: bool,
+    ) -> LayerContext:
+        """Register the next tokens of these rows with the cache, and return their context, without
+        the cache. `seen` (batch, length) is False at padding."""
+        _, memory = self.sides(inputs)
+        now = slice(cache.length, cache.length + n_tokens)
+        real = None if seen is None else seen[rows, now]
+        positions = cache.append(n_tokens, seen=real, counted=real, device=rows.device)
+        rotation = bias = memory_mask = None
+        if positioned and self.takes_rotation:
+            rotation = turning(positions.double())
+        if positioned and self.takes_bias:
+            bias = self.bias(torch.float64)[..., now, : now.stop]
+            bias = bias[0] if seen is None else bias[rows]
+        if memory is not None and seen is not None:
+            memory_mask = seen[rows, None, None, :MEMORY_LENGTH]
+        return LayerContext(
+            mask=cache.mask,
+            tokens=real,
+            causal=True,
+            positions=positions,
+            key_positions=cache.positions,
+            rotation=rotation,
+            bias=bias,
+            memory=None if memory is None else memory[rows],
+            memory_mask=memory_mask,
+        )
 
     def _check_counts(self, inputs: Tensors) -> None:
         """Raises PromiseError unless a cache stores as many elements as the layout states."""
@@ -367,6 +490,21 @@ class BlockDriver(AttendingDriver):
     def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
         output, weights = _pair(self.model.part(x, context), "the states and the weights by name")
         return output, dict(weights)
+
+
+def _expect_no_more(cache: Cache) -> None:
+    """Raises PromiseError if a module put attributes of its own on the cache."""
+    layer = cache.layer(0)
+    new = Cache(1)
+    pairs: list[tuple[object, object]] = [(cache, new), (layer, new.layer(0))]
+    pairs += [(kept, new.layer(0).of("")) for kept in layer.by_sublayer.values()]
+    for owner, other in pairs:
+        for name in vars(owner).keys() - vars(other).keys():
+            raise PromiseError(
+                f"it keeps `{name}` as a new attribute of the `cache`, which is not reordered with "
+                "its rows, as in beam search\n"
+                "help: keep tensors by `cache.extend` and `cache.of_memory`"
+            )
 
 
 def _kept(window: int, room: int) -> int:

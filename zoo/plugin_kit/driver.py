@@ -202,12 +202,21 @@ def expect_no_later(
         )
 
 
+def padded() -> torch.Tensor:
+    """Return which tokens are no padding, (batch, length): the first two of the first row are."""
+    seen = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    seen[0, :2] = False
+    return seen
+
+
 def turning(angles: torch.Tensor) -> Rotation:
     """Return a rotation as position schemes do: a map of vectors of any width by these angles,
-    (length,), one for each position; the identity where the angle is 0."""
+    (length,) or (batch, length), one for each position; the identity where the angle is 0."""
+    if angles.dim() == 2:
+        angles = angles[:, None]  # the same for all heads
 
     def turn(x: torch.Tensor) -> torch.Tensor:
-        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        cos, sin = angles.cos()[..., None], angles.sin()[..., None]
         return (x * cos + x.roll(1, -1) * sin).to(x.dtype)
 
     return turn

@@ -65,6 +65,33 @@ class FeedForwardDriver(Driver):
         elif not self.described.looks_ahead:
             x, other = (self.inputs(torch.float64, seed)[0] for seed in (0, 1))
             expect_no_later(partial(self.model.part, **self._mask()), x, other)
+        if self.described.takes_mask:
+            self._check_mask()
+
+    def _check_mask(self) -> None:
+        """Raises PromiseError if the output for a token that the mask leaves depends on what it
+        hides; if the network is incremental, also if it depends on the mask."""
+        network, x = self.model.part, self.inputs(torch.float64)[0]
+        mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+        without = network(x, mask=None)
+        if not close(network(x, mask=mask), without, 1e-9):
+            raise PromiseError(
+                "the output is another with a mask that hides nothing than without one"
+            )
+        for hidden in (0, LENGTH - 1):  # padding on the left, and on the right
+            seen = mask.clone()
+            seen[:, hidden] = False
+            one, other = (network(v, mask=seen)[seen] for v in (x, with_another(x, hidden)))
+            if not close(one, other, 1e-9):
+                raise PromiseError(
+                    "a token that the mask (batch, length) hides changes the output for others\n"
+                    "help: what `takes_mask` leaves out of all sums what the mask hides"
+                )
+            if self.described.incremental and not close(one, without[seen], 1e-9):
+                raise PromiseError(
+                    "a token has another output when the mask hides another token\n"
+                    "help: a network that mixes tokens says so: its `incremental` is False"
+                )
 
     def _mask(self) -> dict[str, None]:
         """Return the arguments of `forward` besides x."""

@@ -112,8 +112,12 @@ class PositionDriver(Driver):
         """Raises PromiseError unless each row of a batch can have its own positions, and padding
         the position -1."""
         one = torch.arange(LENGTH)
-        rows = torch.stack([one, one.flip(0)])
+        # A row with padding on the left, and one whose distances between positions are others.
+        rows = torch.stack([(one - 2).clamp(min=-1), one.flip(0)])
         together = self._results(x, heads, rows, rows)
+        for name, found in together.items():
+            if not bool(found.isfinite().all()):
+                raise PromiseError(f"`{name}` is not finite for the position -1, that of padding")
         for row, positions in enumerate(rows):
             alone = self._results(x[row : row + 1], heads[row : row + 1], positions, positions)
             for name, found in together.items():
@@ -125,9 +129,6 @@ class PositionDriver(Driver):
                         "those of each row alone\n"
                         "help: rows that are padded on the left have positions of their own"
                     )
-        for name, found in self._results(x, heads, rows - 1, rows - 1).items():
-            if not bool(found.isfinite().all()):
-                raise PromiseError(f"`{name}` is not finite for the position -1, that of padding")
 
     def _check_last(self, x: torch.Tensor, heads: torch.Tensor) -> None:
         """Raises PromiseError unless the results depend on the position of a token, not on its
