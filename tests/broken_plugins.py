@@ -243,6 +243,17 @@ BROKEN: Mapping[str, Broken] = {
         "`inner` has no JSON Schema",
         "from collections.abc import Callable",
     ),
+    "enum": Broken(
+        "ffn",
+        {
+            FIELD: FIELD + "    form: Form | None = None\n",
+            "\n\nclass Enum(": "\n\nclass Form(enum.Enum):\n    A = 'a'\n    B = 'b'\n\n\n"
+            "class Enum(",
+        },
+        ("schema",),
+        "help: a choice is a `Literal['a', 'b']`",
+        "import enum",
+    ),
     # example
     "no_guess": Broken(
         "ffn",
@@ -345,6 +356,13 @@ BROKEN: Mapping[str, Broken] = {
         ("layout",),
         "sets all of `part.down_proj.weight` to 0, which has no effect: it starts as the layout "
         "says, by its role (residual)",
+    ),
+    "draws_itself": Broken(
+        "ffn",
+        {MADE: f"{MADE}\n            nn.init.normal_(self.down_proj.weight, std=0.02)"},
+        ("layout",),
+        "the module draws `part.down_proj.weight` at random itself, which has no effect: it starts "
+        "as the layout says, by its role (residual)",
     ),
     "starts_elsewhere": Broken(
         "norm",

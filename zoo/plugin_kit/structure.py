@@ -3,10 +3,14 @@ what tensors the module has."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Annotated, Any, TypeVar, get_args
 
 import torch
 from pydantic import TypeAdapter, ValidationError
+from torch import nn
 
 from zoo.building import build_on_meta
 from zoo.component import GIVEN, Part, fields_of
@@ -25,6 +29,11 @@ def schema(cls: type[Plugin]) -> None:
             continue
         field = cls.model_fields[name]
         described: Any = field.annotation
+        if choice := enum_in(described):
+            raise PromiseError(
+                f"the type of `{name}` is the enum {choice.__name__}, and a spec holds words\n"
+                f"help: a choice is a `Literal[{', '.join(repr(c.value) for c in choice)}]`"
+            )
         if isinstance(described, TypeVar):  # of a bare `Shared`
             raise PromiseError(f"`{name}` has no type\nhelp: such as `{mark}[Size]`")
         for metadata in field.metadata:
@@ -38,6 +47,13 @@ def schema(cls: type[Plugin]) -> None:
         unchecked = not (field.validate_default or field.is_required() or field.default_factory)
         if unchecked:
             check_default(name, values, field.default)
+
+
+def enum_in(described: Any) -> type[Enum] | None:
+    """Return the first enum in a type, or None."""
+    if isinstance(described, type) and issubclass(described, Enum):
+        return described
+    return next((e for inner in get_args(described) if (e := enum_in(inner))), None)
 
 
 def check_default(name: str, values: TypeAdapter[Any], default: Any) -> None:
@@ -89,6 +105,12 @@ def layout(spec: ModelSpec, registry: Registry) -> None:
             f"the buffers that are not stored ({', '.join(tables) or 'none'}) have {n_elements} "
             f"elements, and `computed` of the layout says {spec.layout.n_computed}"
         )
+    for name in drawn(spec):
+        raise PromiseError(
+            f"the module draws `{name}` at random itself, which has no effect: it starts as the "
+            f"layout says, by its role ({spec.tensors[name].role})\n"
+            "help: leave the start to the layout by `torch.empty`; an `init` of the spec draws it"
+        )
     set_to = constants(spec)
     for name, tensor in spec.tensors.items():
         value = set_to.get(name)
@@ -105,20 +127,62 @@ def layout(spec: ModelSpec, registry: Registry) -> None:
             )
 
 
+def drawn(spec: ModelSpec) -> list[str]:
+    """Return the parameters that the module itself draws at random, other than by the layers of
+    torch, which draw theirs whenever they are made."""
+    with torch.random.fork_rng(devices=[]), _filled_with_nan(), _layers_without_start():
+        builds = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            builds.append(_parameters(spec))
+    one, other = builds
+    return [
+        name for name, t in one.items() if not torch.equal(t.nan_to_num(), other[name].nan_to_num())
+    ]
+
+
 def constants(spec: ModelSpec) -> dict[str, float]:
     """Return the parameters that the module itself sets to one number, with the number."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)  # then `torch.empty` is NaN
-    try:
+    with _filled_with_nan():
         one, other = _constants_of_a_build(spec), _constants_of_a_build(spec)
-    finally:
-        torch.use_deterministic_algorithms(before)
     # A single element that is drawn, as by `nn.Linear`, is another number each time.
     return {name: value for name, value in one.items() if other.get(name) == value}
 
 
+@contextmanager
+def _filled_with_nan() -> Iterator[None]:
+    """Make `torch.empty` NaN in a `with` block."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def _layers_without_start() -> Iterator[None]:
+    """Let the layers of torch leave their tensors as `torch.empty` made them in a `with` block."""
+    layers = [layer for layer in vars(nn.modules).values() if isinstance(layer, type)]
+    owners = dict.fromkeys(owner for layer in layers for owner in layer.__mro__)
+    starts = ("reset_parameters", "_reset_parameters")
+    before = [(o, name, vars(o)[name]) for o in owners for name in starts if name in vars(o)]
+    for layer, name, _ in before:
+        setattr(layer, name, lambda self: None)
+    try:
+        yield
+    finally:
+        for layer, name, method in before:
+            setattr(layer, name, method)
+
+
 def _constants_of_a_build(spec: ModelSpec) -> dict[str, float]:
+    flat = {name: tensor.flatten() for name, tensor in _parameters(spec).items()}
+    return {name: float(t[0]) for name, t in flat.items() if len(t) and bool((t == t[0]).all())}
+
+
+def _parameters(spec: ModelSpec) -> dict[str, torch.Tensor]:
+    """Build the module on the CPU, and return its parameters as it starts them."""
     with torch.device("cpu"):
         model = spec.model.build()
-    flat = {name: tensor.detach().flatten() for name, tensor in model.named_parameters()}
-    return {name: float(t[0]) for name, t in flat.items() if len(t) and bool((t == t[0]).all())}
+    return {name: tensor.detach() for name, tensor in model.named_parameters()}
