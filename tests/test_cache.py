@@ -170,7 +170,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "parallel": {"norm_placement": "parallel", "position": "rotary"},
     "pair": {**PAIR, "pad_id": 1},
     "pair_with_buckets": {**PAIR, "position": BUCKETS}
-    | heads(n_kv_heads=2, window=2)
+    | heads(n_kv_heads=2, window=2, window_sides="past")
     | {
         "decoder": {"cross_attn": {"window": "none"}},
     },

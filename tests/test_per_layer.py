@@ -71,7 +71,7 @@ VALUES = {
     "d_ff": st.integers(1, 3),
     "n_heads": st.sampled_from([1, 2, 4]),
     "position": st.sampled_from(["rotary", "none", {"kind": "rotary", "base": 9.0}]),
-    "self_attn": st.sampled_from([{"bias": False}, {"window": 3}, {"window": "none"}]),
+    "self_attn": st.sampled_from([{"bias": False}, {"chunk": 3}, {"chunk": "none"}]),
     "ffn": st.sampled_from(["glu", "mlp", {"kind": "mlp", "activation": "silu"}]),
 }
 

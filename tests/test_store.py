@@ -556,9 +556,8 @@ def test_a_link_into_the_store_is_not_written_through(
     before = there.read_bytes()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "model.safetensors").symlink_to(there)
-    for path in (tmp_path / "mine", there):
-        with pytest.raises(zoo.ZooError, match="the file that is there is write-protected"):
-            zoo.save(zoo.build(SPEC, seed=5), path)
+    with pytest.raises(zoo.ZooError, match="the link leads to a write-protected file"):
+        zoo.save(zoo.build(SPEC, seed=5), tmp_path / "mine")
     assert there.read_bytes() == before
 
 

@@ -42,6 +42,9 @@ def new_file(path: Path) -> Generator[BinaryIO]:
     temporary = temporary_name(target)
     with _inside_new_folders(path, target):
         _refuse_what_is_no_file(target)
+        if path.is_symlink() and target.exists() and not target.stat().st_mode & 0o222:
+            # Such as a file in the store, which is not what the link's owner wants to replace.
+            raise PermissionError(errno.EACCES, "the link leads to a write-protected file")
         try:
             with temporary.open("xb") as file:
                 yield file
@@ -155,14 +158,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _refuse_what_is_no_file(path: Path) -> None:
-    """Raise `OSError` if `path` exists and is not a file that may be written to: renaming would
-    replace even /dev/null, and, through a link, a file in the store."""
+    """Raise `OSError` if `path` exists and is not a file: renaming would replace even /dev/null."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file")
-    if path.exists() and not path.stat().st_mode & 0o222:
-        raise PermissionError(errno.EACCES, "the file that is there is write-protected")
 
 
 def make_folder(path: Path) -> None:

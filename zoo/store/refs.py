@@ -102,14 +102,14 @@ def read_ref(store: Store, name: str, version: str) -> Ref | None:
         raise StoreError(Problem(f"is damaged: {error}", Place(str(path)), hint)) from None
 
 
-def refs(store: Store) -> Iterator[Ref]:
-    """Return all refs, without those that are removed meanwhile.
+def refs(store: Store, name: str | None = None) -> Iterator[Ref]:
+    """Return all refs, or those of one name, without those that are removed meanwhile.
 
     Raises:
         StoreError: one is damaged, or their folder cannot be read.
     """
-    for name, version in versions(store):
-        ref = read_ref(store, name, version)
+    for of, version in versions(store, name):
+        ref = read_ref(store, of, version)
         if ref is not None:
             yield ref
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import torch
 from torch import nn
@@ -47,11 +48,19 @@ def places_of_tokens(
 
 
 def _is_hooked(module: nn.Module) -> bool:
-    """Return whether a hook sees what enters or leaves this module or a part of it."""
-    everywhere = every_module._global_forward_hooks or every_module._global_forward_pre_hooks
-    return bool(everywhere) or any(
-        part._forward_hooks or part._forward_pre_hooks for part in module.modules()
+    """Return whether a hook sees what enters or leaves this module or a part of it, other than
+    those by which torch spreads a module over processes, which take any shape."""
+    hooks = chain(
+        every_module._global_forward_hooks.values(),
+        every_module._global_forward_pre_hooks.values(),
+        *(part._forward_hooks.values() for part in module.modules()),
+        *(part._forward_pre_hooks.values() for part in module.modules()),
     )
+    spreading = ("torch.distributed.", "zoo.sharding.")
+    whose = (
+        getattr(hook, "func", hook) for hook in hooks
+    )  # of a `functools.partial`, the function
+    return any(not str(getattr(hook, "__module__", "")).startswith(spreading) for hook in whose)
 
 
 def at_places(
