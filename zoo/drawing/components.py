@@ -15,10 +15,8 @@ from zoo.showing.children import (
     children,
     distinctive_values,
     is_absent,
-    options_of_others,
-    untold,
 )
-from zoo.showing.parts import values_text
+from zoo.showing.parts import with_values
 from zoo.slots import Embedding, Init, Plugin, slot_of
 
 Keys = Mapping[str, Sequence[str]]
@@ -60,9 +58,7 @@ def _said(child: Child, keys: Keys) -> str:
     """Return the label of the layout without the kind, and the values of the keys to show."""
     said = beside_kind(child.component.layout().label, kind_of(child.component))
     values = {key: getattr(child.component, key) for key in keys.get(child.path, ())}
-    return ", ".join(
-        filter(None, [said, values_text(untold(values, said, options_of_others(child.component)))])
-    )
+    return with_values(said, child.component, values)
 
 
 def varied(layers: Sequence[Sequence[Child]]) -> Keys:

@@ -63,9 +63,15 @@ class Row(NamedTuple):
         """The description: the kind, the label of the layout, and the values that it lacks."""
         kind = self.kind or ""
         said = beside_kind(self.layout.label, kind)
-        dependent = () if self.component is None else options_of_others(self.component)
-        left = untold(self.values, said, dependent)
-        return ", ".join(filter(None, [kind, said, values_text(left)]))
+        if self.component is not None:
+            said = with_values(said, self.component, self.values)
+        return ", ".join(filter(None, [kind, said]))
+
+
+def with_values(label: str, component: Component, values: dict[str, Any]) -> str:
+    """Return the label of a component with those of its values that the label lacks."""
+    left = untold(values, label, options_of_others(component))
+    return ", ".join(filter(None, [label, values_text(left)]))
 
 
 def values_text(values: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from zoo.bundle import is_weights
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, WeightsError, checked_path
 from zoo.file_hints import neighbours
@@ -14,7 +15,7 @@ from zoo.registry import Registry
 from zoo.store import resolve
 from zoo.store.files import damaged
 from zoo.store.refs import Ref
-from zoo.weights.file import INDEX_NAME, MENDING, is_file_name, weights_path
+from zoo.weights.file import MENDING, is_file_name, weights_path
 from zoo.wording import did_you_mean, quoted, typed
 
 
@@ -37,7 +38,7 @@ class Found:
         if self.ref is None:
             return
         folder, files = self.path.parent, self.ref.files
-        weights = {name for name in files if name.endswith((".safetensors", INDEX_NAME))}
+        weights = {name for name in files if is_weights(name)}
         others = {name: file for name, file in files.items() if name not in weights}
         if wrong := [name for name in damaged(folder, others) if name not in weights]:
             message = f"not as it was pulled: {', '.join(map(quoted, wrong))}"

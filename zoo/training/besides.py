@@ -14,7 +14,7 @@ from zoo.running.settings import SettingsWarning, read_settings
 from zoo.training.start import Start
 from zoo.training.tables import OfModel
 from zoo.training.tables import Tokenizer as Table
-from zoo.training.tokens import Tokens
+from zoo.training.tokens import Tokens, folder_of
 
 
 def write_besides(tokens: Tokens, table: Table, start: Start, folder: Path) -> None:
@@ -32,7 +32,7 @@ def write_besides(tokens: Tokens, table: Table, start: Start, folder: Path) -> N
     kept = (*TERMS, *COMPANIONS, *MODULES) if isinstance(table, OfModel) else TERMS
     companions: list[Companion] = []
     if start.weights is not None:
-        beside = start.weights if start.weights.is_dir() else start.weights.parent
+        beside = folder_of(start.weights)
         companions = read_companions(beside, find_files(beside, kept))
     for companion in companions:
         with new_file(folder / companion.name) as file:

@@ -148,17 +148,18 @@ def tokens_of(
                 help='name a saved model, or a tokenizer: `kind = "bpe"`',
             )
         )
-    return read_tokens(_beside(start), table, model)
+    return read_tokens(folder_of(start), table, model)
 
 
-def _beside(weights: Path) -> Path:
+def folder_of(weights: Path) -> Path:
+    """The folder of a saved model, which has its tokenizers too."""
     return weights if weights.is_dir() else weights.parent
 
 
 def _refuse_new_tokens(start: Path | None) -> None:
     """Raise `TrainingError` if training starts from a model that has a tokenizer: its weights know
     the ids of that one, and a new one would give each id to another token."""
-    if start is not None and (_beside(start) / TOKENIZER).is_file():
+    if start is not None and (folder_of(start) / TOKENIZER).is_file():
         raise TrainingError(
             Problem(
                 "the model that training starts from has a tokenizer, and this would learn another "
