@@ -19,7 +19,7 @@ import zoo
 from zoo.budget import Budget
 from zoo.cli import run
 from zoo.file_hints import inside, near
-from zoo.toml.usage import MAX_NOTES
+from zoo.resolving.usage import MAX_NOTES
 
 
 @pytest.mark.parametrize(("marked", "expected"), CASES.values(), ids=CASES)

@@ -15,7 +15,7 @@ from zoo.budget import Budget
 from zoo.cli import run
 from zoo.document import from_data
 from zoo.errors import Findings, SpecError, ZooError
-from zoo.toml.tables import REFUSED, Leaf, as_table
+from zoo.resolving.tables import REFUSED, Leaf, as_table
 
 SPEC = """\
 format = 1

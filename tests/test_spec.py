@@ -16,8 +16,8 @@ from random_specs import REGISTRY, specs
 import zoo
 from zoo.cli import run
 from zoo.component import PositiveFloat, Probability, Size
-from zoo.layer_rules import RuleError, selected
 from zoo.layout import Layout, vector
+from zoo.resolving.layer_rules import RuleError, selected
 from zoo.showing.full_form import to_toml
 from zoo.slots import Builder
 from zoo.spec import ModelSpec

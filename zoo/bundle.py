@@ -23,13 +23,13 @@ from pathlib import Path
 from zoo.atomic import copy_synced, make_folder, new_folder, write_text
 from zoo.document import read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError
-from zoo.model_files import BESIDES, find_files, selected
+from zoo.model_files import BESIDES, WEIGHTS, WEIGHTS_INDEX, find_files, selected
 from zoo.parallel import on_all_cores
 from zoo.provenance.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry
-from zoo.weights.file import FILE_NAME, INDEX_NAME, Header, changed_tensors
+from zoo.weights.file import Header, changed_tensors
 from zoo.weights.open_file import cannot_read
 from zoo.weights.output_names import check_output_name
 from zoo.weights.reader import Weights, open_weights
@@ -110,9 +110,9 @@ def _file_problems(path: Path, lock: Lock) -> Iterator[Problem]:
     for name in (SPEC_NAME, CARD_NAME):
         if name not in lock.files:
             yield Problem(f"the lock does not tell of `{name}`", place)
-    if (FILE_NAME in lock.files) == (INDEX_NAME in lock.files):
+    if (WEIGHTS in lock.files) == (WEIGHTS_INDEX in lock.files):
         yield Problem(
-            f"the lock tells of `{FILE_NAME}` or of `{INDEX_NAME}`, of one of them", place
+            f"the lock tells of `{WEIGHTS}` or of `{WEIGHTS_INDEX}`, of one of them", place
         )
     found = _entries(path, {name.rpartition("/")[0] for name in lock.files if _belongs(name)})
     for name in sorted(found.keys() | lock.files.keys() - {LOCK_NAME, SIGNATURE_NAME}):
@@ -151,7 +151,7 @@ def _belongs(name: str) -> bool:
 
 def is_weights(name: str) -> bool:
     """Return whether a file of a bundle holds weights."""
-    return name in (FILE_NAME, INDEX_NAME) or _SHARD.fullmatch(name) is not None
+    return name in (WEIGHTS, WEIGHTS_INDEX) or _SHARD.fullmatch(name) is not None
 
 
 def check_weights(path: Path, lock: Lock, weights: Weights) -> None:

@@ -145,8 +145,9 @@ class Slot(Part):
 class LayerRules(Part):
     """Marks a field as the rules for single layers: a tuple of components of class `group`, one for
     each set of layers to which the same rules apply. In a spec it is a list of tables, each with a
-    selector (`zoo.layer_rules`) and the differing values; later rules have priority. `count` names
-    the field with the number of layers; the field `at` of a group gets the numbers of its own."""
+    selector (`zoo.resolving.layer_rules`) and the differing values; later rules have priority.
+    `count` names the field with the number of layers; the field `at` of a group gets the numbers of
+    its own."""
 
     def __init__(self, group: type[Component], /, *, count: str, **given: str) -> None:
         super().__init__(**given)

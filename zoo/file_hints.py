@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zoo.model_files import RECIPE
-from zoo.training.files import CHECKPOINTS
-from zoo.weights.file import FILE_NAME, INDEX_NAME
+from zoo.model_files import RECIPE, WEIGHTS, WEIGHTS_INDEX
+from zoo.run_files import CHECKPOINTS
 from zoo.wording import nearest, quoted, typed
 
 _MOST = 4
@@ -25,7 +24,7 @@ def inside(folder: Path) -> str:
         return f"the folder cannot be read: {error.strerror}"
     if not paths:
         return "the folder is empty"
-    has_weights = folder / FILE_NAME in paths or folder / INDEX_NAME in paths
+    has_weights = folder / WEIGHTS in paths or folder / WEIGHTS_INDEX in paths
     if has_weights and folder / _CHECKPOINT not in paths:
         return of_saved(folder)
     if {folder / RECIPE, folder / CHECKPOINTS} <= {*paths}:
@@ -70,7 +69,7 @@ def near(path: Path) -> str:
 def _is_meant(path: Path) -> bool:
     if path.suffix in (".toml", ".safetensors"):
         return os.path.isfile(path) and path.name != _REGISTRY
-    return any(os.path.isfile(path / name) for name in (FILE_NAME, INDEX_NAME))
+    return any(os.path.isfile(path / name) for name in (WEIGHTS, WEIGHTS_INDEX))
 
 
 def _listed(paths: list[Path]) -> str:

@@ -12,6 +12,10 @@ from pathlib import Path, PurePosixPath
 
 from zoo.wording import quoted
 
+WEIGHTS = "model.safetensors"
+"""The weights in one file."""
+WEIGHTS_INDEX = "model.safetensors.index.json"
+"""The index of weights in several files."""
 TOKENIZER = "tokenizer.json"
 """The tokenizer of the model's input."""
 TARGET_TOKENIZER = "tokenizer_target.json"
@@ -75,9 +79,9 @@ SELECTED = (
     "zoo.lock",
     "model.sig",
     "config.json",
-    "model.safetensors",
+    WEIGHTS,
     "model-*-of-*.safetensors",
-    "model.safetensors.index.json",
+    WEIGHTS_INDEX,
     "[0-9]*_Dense/model.safetensors",
     *BESIDES,
 )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from zoo.component import Component
 from zoo.document import KeyPath
 from zoo.errors import Findings
-from zoo.toml.tables import Leaf, Table
+from zoo.resolving.tables import Leaf, Table
 
 
 @dataclass(eq=False, slots=True)

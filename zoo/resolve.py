@@ -26,21 +26,21 @@ from zoo.component import (
 )
 from zoo.document import Document, KeyPath
 from zoo.errors import Findings, PluginError, Problem, ZooError
-from zoo.kinds import Kinds
-from zoo.layer_rules import LayerRuleTables, alike, groups
-from zoo.layer_values import Layer, LayerValues
 from zoo.node import Node, Resolved
 from zoo.registry import Registry
-from zoo.spec import FORMAT
-from zoo.toml.extends import NAME_PATTERN, with_parents
-from zoo.toml.tables import (
+from zoo.resolving.extends import NAME_PATTERN, with_parents
+from zoo.resolving.kinds import Kinds
+from zoo.resolving.layer_rules import LayerRuleTables, alike, groups
+from zoo.resolving.layer_values import Layer, LayerValues
+from zoo.resolving.tables import (
     Leaf,
     Table,
     described,
     long_form,
     merge_values,
 )
-from zoo.toml.usage import Usage
+from zoo.resolving.usage import Usage
+from zoo.spec import FORMAT
 from zoo.wording import allowed, did_you_mean, dotted, nearest, quoted
 
 

@@ -13,10 +13,10 @@ from zoo.document import KeyPath
 from zoo.errors import Place, PluginError, Problem
 from zoo.node import Node, Resolved
 from zoo.registering.plugin_errors import describe_failure, plugin_code
+from zoo.resolving.tables import Leaf
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
-from zoo.toml.tables import Leaf
-from zoo.toml.value_errors import nearest_literal, path_in, value_message
+from zoo.value_errors import nearest_literal, path_in, value_message
 from zoo.wording import dotted, quoted
 
 # Errors that only follow from others: a child that failed, a value derived from it.

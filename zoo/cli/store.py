@@ -19,6 +19,7 @@ from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.errors import Problem
+    from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
     from zoo.registry import Registry
     from zoo.store.checking import Verdict
     from zoo.store.files import Store
@@ -98,14 +99,13 @@ def push(
     from zoo.store.files import Store, StoreError
     from zoo.store.found_weights import find_weights
     from zoo.store.pushing import push
-    from zoo.weights.file import FILE_NAME, INDEX_NAME
     from zoo.wording import quoted, typed
 
     if output is not None:
         _check_card(output)
     registry = layers()
     weights = find_weights(model, registry).path
-    if weights.name not in (FILE_NAME, INDEX_NAME):
+    if weights.name not in (WEIGHTS, WEIGHTS_INDEX):
         hint = f"`zoo bundle make {typed(weights)} DIR` makes one of it"
         raise StoreError(Problem(f"{quoted(weights)} is not the folder of a model", help=hint))
     store = Store.default()

@@ -15,7 +15,8 @@ from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import read_json
-from zoo.weights.file import FILE_NAME, INDEX_NAME, ITEM_BYTES, MAX_JSON_BYTES, not_whole
+from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
+from zoo.weights.file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
 from zoo.weights.open_file import OpenFile, cannot_read
 from zoo.wording import did_you_mean, quoted
 
@@ -41,9 +42,9 @@ def find_tensors(folder: Path) -> dict[str, Stored]:
         WeightsError: there are no weights, or they are damaged; the index names a file that is
             missing or outside the folder, or a tensor that its file does not hold.
     """
-    if (folder / FILE_NAME).is_file():  # takes precedence over an index, as in transformers
-        return _of_file(folder / FILE_NAME)
-    if (folder / INDEX_NAME).is_file():
+    if (folder / WEIGHTS).is_file():  # takes precedence over an index, as in transformers
+        return _of_file(folder / WEIGHTS)
+    if (folder / WEIGHTS_INDEX).is_file():
         return _indexed(folder)
     pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
     if pickles:
@@ -55,11 +56,11 @@ def find_tensors(folder: Path) -> dict[str, Stored]:
                 help="ask for the weights as safetensors, or convert them where you trust them",
             )
         )
-    raise WeightsError(Problem(f"there is no {FILE_NAME}", Place(str(folder))))
+    raise WeightsError(Problem(f"there is no {WEIGHTS}", Place(str(folder))))
 
 
 def _indexed(folder: Path) -> dict[str, Stored]:
-    index = read_json(folder / INDEX_NAME)
+    index = read_json(folder / WEIGHTS_INDEX)
     files: Any = index.data.get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
         message = "`weight_map` must map tensors to files"

@@ -20,10 +20,11 @@ from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
 from zoo.loading import load
+from zoo.model_files import WEIGHTS
 from zoo.registry import Registry, load_registry
 from zoo.saving import bytes_of
 from zoo.transformer import Transformer
-from zoo.weights.file import FILE_NAME, laid_out
+from zoo.weights.file import laid_out
 from zoo.weights.held_tensors import DTYPES, stored
 from zoo.weights.output_names import check_output_name
 
@@ -63,7 +64,7 @@ def export_folder(
         write_companions(companions, folder)
         for place in sorted({name.rpartition("/")[0] for name in tensors}):
             (folder / place).mkdir(exist_ok=True)  # its configuration may have been moved away
-            with (folder / place / FILE_NAME).open("xb") as file:
+            with (folder / place / WEIGHTS).open("xb") as file:
                 _write(tensors, place, file)
 
 

@@ -31,13 +31,13 @@ from zoo.families.plan import Plan, active_rules, make_plan
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.tensor_writer import TensorWriter
-from zoo.model_files import COMPANIONS
+from zoo.model_files import COMPANIONS, WEIGHTS
 from zoo.provenance.plugins import plugin_versions
 from zoo.registry import Registry, load_registry
+from zoo.resolving.extends import NAME_PATTERN
 from zoo.saving import bytes_of
 from zoo.spec import ModelSpec
-from zoo.toml.extends import NAME_PATTERN
-from zoo.weights.file import FILE_NAME, ITEM_BYTES, Header, Record
+from zoo.weights.file import ITEM_BYTES, Header, Record
 from zoo.weights.held_tensors import TORCH_DTYPES
 from zoo.weights.output_names import check_output_name
 from zoo.wording import quoted
@@ -170,7 +170,7 @@ def save_import(
     check_output_name(output, folder=True)
     with new_folder(output) as folder:
         write_companions(found.companions, folder)
-        with (folder / FILE_NAME).open("xb") as file:
+        with (folder / WEIGHTS).open("xb") as file:
             return write_import(found, file, on_bytes=on_bytes)
 
 

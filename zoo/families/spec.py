@@ -10,8 +10,8 @@ from zoo.errors import Place, Problem, ZooError
 from zoo.families.scope import Scope
 from zoo.reading import spec_of
 from zoo.registry import Registry
+from zoo.resolving.tables import PER_LAYER, Leaf, Table
 from zoo.spec import FORMAT, ModelSpec
-from zoo.toml.tables import PER_LAYER, Leaf, Table
 
 
 def family_spec(

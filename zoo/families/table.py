@@ -8,7 +8,7 @@ from typing import Any
 from zoo.errors import Problem, SpecError
 from zoo.families.catalogue import Catalogue
 from zoo.registry import Registry
-from zoo.toml.tables import Leaf
+from zoo.resolving.tables import Leaf
 from zoo.wording import did_you_mean, quoted
 
 

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from zoo.errors import InputError, Problem
-from zoo.toml.value_errors import nearest_literal, value_message
+from zoo.value_errors import nearest_literal, value_message
 from zoo.wording import did_you_mean, quoted
 
 Share = Annotated[float, Field(gt=0.0, le=1.0)]

@@ -19,7 +19,7 @@ from zoo.plugin_kit.state import plain_tensors, unknown_modules, values_of
 from zoo.registry import Registry
 from zoo.slots import Plugin
 from zoo.spec import ModelSpec
-from zoo.toml.value_errors import value_message
+from zoo.value_errors import value_message
 
 
 def schema(cls: type[Plugin]) -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.model_files import CHAT_TEMPLATE, SPECIAL_TOKENS, TOKENIZER_CONFIG
-from zoo.toml.value_errors import value_message
+from zoo.value_errors import value_message
 from zoo.wording import quoted
 
 Chat = Sequence[Mapping[str, Any]]

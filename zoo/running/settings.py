@@ -22,7 +22,7 @@ from zoo.generation.methods import (
     outside_vocabulary,
 )
 from zoo.model_files import SETTINGS
-from zoo.toml.value_errors import value_message
+from zoo.value_errors import value_message
 
 TOP_K = 50
 """The `top_k` with which `transformers` samples if the settings state none."""

@@ -24,8 +24,10 @@ from zoo.component import (
     part_class,
 )
 from zoo.errors import Problem, ZooError
-from zoo.layer_rules import SELECTORS, START
 from zoo.registry import Registry
+from zoo.resolving.extends import NAME_PATTERN
+from zoo.resolving.layer_rules import SELECTORS, START
+from zoo.resolving.tables import PER_LAYER
 from zoo.schema.field_docs import class_doc, field_docs
 from zoo.schema.values import (
     Reading,
@@ -40,8 +42,6 @@ from zoo.schema.values import (
 )
 from zoo.slots import Plugin
 from zoo.spec import FORMAT
-from zoo.toml.extends import NAME_PATTERN
-from zoo.toml.tables import PER_LAYER
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SPEC_NAME = f"^{NAME_PATTERN.pattern}$"

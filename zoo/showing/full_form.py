@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tomlkit
 
 from zoo.node import Node
-from zoo.toml.tables import Leaf
+from zoo.resolving.tables import Leaf
 from zoo.wording import printable
 
 if TYPE_CHECKING:

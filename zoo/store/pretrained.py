@@ -34,8 +34,7 @@ from zoo.document import Document, KeyPath, read_document
 from zoo.errors import Problem, RegistryError, in_order
 from zoo.model_files import published_path
 from zoo.source import Source
-from zoo.toml.format import Format
-from zoo.toml.value_errors import nearest_literal, value_message
+from zoo.value_errors import Format, nearest_literal, value_message
 from zoo.wording import did_you_mean, quoted
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from pydantic_core import ErrorDetails
 from zoo.document import Document, given, read_document
 from zoo.errors import Findings, Problem, SpecError, checked_path
 from zoo.spec import OF_SPECS
-from zoo.toml.value_errors import nearest_literal, path_in, value_message
 from zoo.training.tables import (
     DATA,
     OPTIMIZERS,
@@ -34,6 +33,7 @@ from zoo.training.tables import (
     Tokenizer,
     Training,
 )
+from zoo.value_errors import nearest_literal, path_in, value_message
 from zoo.wording import counted, did_you_mean, quoted
 
 KINDS: Mapping[str, Mapping[str, type[Table]]] = {

@@ -16,7 +16,8 @@ from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
 from zoo.errors import Problem, TrainingError
 from zoo.families.origin import with_files
-from zoo.model_files import RECIPE
+from zoo.model_files import RECIPE, WEIGHTS
+from zoo.run_files import CHECKPOINTS, METRICS, PLOT
 from zoo.saving import save
 from zoo.training.batches import Row
 from zoo.training.changes import check_same_run, identity
@@ -29,7 +30,6 @@ from zoo.training.checkpoints import (
     write_checkpoint,
 )
 from zoo.training.encoding import encode
-from zoo.training.files import CHECKPOINTS, METRICS, PLOT
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
 from zoo.training.plot import plot_losses
@@ -41,7 +41,6 @@ from zoo.training.split import Splits
 from zoo.training.tables import is_packed
 from zoo.training.tokens import Tokens
 from zoo.transformer import Transformer
-from zoo.weights.file import FILE_NAME
 
 
 class Run:
@@ -189,7 +188,7 @@ class Run:
         tensors = self.learner.spec.tensors
         return {
             "name": self.recipe.head.name,
-            "path": str(self.folder / FILE_NAME),
+            "path": str(self.folder / WEIGHTS),
             "parameters": self.learner.spec.n_parameters,
             "frozen_parameters": sum(tensors[name].size for name in self.learner.frozen),
             "steps": self.recipe.training.steps,

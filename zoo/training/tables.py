@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from zoo.component import PositiveFloat, Probability, Size, contradiction
-from zoo.toml.format import Format
+from zoo.value_errors import Format
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0)]

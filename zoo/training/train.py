@@ -11,10 +11,10 @@ from zoo.atomic import new_file
 from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
+from zoo.run_files import CHECKPOINTS
 from zoo.training.besides import write_besides
 from zoo.training.checkpoints import checkpoints
 from zoo.training.encoding import encode
-from zoo.training.files import CHECKPOINTS
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
 from zoo.training.processes import in_first_process, make_accelerator, make_model

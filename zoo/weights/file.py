@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
 from zoo.wording import quoted
 
 KEY = "zoo"
 FORMAT = 1
-FILE_NAME = "model.safetensors"
-INDEX_NAME = "model.safetensors.index.json"
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 """The dtypes that can be stored, by their safetensors names, and their bytes per element."""
 
@@ -176,14 +175,14 @@ def weights_path(path: Path) -> Path:
     and its `model.safetensors` otherwise."""
     if is_file_name(path) or os.path.isfile(path):
         return path
-    index = path / INDEX_NAME
-    return index if os.path.isfile(index) else path / FILE_NAME
+    index = path / WEIGHTS_INDEX
+    return index if os.path.isfile(index) else path / WEIGHTS
 
 
 def saved_path(path: Path) -> Path:
     """The file that a model is saved as: `path` if its suffix is `.safetensors`, otherwise
     `model.safetensors` in the folder `path`. Files with other suffixes are never written."""
-    return path if is_file_name(path) else path / FILE_NAME
+    return path if is_file_name(path) else path / WEIGHTS
 
 
 def parse_file(raw: bytes, place: Place) -> Header:
@@ -227,7 +226,7 @@ def parse_metadata(text: object, place: Place) -> Header:
                 Problem(
                     "one shard of several, which is not a model by itself",
                     place,
-                    help=f"name the folder, which has a {INDEX_NAME}",
+                    help=f"name the folder, which has a {WEIGHTS_INDEX}",
                 )
             )
         if data["format"] != FORMAT:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
-from zoo.weights.file import INDEX_NAME, KEY, Header, not_whole, parse_metadata
+from zoo.model_files import WEIGHTS_INDEX
+from zoo.weights.file import KEY, Header, not_whole, parse_metadata
 from zoo.weights.open_file import cannot_read
 
 Plan = Sequence[Sequence[str]]
@@ -89,7 +90,7 @@ def shards_in(folder: Path) -> list[str]:
     Raises:
         WeightsError: the index is not the zoo's, or cannot be read.
     """
-    path = folder / INDEX_NAME
+    path = folder / WEIGHTS_INDEX
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return []

@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 from zoo.atomic import new_file, remove_file
 from zoo.errors import WeightsError
-from zoo.weights.file import FILE_NAME, INDEX_NAME, Header, saved_path
+from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
+from zoo.weights.file import Header, saved_path
 from zoo.weights.output_names import check_output_name
 from zoo.weights.shards import index_bytes, plan_shards, shard_names, shards_in
 
@@ -44,7 +45,7 @@ def destination(
         return
     target = saved_path(path)
     # An index takes precedence over a file beside it, so it is removed after the file is written.
-    stale = shards_in(target.parent) if target.name == FILE_NAME else []
+    stale = shards_in(target.parent) if target.name == WEIGHTS else []
     with new_file(target) as file:
 
         def write_file(header: Header, content: Content) -> None:
@@ -53,7 +54,7 @@ def destination(
 
         yield write_file
     if stale:
-        remove_file(target.with_name(INDEX_NAME))
+        remove_file(target.with_name(WEIGHTS_INDEX))
         _drop(target.with_name(name) for name in stale)
 
 
@@ -61,11 +62,11 @@ def destination(
 def _shards(folder: Path, max_bytes: int, on_bytes: OnBytes | None) -> Generator[Write]:
     if max_bytes < 1:
         raise WeightsError("a shard has at least one byte")
-    stale = {FILE_NAME, *shards_in(folder)}
+    stale = {WEIGHTS, *shards_in(folder)}
     new: list[Path] = []
     try:
         # The index is opened first and gets its name last, when all its shards are on disk.
-        with new_file(folder / INDEX_NAME) as index:
+        with new_file(folder / WEIGHTS_INDEX) as index:
 
             def write(header: Header, content: Content) -> None:
                 plan = plan_shards(header, max_bytes)

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from zoo.document import Document, KeyPath
 from zoo.errors import MAX_SHOWN, Findings, Problem
-from zoo.toml.tables import Leaf, Table, same_kind
+from zoo.resolving.tables import Leaf, Table, same_kind
 from zoo.wording import did_you_mean, dotted, meant, quoted
 
 MAX_NOTES = 2

@@ -9,7 +9,7 @@ from pathlib import Path
 from zoo.document import Document, read_document
 from zoo.errors import Findings, Place, Problem
 from zoo.registry import Registry
-from zoo.toml.tables import Leaf, Table, as_table, merge
+from zoo.resolving.tables import Leaf, Table, as_table, merge
 from zoo.wording import did_you_mean, quoted, typed
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")

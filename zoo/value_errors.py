@@ -1,14 +1,15 @@
-"""Translate the validation errors of pydantic to messages of the zoo."""
+"""Translate the validation errors of pydantic to messages of the zoo; `Format` makes its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic_core import ErrorDetails
+from pydantic import BeforeValidator
+from pydantic_core import ErrorDetails, PydanticKnownError
 
 from zoo.document import KeyPath
-from zoo.toml.tables import described
+from zoo.resolving.tables import described
 from zoo.wording import nearest
 
 _EXPECTED = {
@@ -21,6 +22,17 @@ _EXPECTED = {
     "dict_type": "a table",
     "model_type": "a table",
 }
+
+
+def _integer(written: object) -> object:
+    """Refuse what only equals 1 in Python: `true` and `1.0`."""
+    if type(written) is int:
+        return written
+    raise PydanticKnownError("literal_error", {"expected": "1"})
+
+
+Format = Annotated[Literal[1], BeforeValidator(_integer)]
+"""The integer 1: the `format` that files state whose tables pydantic reads."""
 
 
 def value_message(*same: ErrorDetails) -> str:

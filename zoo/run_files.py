@@ -1,4 +1,4 @@
-"""The names of the files of a run, beside the model."""
+"""The names of the files that a training leaves beside its model."""
 
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.json"

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from zoo.errors import Findings, Problem
-from zoo.toml.tables import Leaf, Table, as_table, described
-from zoo.toml.usage import Usage
+from zoo.resolving.tables import Leaf, Table, as_table, described
+from zoo.resolving.usage import Usage
 from zoo.wording import counted, dotted
 
 SELECTORS = ("every", "first", "last", "at")

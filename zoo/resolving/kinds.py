@@ -5,8 +5,8 @@ from __future__ import annotations
 from zoo.component import fields_of, given_of
 from zoo.errors import Findings, PluginError, RegistryError, ZooError
 from zoo.registry import Registry, registered_near
+from zoo.resolving.tables import Leaf
 from zoo.slots import Plugin
-from zoo.toml.tables import Leaf
 from zoo.wording import nearest
 
 _MISSING = "it is a plugin that the model was made with: name it in a `registry.toml`"

@@ -8,8 +8,8 @@ from typing import Any
 
 from zoo.document import Document, KeyPath
 from zoo.errors import Findings, Problem
-from zoo.toml.tables import PER_LAYER, REFUSED, Leaf, Table, as_table, described
-from zoo.toml.usage import Usage
+from zoo.resolving.tables import PER_LAYER, REFUSED, Leaf, Table, as_table, described
+from zoo.resolving.usage import Usage
 from zoo.wording import counted
 
 Where = tuple[Document, KeyPath]
