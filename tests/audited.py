@@ -77,7 +77,7 @@ def attempt(kind: str, folder: Path) -> str:
     from zoo.bundle import read_bundle
     from zoo.cli import run
     from zoo.registry import read_layers, shipped_registry
-    from zoo.showing.listing import listing_data, listing_text
+    from zoo.reports.listing import listing_data, listing_text
 
     try:
         if kind == "spec":
@@ -101,8 +101,8 @@ def attempt(kind: str, folder: Path) -> str:
 
 def pulled(folder: Path) -> str:
     """List a published model, look it up by all of its names, pull it, check it and run it."""
+    from zoo.publishing.checking import verify
     from zoo.registry import read_layers, shipped_registry
-    from zoo.store.checking import verify
     from zoo.store.files import Store
     from zoo.store.pulling import pull
 

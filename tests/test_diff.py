@@ -14,7 +14,7 @@ import torch
 
 import zoo
 from zoo.cli import run
-from zoo.showing.diff import Side, diff_data, diff_text
+from zoo.reports.diff import Side, diff_data, diff_text
 from zoo.showing.show import resolved_text
 from zoo.weights.file import Record
 from zoo.weights.held_tensors import stored

@@ -12,8 +12,8 @@ from published_models import LOCAL, bundle, entry, register, write_files
 
 import zoo
 from zoo.cli import run
+from zoo.publishing.fingerprints import difference, take_fingerprint
 from zoo.store.files import Store
-from zoo.store.fingerprints import difference, take_fingerprint
 
 SIZES = {"format": 1, "name": "m", "n_layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 16}
 SPECS = {

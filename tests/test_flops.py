@@ -14,7 +14,7 @@ from trials import Refused
 import zoo
 from zoo.cli import run
 from zoo.packing import WIDTH as BAG
-from zoo.showing.flops import flops_data, human_flops
+from zoo.reports.flops import flops_data, human_flops
 
 T = 24
 D, HEADS, KV_HEADS, WIDTH, D_FF, V = 64, 4, 2, 16, 96, 50

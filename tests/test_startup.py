@@ -34,7 +34,7 @@ OTHERS = (
     "tomlkit",
     "zoo.drawing",
     "zoo.schema.specs",
-    "zoo.showing.diff",
+    "zoo.reports.diff",
     "tree_sitter",
     "difflib",
     "zoo.fill",

@@ -25,8 +25,8 @@ from trials import Refused, contents, on_terminal, without_privileges
 import zoo
 from zoo.byte_counts import human_bytes
 from zoo.cli import run
+from zoo.publishing.checking import verify
 from zoo.source import Access
-from zoo.store.checking import verify
 from zoo.store.files import Store, StoreError, digests
 from zoo.store.first_use import forget, record, with_trusted
 from zoo.store.pretrained import DeprecatedName, File, find_pretrained

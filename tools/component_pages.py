@@ -12,9 +12,9 @@ from pathlib import Path
 from cells import cell
 
 import zoo
+from zoo.reports.component import Described, Key, component_data
+from zoo.reports.summaries import summary
 from zoo.schema.field_docs import class_doc
-from zoo.showing.component import Described, Key, component_data
-from zoo.showing.summaries import summary
 from zoo.slots import Plugin
 
 ROOT = Path(__file__).parent.parent

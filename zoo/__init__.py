@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         WeightsError,
         ZooError,
     )
-    from zoo.families.exporting import export_folder
+    from zoo.exporting import export_folder
     from zoo.families.importing import import_folder
     from zoo.generation import (
         Beam,
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from zoo.loading import load
     from zoo.reading import read_spec
     from zoo.registry import Registry, load_registry
+    from zoo.reports.listing import list_components, list_models
     from zoo.running.text_model import TextModel
     from zoo.saving import save
-    from zoo.showing.listing import list_components, list_models
     from zoo.spec import ModelSpec
     from zoo.training.scores import score
     from zoo.training.train import train
@@ -88,10 +88,10 @@ _HOMES = {
     "attention_backend": "backends",
     "auxiliary_loss": "auxiliary",
     "build": "building",
-    "export_folder": "families.exporting",
+    "export_folder": "exporting",
     "import_folder": "families.importing",
-    "list_components": "showing.listing",
-    "list_models": "showing.listing",
+    "list_components": "reports.listing",
+    "list_models": "reports.listing",
     "load": "loading",
     "read_spec": "reading",
     "save": "saving",

@@ -15,9 +15,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from zoo.devices import usable_device
-from zoo.distribution import Distribution
-from zoo.errors import PluginError, Problem, ZooError
-from zoo.fill import Runs, fill
+from zoo.errors import PluginError, Problem
+from zoo.initial import empty, fill_initial, too_large
 from zoo.memory import memory_limit
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import plugin_code
@@ -97,15 +96,6 @@ def _fill_share(
     return place(model, shares, device=device)
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype, spec: ModelSpec) -> torch.Tensor:
-    """Allocate a tensor without setting its values. Raises `ZooError` if memory is short."""
-    try:
-        # Not `empty_like`, which imports torch's symbolic shapes for a meta tensor.
-        return torch.empty(shape, dtype=dtype, device="cpu")
-    except RuntimeError:
-        raise _too_large(spec, spec.layout.n_elements * dtype.itemsize) from None
-
-
 def _check_fits(model: Transformer) -> None:
     """Raise `ZooError` for a model that is larger than the memory, for which the kernel would kill
     the process. All values are in memory at once, even if they go to another device afterwards.
@@ -113,44 +103,7 @@ def _check_fits(model: Transformer) -> None:
     n_bytes = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     limit = memory_limit()
     if limit is not None and n_bytes > limit:
-        raise _too_large(model.spec, n_bytes, f", and there are {limit:,} with swap")
-
-
-def _too_large(spec: ModelSpec, n_bytes: int, but: str = "") -> ZooError:
-    return ZooError(
-        Problem(
-            f"{spec.name} does not fit into memory: its tensors are {n_bytes:,} bytes{but}",
-            help='a smaller dtype takes less; the device "meta" builds it without values; of '
-            "several machines, each can build its share (`mesh`)",
-        )
-    )
-
-
-def fill_initial(
-    tensors: Mapping[str, torch.Tensor],
-    spec: ModelSpec,
-    *,
-    seed: int = 0,
-    on_bytes: Callable[[int], None] | None = None,
-    runs: Mapping[str, Runs] | None = None,
-) -> None:
-    """Fill some or all tensors of a spec, by name, with their initial values, as in `build`. For
-    tensors that are parts of others, `runs` says which elements they hold, as in `fill`."""
-    starts = _starts(spec)
-    pairs = {name: (tensors[name], starts[name]) for name in tensors}
-    fill(pairs, seed=seed, on_bytes=on_bytes, runs=runs)
-
-
-def _starts(spec: ModelSpec) -> dict[str, Distribution]:
-    with plugin_code(f"the init of {spec.name}"):
-        starts = {name: spec.model.init.start_of(t) for name, t in spec.tensors.items()}
-        for name, start in starts.items():
-            if not isinstance(start, Distribution):
-                raise TypeError(
-                    f"`{name}` starts from {start!r}, which is not a distribution: return one of "
-                    "zoo.distribution, such as Constant(0.0)"
-                )
-    return starts
+        raise too_large(model.spec, n_bytes, f", and there are {limit:,} with swap")
 
 
 def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:

@@ -51,7 +51,7 @@ class Bundle:
 
     @property
     def is_signed(self) -> bool:
-        """Whether the bundle has a signature, which `zoo.provenance.signing` checks."""
+        """Whether the bundle has a signature, which `zoo.signing` checks."""
         return (self.path / SIGNATURE_NAME).exists()
 
 

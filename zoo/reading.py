@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from zoo.budget import check_budget
 from zoo.document import Document, from_weights, given, read_document
 from zoo.errors import Place, Problem, SpecError, checked_path
+from zoo.file_kinds import is_card, is_recipe, is_registry
 from zoo.registering.plugin_errors import plugin_code
-from zoo.registering.registry_file import FILE_NAME as REGISTRY_NAME
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
-from zoo.spec import OF_SPECS, ModelSpec
+from zoo.spec import ModelSpec
 from zoo.validate import validate
 from zoo.wording import did_you_mean, nearest, quoted, typed
 
@@ -84,54 +84,6 @@ def made_with_others(plugins: Sequence[str]) -> str:
     return f"the weights were made with other code of {', '.join(map(quoted, plugins[:3]))}"
 
 
-def is_recipe(document: Document) -> bool:
-    """Return whether a file is a recipe for training and not a spec, judged by its content.
-
-    A file without `builder` and `extends` is a recipe if it names a model, or has a table that only
-    recipes have.
-    """
-    if not document.data.keys().isdisjoint(OF_SPECS):
-        return False
-    from zoo.training.recipe import OF_RECIPES  # here: a spec, as a rule, does without
-
-    names_a_model = isinstance(document.data.get("model"), str)
-    return names_a_model or not document.data.keys().isdisjoint(OF_RECIPES)
-
-
-def is_registry(document: Document) -> bool:
-    """Return whether a file is a registry by its name, and not a spec by its content."""
-    named = Path(document.name).name == REGISTRY_NAME
-    return named and document.data.keys().isdisjoint(OF_SPECS)
-
-
-def is_card(document: Document) -> bool:
-    """Return whether a file describes a published model and is not a spec."""
-    data = document.data
-    return isinstance(data.get("source"), dict) and data.keys().isdisjoint(OF_SPECS)
-
-
-def read_source(source: str, registry: Registry) -> tuple[ModelSpec, Header | None]:
-    """Read the spec of a spec file, a registered model, a weights file or its folder, or a
-    published model in the store; for weights, also return their header.
-
-    Raises:
-        ZooError: as `read_spec`, and `WeightsError` for a damaged weights file.
-    """
-    path = Path(source)
-    if source not in registry.models and not os.path.exists(path):
-        path = _stored(source, registry) or path
-    if path.suffix != ".safetensors" and not os.path.isdir(path):
-        return read_spec(source, registry=registry), None
-    from zoo.weights.file import weights_path
-    from zoo.weights.reader import read_header
-
-    folder, path = path, weights_path(path)
-    if path != folder and not os.path.exists(path):
-        return read_spec(source, registry=registry), None
-    header = read_header(path)
-    return spec_of_weights(header, str(path), registry), header
-
-
 def component_named(name: str, registry: Registry) -> tuple[str, str] | None:
     """Return the slot and the kind of a component such as `ffn.glu`; None if there is none, or if a
     model or a file has this name."""
@@ -140,25 +92,6 @@ def component_named(name: str, registry: Registry) -> tuple[str, str] | None:
         return None
     taken = name in registry.models or registry.catalog.file(name) or os.path.exists(name)
     return None if taken else (slot, kind)
-
-
-def _stored(name: str, registry: Registry) -> Path | None:
-    """Return the folder of a published model in the store; None if there is no such name.
-
-    Raises:
-        StoreError: it is not in the store.
-    """
-    if registry.catalog.file(name.partition("@")[0]) is None:
-        return None
-    from zoo.store.files import Store, StoreError
-    from zoo.store.lookup import find_stored
-
-    store = Store.default()
-    ref = find_stored(name, registry, store)
-    if ref is None:
-        hint = f"`zoo pull {name}` brings it there"
-        raise StoreError(Problem(f"{quoted(name)} is not in the store", help=hint))
-    return store.snapshot(ref.files)
 
 
 def find_document(source: str | Path | Mapping[str, Any], registry: Registry) -> Document:

@@ -17,7 +17,7 @@ from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer, held_in
 from zoo.weights.file import Header, Record
-from zoo.weights.held_tensors import DTYPES, differences_from_spec, stored
+from zoo.weights.held_tensors import DTYPES, bytes_of, differences_from_spec, stored
 from zoo.weights.writer import Content, destination
 
 
@@ -126,17 +126,8 @@ def _records(tensors: Mapping[str, torch.Tensor]) -> dict[str, Record]:
 
     def record(name: str) -> Record:
         tensor = tensors[name]
-        return Record(DTYPES[tensor.dtype], tuple(tensor.shape), sha256_of(tensor))
+        return Record(
+            DTYPES[tensor.dtype], tuple(tensor.shape), hashlib.sha256(bytes_of(tensor)).hexdigest()
+        )
 
     return on_all_cores(record, {name: tensor.nbytes for name, tensor in tensors.items()})
-
-
-def sha256_of(tensor: torch.Tensor) -> str:
-    """Return the hexadecimal SHA-256 of the bytes of a contiguous CPU tensor."""
-    return hashlib.sha256(bytes_of(tensor)).hexdigest()
-
-
-def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Return the memory of a contiguous CPU tensor."""
-    raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
-    return memoryview(raw)

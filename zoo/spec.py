@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from zoo.node import Node
 
 FORMAT = 1
-OF_SPECS = ("builder", "extends")
-"""Keys of which each spec has at least one, and recipes for training have none."""
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ from published_models import LOCAL, SPEC, bundle, entry, register, weights, writ
 import zoo
 from drills.strace import CRASHED, Fault, Run, faults_of, traced
 from zoo.errors import ZooError
+from zoo.publishing.pushing import push
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.saving import save
 from zoo.store.collecting import collect, sweep
 from zoo.store.files import Store, damaged
 from zoo.store.pulling import pull
-from zoo.store.pushing import push
 from zoo.store.refs import refs, remove_ref
 
 

@@ -216,7 +216,7 @@ def verify(folder: Path, key: Path | None, as_json: bool) -> None:
 
         _print_bundle(read_bundle(folder), as_json)
         return
-    from zoo.provenance.signing import verify_signature
+    from zoo.signing import verify_signature
 
     _print_bundle(verify_signature(folder, key), as_json, signature="checked")
 
@@ -236,7 +236,7 @@ def sign(folder: Path, key: Path) -> None:
     This needs the extra `sign`.
     """
     from zoo.bundle import SIGNATURE_NAME
-    from zoo.provenance.signing import sign_bundle
+    from zoo.signing import sign_bundle
 
     sign_bundle(folder, key)
     click.echo(folder / SIGNATURE_NAME)

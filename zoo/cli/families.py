@@ -86,7 +86,7 @@ def export(layers: Layers, model: str, to: str, output: Path) -> None:
     MODEL is its folder, or its name.
     """
     registry = layers()
-    from zoo.families.exporting import export_folder
+    from zoo.exporting import export_folder
 
     gc.enable()
     export_folder(model, output, registry=registry)

@@ -63,7 +63,7 @@ def check(layers: Layers, names: tuple[str, ...], as_json: bool) -> int:
     registry = layers()
     from zoo.plugin_kit.check import check_plugins, every_plugin
     from zoo.plugin_kit.report import Report, summary
-    from zoo.showing.listing import list_components
+    from zoo.reports.listing import list_components
 
     matching = (list_components(name, registry=registry) or [name] for name in names)
     wanted = list(dict.fromkeys(chain.from_iterable(matching))) or every_plugin(registry)

@@ -143,7 +143,8 @@ def validate(layers: Layers, files: tuple[str, ...], data: Path | None, as_json:
 
 def _validate_one(file: str, data: Path | None, registry: Registry) -> dict[str, Any]:
     """Check a spec, or a recipe with its model; return the report of a valid one."""
-    from zoo.reading import find_document, is_recipe, spec_of
+    from zoo.file_kinds import is_recipe
+    from zoo.reading import find_document, spec_of
 
     document = find_document(file, registry)
     if not is_recipe(document):
@@ -226,14 +227,15 @@ def show(
     asked = [flag for flag, given in flags.items() if given]
     if len(asked) > 1:
         raise click.UsageError(f"{asked[0]} and {asked[1]} are two views; take one")
-    from zoo.reading import component_named, read_source
+    from zoo.reading import component_named
+    from zoo.store.found_spec import read_source
 
     registry = layers()
     if component := component_named(spec, registry):
         if asked or svg is not None:
             flag = asked[0] if asked else "--svg"
             raise click.UsageError(f"{spec} is a component, and {flag} is a view of models")
-        from zoo.showing.component import component_data, component_json, component_text
+        from zoo.reports.component import component_data, component_json, component_text
 
         described = component_data(registry, *component)
         text = component_text(described, registry)
@@ -254,7 +256,7 @@ def show(
     elif backends:
         print_report(as_json, views.backends_data(found), views.backends_text)
     elif flops is not None:
-        from zoo.showing.flops import flops_data, flops_text
+        from zoo.reports.flops import flops_data, flops_text
 
         print_report(as_json, flops_data(found, flops), flops_text)
     elif svg is None or as_json:
@@ -274,7 +276,7 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
     A and B are each a spec file, a model's name, or a weights file or its folder. Tensors are
     compared by digest if both are weights. The exit status is 1 if the models differ.
     """
-    from zoo.showing.diff import Side, diff_data, diff_text
+    from zoo.reports.diff import Side, diff_data, diff_text
 
     registry = layers()
     data = diff_data(Side.read(a, registry), Side.read(b, registry))
@@ -331,7 +333,7 @@ def list_(layers: Layers, what: str | None, pattern: str | None, as_json: bool) 
 
     With a PATTERN (`rot*`), only those whose name matches, or the components of a slot (`norm`).
     """
-    from zoo.showing.listing import listing_data, listing_text
+    from zoo.reports.listing import listing_data, listing_text
 
     if what not in (None, "models", "components"):
         if pattern is not None:

@@ -19,9 +19,8 @@ from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.errors import Problem
-    from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
+    from zoo.publishing.checking import Verdict
     from zoo.registry import Registry
-    from zoo.store.checking import Verdict
     from zoo.store.files import Store
     from zoo.store.refs import Ref
 
@@ -96,9 +95,10 @@ def push(
     """
     from zoo.atomic import write_text
     from zoo.errors import Problem, ZooError
+    from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
+    from zoo.publishing.pushing import push
     from zoo.store.files import Store, StoreError
     from zoo.store.found_weights import find_weights
-    from zoo.store.pushing import push
     from zoo.wording import quoted, typed
 
     if output is not None:
@@ -228,7 +228,7 @@ def _verdict(
 ) -> Verdict | None:
     """Check a model, and return the verdict; None if it is gone. Raises `ZooError` if its ref is
     damaged, or if it cannot be built or loaded."""
-    from zoo.store.checking import verify
+    from zoo.publishing.checking import verify
     from zoo.store.refs import read_ref
 
     ref = read_ref(store, name, version)

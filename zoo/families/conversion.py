@@ -14,15 +14,14 @@ from typing import NamedTuple
 
 import torch
 
-from zoo.building import empty
 from zoo.errors import Place, Problem, WeightsError
 from zoo.families.checkpoint import Reader, Stored
 from zoo.families.family import Family
 from zoo.families.plan import Plan, Step
 from zoo.families.tensor_writer import TensorWriter
-from zoo.saving import bytes_of
+from zoo.initial import empty
 from zoo.spec import ModelSpec
-from zoo.weights.held_tensors import TORCH_DTYPES
+from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
 from zoo.weights.open_file import STEP
 
 

@@ -35,10 +35,9 @@ from zoo.model_files import COMPANIONS, WEIGHTS
 from zoo.provenance.plugins import plugin_versions
 from zoo.registry import Registry, load_registry
 from zoo.resolving.extends import NAME_PATTERN
-from zoo.saving import bytes_of
 from zoo.spec import ModelSpec
 from zoo.weights.file import ITEM_BYTES, Header, Record
-from zoo.weights.held_tensors import TORCH_DTYPES
+from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
 from zoo.weights.output_names import check_output_name
 from zoo.wording import quoted
 

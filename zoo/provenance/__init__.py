@@ -1,4 +1,4 @@
-"""The provenance of a model: its plugins, lock, card and signature.
+"""The provenance of a model: its plugins, lock and card.
 
-`zoo.bundle` writes them beside the weights.
+`zoo.bundle` writes them beside the weights; `zoo.signing` signs all of it.
 """

@@ -9,9 +9,8 @@ from functools import partial
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from zoo.building import fill_initial
 from zoo.errors import Place
-from zoo.saving import bytes_of
+from zoo.initial import fill_initial
 from zoo.sharding.filling import fill_shares
 from zoo.sharding.mesh import place_in
 from zoo.sharding.model import shard
@@ -19,7 +18,7 @@ from zoo.sharding.parts import local
 from zoo.sharding.shares import Run, runs_of
 from zoo.transformer import Transformer
 from zoo.weights.file import changed_tensors
-from zoo.weights.held_tensors import TORCH_DTYPES, stored
+from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of, stored
 from zoo.weights.open_file import STEP
 from zoo.weights.reader import Weights
 from zoo.weights.tensor_reader import dtype_in_model

@@ -1,4 +1,4 @@
-"""The output of `zoo show`, `zoo list` and `zoo diff`, as data and as text.
+"""A spec as text: its parts and sizes, as `zoo show` prints them, and its full form.
 
 `zoo.drawing` also uses the decomposition of models in `parts.py` and `children.py`.
 """

@@ -10,10 +10,10 @@ from zoo.bundle import is_weights
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, WeightsError, checked_path
 from zoo.file_hints import neighbours
-from zoo.reading import is_card
+from zoo.file_kinds import is_card
 from zoo.registry import Registry
-from zoo.store import resolve
-from zoo.store.files import damaged
+from zoo.store.files import Store, damaged
+from zoo.store.lookup import find_stored
 from zoo.store.refs import Ref
 from zoo.weights.file import MENDING, is_file_name, weights_path
 from zoo.wording import did_you_mean, quoted, typed
@@ -52,7 +52,9 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
     Raises:
         WeightsError: there is neither such a file nor such a model.
         RegistryError: the named model has no weights.
-        StoreError, SourceError: as `zoo.store.resolve`.
+        StoreError: there is no such version of the model, or its digests are not known and it was
+            never trusted.
+        SourceError: the model is not in the store and not available.
     """
     path = checked_path(path_or_name, "a model is loaded from a path or by the name of a model")
     name = str(path_or_name)
@@ -64,8 +66,7 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
     if os.path.exists(path) or is_file_name(path):
         return Found(weights_path(path))
     if registry.catalog.file(name.partition("@")[0]) is not None:
-        folder, ref = resolve(name, registry)
-        return Found(weights_path(folder), ref)
+        return _in_store(name, registry)
     if name in registry.models:
         raise RegistryError(
             Problem(
@@ -77,3 +78,15 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
     known = [*registry.models, *registry.catalog.known(), *neighbours(path)]
     hint = did_you_mean(name, known, "`zoo list models` lists the models")
     raise WeightsError(Problem(f"there is no weights file and no model {quoted(name)}", help=hint))
+
+
+def _in_store(name: str, registry: Registry) -> Found:
+    """Return the weights of a published model, or of `name@version` with the start of a version. A
+    model in the store needs no request; another one is pulled."""
+    store = Store.default()
+    ref = find_stored(name, registry, store)
+    if ref is None:
+        from zoo.store.pulling import pull  # which imports the modules that fetch and write
+
+        ref = pull(name, registry, store)
+    return Found(weights_path(store.snapshot(ref.files)), ref)

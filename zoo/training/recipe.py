@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from zoo.document import Document, given, read_document
 from zoo.errors import Findings, Problem, SpecError, checked_path
-from zoo.spec import OF_SPECS
+from zoo.file_kinds import OF_SPECS
 from zoo.training.tables import (
     DATA,
     OPTIMIZERS,
@@ -45,8 +45,6 @@ KINDS: Mapping[str, Mapping[str, type[Table]]] = {
 """The tables whose class is selected by their key `kind`."""
 TABLES: Mapping[str, type[Table]] = {"training": Training, "evaluation": Evaluation}
 """The tables with a fixed class."""
-OF_RECIPES = (*KINDS, *TABLES)
-"""The tables that recipes have and specs do not."""
 
 
 @dataclass(frozen=True)

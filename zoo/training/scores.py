@@ -16,10 +16,10 @@ from zoo.generation import Beam, generate
 from zoo.generation.evaluating import evaluating
 from zoo.loading import load
 from zoo.model_files import RECIPE
-from zoo.reading import read_source
 from zoo.registry import Registry, load_registry
 from zoo.running.perplexity import OnProgress, perplexity, told_of, unseen
 from zoo.running.text_model import TextModel
+from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
 from zoo.training.batches import Row, batches
 from zoo.training.data import read_lines, read_whole

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.purpose import Generation
-from zoo.reading import read_source
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
+from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
 from zoo.training.data import read_data
 from zoo.training.frozen import frozen_weights

@@ -1,4 +1,4 @@
-"""The tensors that a model holds, by the names under which they are stored."""
+"""The tensors that a model holds, by the names under which they are stored, and their bytes."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ def _by_name(model: nn.Module) -> list[tuple[list[str], torch.Tensor]]:
             raise PluginError(f"`{name}` is extra state of a module; only tensors are stored")
         found.setdefault(id(tensor), ([], tensor))[0].append(name)
     return sorted(found.values(), key=lambda item: item[0])
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Return the memory of a contiguous CPU tensor."""
+    raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(raw)
 
 
 def owners(model: nn.Module) -> dict[int, list[tuple[dict[str, Any], str]]]:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from zoo.building import empty, fill_initial
 from zoo.errors import Place
+from zoo.initial import empty, fill_initial
 from zoo.parallel import on_all_cores
-from zoo.saving import bytes_of
 from zoo.spec import ModelSpec
 from zoo.weights.file import Record, changed_tensors
-from zoo.weights.held_tensors import TORCH_DTYPES
+from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of
 from zoo.weights.reader import Weights
 
 

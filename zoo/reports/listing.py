@@ -13,7 +13,7 @@ from typing import Any
 from zoo.errors import Problem, RegistryError
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry, load_registry
-from zoo.showing.summaries import summary_of
+from zoo.reports.summaries import summary_of
 from zoo.wording import did_you_mean, nearest, quoted
 
 GROUPS = ("models", "components")

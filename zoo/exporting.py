@@ -22,10 +22,9 @@ from zoo.families.spec import family_spec
 from zoo.loading import load
 from zoo.model_files import WEIGHTS
 from zoo.registry import Registry, load_registry
-from zoo.saving import bytes_of
 from zoo.transformer import Transformer
 from zoo.weights.file import laid_out
-from zoo.weights.held_tensors import DTYPES, stored
+from zoo.weights.held_tensors import DTYPES, bytes_of, stored
 from zoo.weights.output_names import check_output_name
 
 

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import Place, Problem
+from zoo.loading import load
 from zoo.model_files import SELECTED, find_files
 from zoo.provenance.card import CARD_NAME, stated_license
 from zoo.provenance.licenses import license_problem
+from zoo.publishing.fingerprints import take_fingerprint
 from zoo.source import Access, OnBytes, Source, SourceError, offline
 from zoo.store.card_text import card_text
 from zoo.store.fetching import source_code
 from zoo.store.files import Store, StoreError, digests
-from zoo.store.fingerprints import take_fingerprint
 from zoo.store.pretrained import Card, File, License
 from zoo.store.pulling import content_digest
 from zoo.wording import quoted
@@ -70,8 +71,6 @@ def push(
         StoreError: the licence is not stated or no licence, a file cannot be read, or the store
             cannot be written.
     """
-    import zoo
-
     hint = "`--license` states it, as SPDX names it; an unknown one is `NOASSERTION`"
     if license is None:
         license = stated_license(folder / CARD_NAME)
@@ -88,7 +87,7 @@ def push(
     with store.work() as work:
         files = _digests(folder)
         left_out = tuple(_others(folder, set(files)))
-        model = zoo.load(folder, registry=registry)
+        model = load(folder, registry=registry)
         card = Card(
             format=1,
             parameters=model.spec.n_parameters,

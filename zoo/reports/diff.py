@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zoo.node import Node
-from zoo.reading import read_source
 from zoo.registry import Registry
 from zoo.showing.full_form import origin_of, tables_in
 from zoo.spec import ModelSpec
+from zoo.store.found_spec import read_source
 from zoo.weights.file import Record
 from zoo.wording import counted
 

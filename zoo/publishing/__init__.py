@@ -1,0 +1,2 @@
+"""What loads the models of the store: `zoo push`, which publishes one with a fingerprint of its
+outputs, and `zoo verify`, which compares them."""

@@ -1,0 +1,9 @@
+"""What commands print, as data and as text.
+
+listing.py, summaries.py    `zoo list`: models and components
+component.py                `zoo show ffn.glu`: a component and its keys
+flops.py                    `zoo show --flops`
+diff.py                     `zoo diff`
+
+`zoo show` of a model is in `zoo.showing`, which `ModelSpec` uses.
+"""
