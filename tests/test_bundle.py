@@ -19,7 +19,7 @@ import zoo
 from zoo.bundle import read_bundle, write_bundle
 from zoo.cli import run
 from zoo.provenance.card import CardFields, stated_license
-from zoo.provenance.lock import Source
+from zoo.provenance.lock import Upstream
 
 TINY = {
     "format": 1,
@@ -48,7 +48,7 @@ def saved(project: Path) -> Path:
 
 
 def bundled(saved: Path, folder: Path, most: int | None = None) -> Path:
-    source = Source("owner/tiny", "607a30d")
+    source = Upstream("owner/tiny", "607a30d")
     card = CardFields("apache-2.0", ("text-generation",))
     registry = zoo.load_registry()
     write_bundle(saved, folder, registry=registry, card=card, source=source, max_shard_bytes=most)
@@ -459,8 +459,8 @@ def test_what_is_neither_a_licence_nor_a_tag(
 
 
 def test_a_revision_is_what_follows_the_last_at_sign() -> None:
-    found = Source.parse("git@example.org:owner/tiny@607a30d")
-    assert found == Source("git@example.org:owner/tiny", "607a30d")
+    found = Upstream.parse("git@example.org:owner/tiny@607a30d")
+    assert found == Upstream("git@example.org:owner/tiny", "607a30d")
 
 
 @pytest.mark.parametrize("source", ["owner/tiny", "owner/tiny@", "@main", "owner/tiny@a\nb"])

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from zoo.families.catalogue import Catalogue
+from zoo.families.registered import Families
 from zoo.registry import load_registry
 
 ROOT = Path(__file__).parent.parent
@@ -181,4 +181,4 @@ def test_the_readme_lists_every_page() -> None:
 
 def test_the_readme_counts_the_model_types_that_are_read() -> None:
     (told,) = re.findall(r"(\d+) model types", (ROOT / "README.md").read_text())
-    assert int(told) == len(Catalogue(load_registry()).by_model_type)
+    assert int(told) == len(Families(load_registry()).by_model_type)

@@ -13,7 +13,7 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
-from zoo.packing import WIDTH as BAG
+from zoo.prepacking import WIDTH as BAG
 from zoo.reports.flops import flops_data, human_flops
 
 T = 24

@@ -43,12 +43,12 @@ import zoo
 from zoo import export_folder, import_folder
 from zoo.errors import Place
 from zoo.families import tensor_writer
-from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import read_json
 from zoo.families.family import Rule, read_family, with_rules
 from zoo.families.importing import plan_import, save_import
 from zoo.families.plan import active_rules, make_plan
+from zoo.families.registered import Families
 from zoo.families.spec import family_spec
 from zoo.weights.open_file import OpenFile
 
@@ -543,9 +543,9 @@ def test_what_is_made_of_several_values_leads_to_the_family_and_the_config(sourc
 
 
 def test_a_named_value_that_is_known_already_is_made_of_the_same_keys(source: Path) -> None:
-    catalogue = Catalogue(zoo.load_registry())
-    family = catalogue.family("llama")
-    scope = catalogue.scope(family, read_json(source / "config.json"), frozenset())
+    families = Families(zoo.load_registry())
+    family = families.family("llama")
+    scope = families.scope(family, read_json(source / "config.json"), frozenset())
     for _ in range(2):
         with scope.reading() as keys:
             assert scope["n_heads"] == 2
@@ -554,10 +554,10 @@ def test_a_named_value_that_is_known_already_is_made_of_the_same_keys(source: Pa
 
 
 def test_what_a_rule_has_made_is_not_filled_with_zeros(source: Path) -> None:
-    catalogue, keys = Catalogue(zoo.load_registry()), find_tensors(source).keys()
+    families, keys = Families(zoo.load_registry()), find_tensors(source).keys()
     copy = Rule(hf="old.weight", zoo="decoder.norm.weight", copies=True, missing="zeros")
-    family = with_rules(catalogue.family("llama"), {"copy": copy})
-    scope = catalogue.scope(family, read_json(source / "config.json"), frozenset(keys))
+    family = with_rules(families.family("llama"), {"copy": copy})
+    scope = families.scope(family, read_json(source / "config.json"), frozenset(keys))
     spec = family_spec(scope, "small", zoo.load_registry())
     assert make_plan(spec, scope, active_rules(scope), keys, Place("")).zeros == []
 
@@ -565,17 +565,17 @@ def test_what_a_rule_has_made_is_not_filled_with_zeros(source: Path) -> None:
 @pytest.mark.parametrize("n_copies", [2, 1])
 def test_copies_of_tensors_that_are_stacked(source: Path, n_copies: int) -> None:
     """Each is the copy of the one with its number."""
-    catalogue = Catalogue(zoo.load_registry())
+    families = Families(zoo.load_registry())
     MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=2)).save_pretrained(source)
     copies = Rule(
         hf="{@}layers.{i}.copies.{e}.weight",
         zoo="decoder.layers.{i}.ffn.experts.gate_proj.weight",
         copies=True,
     )
-    family = with_rules(catalogue.family("mixtral"), {"copies": copies})
+    family = with_rules(families.family("mixtral"), {"copies": copies})
     names = [f"model.layers.1.copies.{number}.weight" for number in range(n_copies)]
     keys = {*find_tensors(source), *names}
-    scope = catalogue.scope(family, read_json(source / "config.json"), frozenset(keys))
+    scope = families.scope(family, read_json(source / "config.json"), frozenset(keys))
     spec = family_spec(scope, "small", zoo.load_registry())
     originals = [f"model.layers.1.block_sparse_moe.experts.{e}.w1.weight" for e in range(2)]
     if n_copies == 2:
@@ -604,16 +604,16 @@ def test_copies_of_tensors_that_are_stacked(source: Path, n_copies: int) -> None
     ],
 )
 def test_whether_a_tensor_is_present(source: Path, name: str, there: bool) -> None:
-    catalogue, key = Catalogue(zoo.load_registry()), "model.layers.0.mlp.up_proj.weight"
-    family = replace(catalogue.family("llama"), prefixes=("model.",))
-    scope = catalogue.scope(family, read_json(source / "config.json"), frozenset([key]))
+    families, key = Families(zoo.load_registry()), "model.layers.0.mlp.up_proj.weight"
+    family = replace(families.family("llama"), prefixes=("model.",))
+    scope = families.scope(family, read_json(source / "config.json"), frozenset([key]))
     assert scope.functions["present"](name) is there
 
 
 def test_a_name_with_many_stars_is_looked_for_in_linear_time(source: Path) -> None:
-    catalogue = Catalogue(zoo.load_registry())
+    families = Families(zoo.load_registry())
     config, keys = read_json(source / "config.json"), frozenset(["a" * 150])
-    scope = catalogue.scope(catalogue.family("llama"), config, keys)
+    scope = families.scope(families.family("llama"), config, keys)
     start = time.process_time()
     assert not scope.functions["present"]("*a" * 5 + "*b")
     # Not a measure of speed: to try all ways to match takes a minute, and years with more stars.
@@ -622,13 +622,11 @@ def test_a_name_with_many_stars_is_looked_for_in_linear_time(source: Path) -> No
 
 @pytest.mark.parametrize("expression", ["join(text, texts)", "round(5, -10 ** 6)"])
 def test_a_function_of_a_large_result_is_refused_at_once(source: Path, expression: str) -> None:
-    catalogue = Catalogue(zoo.load_registry())
-    family = catalogue.family("llama")
+    families = Families(zoo.load_registry())
+    family = families.family("llama")
     values = {"text": "a" * 10_000, "texts": [""] * 10_000}
     let = {name: (value, family.spec.document) for name, value in values.items()}
-    scope = catalogue.scope(
-        replace(family, let=let), read_json(source / "config.json"), frozenset()
-    )
+    scope = families.scope(replace(family, let=let), read_json(source / "config.json"), frozenset())
     tracemalloc.start()
     try:
         with pytest.raises(zoo.SpecError, match="has no value"):

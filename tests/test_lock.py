@@ -12,7 +12,7 @@ from published_models import entry, register
 import zoo
 from zoo.cli import run
 from zoo.errors import Place
-from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Source, parse_lock, read_lock
+from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Upstream, parse_lock, read_lock
 
 SPEC = """
 format = 1
@@ -256,7 +256,7 @@ STATED: dict[str, Any] = {
     "plugins": {},
     "content": f"sha256:{ZEROS}",
     "header": ZEROS,
-    "source": Source("owner/x", "main"),
+    "source": Upstream("owner/x", "main"),
     "files": {"a": FileRecord(ZEROS, 0)},
 }
 
@@ -274,8 +274,8 @@ def test_a_lock_is_what_was_written() -> None:
         {"plugins": {"": "zoo 1"}},
         {"content": ZEROS},
         {"header": "main"},
-        {"source": Source("", "main")},
-        {"source": Source("owner/x", "\n")},
+        {"source": Upstream("", "main")},
+        {"source": Upstream("owner/x", "\n")},
         {"files": {"": FileRecord(ZEROS, 0)}},
         {"files": {"a": FileRecord(ZEROS[1:], 0)}},
         {"files": {"a": FileRecord(ZEROS, -1)}},

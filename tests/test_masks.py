@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from zoo_components.modules.packing import LONG, at_places, lengths
 from zoo_components.modules.scores import attend
+from zoo_components.modules.unpadding import LONG, at_places, lengths
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 2, 4, 4, 8
 

@@ -1400,11 +1400,11 @@ def test_names_of_another_format_are_refused(
 
 def test_the_shipped_models_are_sound() -> None:
     """Every file can be read, and every name leads to a file."""
-    from zoo.families.catalogue import Catalogue
+    from zoo.families.registered import Families
 
     registry = zoo.load_registry()
     registry.catalog.check()
-    families = Catalogue(registry).paths
+    families = Families(registry).paths
     for name in registry.catalog.names():
         model = find_pretrained(name, registry)
         assert model is not None

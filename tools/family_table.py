@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the checks are t
 
 from families.cases import all_cases
 
-from zoo.families.catalogue import Catalogue
+from zoo.families.registered import Families
 from zoo.registry import load_registry
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -63,10 +63,10 @@ Differences = Mapping[str, float]
 
 def page(differences: Differences) -> str:
     """The whole page."""
-    catalogue = Catalogue(load_registry())
-    lines = {name: catalogue.family(name).n_lines for name in sorted(catalogue.paths)}
+    families = Families(load_registry())
+    lines = {name: families.family(name).n_lines for name in sorted(families.paths)}
     types: dict[str, list[str]] = {name: [] for name in lines}
-    for model_type, name in sorted(catalogue.by_model_type.items()):
+    for model_type, name in sorted(families.by_model_type.items()):
         types[name].append(model_type)
     left_out = tomllib.loads((DOCS / "left_out.toml").read_text())
     rows = [row(name, types[name], lines[name], differences) for name in lines if types[name]]
@@ -114,7 +114,7 @@ def measured(told: Callable[[str], object]) -> Differences:
     """Run every case of a family that is there. Raises `SystemExit` when one fails."""
     from families.conformance import check, make_truth
 
-    served = Catalogue(load_registry()).by_model_type
+    served = Families(load_registry()).by_model_type
     found: dict[str, float] = {}
     for case in all_cases().values():
         if case.model_type in served:

@@ -26,7 +26,7 @@ from zoo.errors import Place, Problem, SpecError, WeightsError
 from zoo.model_files import BESIDES, WEIGHTS, WEIGHTS_INDEX, find_files, selected
 from zoo.parallel import on_all_cores
 from zoo.provenance.card import CARD_NAME, CardFields, card_text, read_card
-from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Source, read_lock, torch_version
+from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Upstream, read_lock, torch_version
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry
 from zoo.weights.file import Header, changed_tensors
@@ -204,7 +204,7 @@ def write_bundle(
     registry: Registry,
     card: CardFields | Path,
     companions: Path | None = None,
-    source: Source | None = None,
+    source: Upstream | None = None,
     max_shard_bytes: int | None = None,
 ) -> Bundle:
     """Make a bundle of saved weights, which are checked while they are copied.

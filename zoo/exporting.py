@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from zoo.atomic import new_folder
 from zoo.errors import Place, Problem, WeightsError, checked_path
-from zoo.families.catalogue import Catalogue
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import parse_json
 from zoo.families.family import with_rules
 from zoo.families.origin import Origin, check_companions, read_companions, write_companions
 from zoo.families.plan import Plan, Step, active_rules, make_plan
+from zoo.families.registered import Families
 from zoo.families.sentence import dense_rules
 from zoo.families.spec import family_spec
 from zoo.loading import load
@@ -95,12 +95,12 @@ def _origin(model: Transformer, where: Place) -> Origin:
 
 
 def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) -> Plan:
-    catalogue = Catalogue(registry)
+    families = Families(registry)
     file = parse_json(Path(CONFIG), origin.config.encode())
-    family = with_rules(catalogue.family(origin.family), dense_rules(origin.tensors))
-    scope = catalogue.scope(family, file, frozenset(origin.tensors))
+    family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
+    scope = families.scope(family, file, frozenset(origin.tensors))
     own = model.spec.to_dict()
-    words = catalogue.vocabulary.sentence
+    words = families.vocabulary.sentence
     sentence = words is not None and own["head"]["kind"] == words.kind
     head = {"head": own["head"]} if sentence else {}  # which config.json does not describe
     meant = family_spec(scope, model.spec.name, registry, head).to_dict()

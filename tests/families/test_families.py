@@ -17,12 +17,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from families.cases import Case, all_cases
 from families.checkpoints import make_config
 from families.conformance import check, make_truth, registry
-from zoo.families.catalogue import Catalogue
 from zoo.families.lint import lint
+from zoo.families.registered import Families
 
 ROOT = Path(__file__).parents[2]
-CATALOGUE = Catalogue(registry())
-FAMILIES = CATALOGUE.by_model_type
+FAMILIES = Families(registry())
+SERVED = FAMILIES.by_model_type
 COMMON_WORDS = {"beam", "opt", "flint", "mpt", "phi"}
 """Names of families that are also words, of beam search and the like."""
 
@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-READ = {name: case for name, case in all_cases().items() if case.model_type in FAMILIES}
+READ = {name: case for name, case in all_cases().items() if case.model_type in SERVED}
 
 
 @pytest.mark.parametrize("case", READ.values(), ids=READ)
@@ -49,7 +49,7 @@ def test_family(case: Case, tmp_path: Path) -> None:
 
 
 def test_every_model_type_has_a_family_and_a_case() -> None:
-    assert set(FAMILIES) == {case.model_type for case in all_cases().values()}
+    assert set(SERVED) == {case.model_type for case in all_cases().values()}
 
 
 @pytest.mark.parametrize("model_type", sorted({case.model_type for case in READ.values()}))
@@ -58,18 +58,18 @@ def test_family_lints(model_type: str, tmp_path: Path) -> None:
     cases = [case for case in READ.values() if case.model_type == model_type]
     case = max(cases, key=lambda case: "Classification" in case.model_class)
     make_config(case).save_pretrained(tmp_path)
-    linted = lint(CATALOGUE.family(FAMILIES[model_type]), registry(), tmp_path / "config.json")
+    linted = lint(FAMILIES.family(SERVED[model_type]), registry(), tmp_path / "config.json")
     assert linted.forms > 0
 
 
 def test_many_model_types_are_read() -> None:
-    assert len(FAMILIES.keys() & CONFIG_MAPPING_NAMES.keys()) >= 110
+    assert len(SERVED.keys() & CONFIG_MAPPING_NAMES.keys()) >= 110
 
 
 def test_families_are_short() -> None:
     """A family that states no rule of its own differs by knobs from the one that it extends."""
-    texts = {name: path.read_text() for name, path in CATALOGUE.paths.items()}
-    lines = {name: CATALOGUE.family(name).n_lines for name in texts}
+    texts = {name: path.read_text() for name, path in FAMILIES.paths.items()}
+    lines = {name: FAMILIES.family(name).n_lines for name in texts}
     assert statistics.median(lines.values()) <= 45
     knobs = [n for n, text in texts.items() if "\nextends = " in text and "[weights" not in text]
     assert len(knobs) > 20
@@ -79,7 +79,7 @@ def test_families_are_short() -> None:
 def test_python_names_no_family() -> None:
     """Nothing but data tells one family from another: no name or string in the code is, or holds
     as a word, that of a family or a model type. Texts that explain may cite models."""
-    names = {*CATALOGUE.paths, *FAMILIES} - COMMON_WORDS
+    names = {*FAMILIES.paths, *SERVED} - COMMON_WORDS
     words = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, sorted(names)))})(?![\w-])")
     files = chain((ROOT / "zoo").rglob("*.py"), (ROOT / "plugins").glob("*/*.py"))
     found = {

@@ -179,7 +179,7 @@ def make(
     """
     from zoo.bundle import write_bundle
     from zoo.provenance.card import CARD_NAME, CardFields
-    from zoo.provenance.lock import Source
+    from zoo.provenance.lock import Upstream
     from zoo.weights.file import weights_path
 
     own = weights_path(model).parent / CARD_NAME
@@ -191,7 +191,7 @@ def make(
         registry=layers(),
         card=CardFields(license or "unknown", tags) if card is None else card,
         companions=tokenizer,
-        source=None if source is None else Source.parse(source),
+        source=None if source is None else Upstream.parse(source),
         max_shard_bytes=max_shard_bytes,
     )
     _print_bundle(made, as_json)

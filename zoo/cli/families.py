@@ -94,9 +94,9 @@ def export(layers: Layers, model: str, to: str, output: Path) -> None:
 
 
 def _families(registry: Registry) -> Iterable[str]:
-    from zoo.families.catalogue import Catalogue
+    from zoo.families.registered import Families
 
-    return Catalogue(registry).paths
+    return Families(registry).paths
 
 
 @click.command()
@@ -138,18 +138,18 @@ def lint(layers: Layers, names: tuple[str, ...], config: Path | None, as_json: b
     from dataclasses import asdict
 
     from zoo.errors import Problem, SpecError, ZooError
-    from zoo.families.catalogue import Catalogue
     from zoo.families.family import read_family
     from zoo.families.lint import lint as check
+    from zoo.families.registered import Families
 
     gc.enable()
-    catalogue = Catalogue(registry)
+    families = Families(registry)
     report: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for name in names:
         try:
             is_file = name.endswith(".toml")
-            family = read_family(Path(name)) if is_file else catalogue.family(name)
+            family = read_family(Path(name)) if is_file else families.family(name)
             report.append(asdict(check(family, registry, config)))
         except ZooError as error:
             problems += error.problems

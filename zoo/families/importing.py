@@ -15,7 +15,6 @@ import zoo
 from zoo.atomic import new_folder
 from zoo.building import build_on_meta
 from zoo.errors import Place, Problem, WeightsError, checked_path
-from zoo.families.catalogue import Catalogue
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import json_value, read_json
@@ -28,6 +27,7 @@ from zoo.families.origin import (
     write_companions,
 )
 from zoo.families.plan import Plan, active_rules, make_plan
+from zoo.families.registered import Families
 from zoo.families.sentence import SentenceHead, dense_rules, find_sentence_head
 from zoo.families.spec import family_spec
 from zoo.families.tensor_writer import TensorWriter
@@ -93,9 +93,9 @@ def plan_import(
     file = read_json(source / CONFIG)
     name = source.resolve().name if name is None else name
     _check_name(name, where)
-    catalogue = Catalogue(registry)
-    family = catalogue.family_of(file)
-    words = catalogue.vocabulary.sentence
+    families = Families(registry)
+    family = families.family_of(file)
+    words = families.vocabulary.sentence
     sentence = (words and find_sentence_head(source, words)) or SentenceHead()
     family = with_rules(family, dense_rules(sentence.tensors))
     stored = {**find_tensors(source), **sentence.tensors}
@@ -104,11 +104,11 @@ def plan_import(
         message = "it holds a tensor under its old and its new name"
         raise WeightsError(Problem(message, where))
     tensors = {key: stored[old] for key, old in old_names.items()}
-    scope = catalogue.scope(family, file, frozenset(tensors))
+    scope = families.scope(family, file, frozenset(tensors))
     head = {"head": dict(sentence.spec)} if sentence.spec else {}
     spec = family_spec(scope, name, registry, head)
     plan = make_plan(spec, scope, active_rules(scope), tensors, where)
-    if unread := scope.config.unread(catalogue.vocabulary.inert | family.ignores):
+    if unread := scope.config.unread(families.vocabulary.inert | family.ignores):
         raise WeightsError(unread)
     companions = tuple(read_companions(source, (*COMPANIONS, *sentence.files)))
     _check_json(companions, source)

@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 
 from zoo.errors import Place, Problem, SpecError, ZooError
-from zoo.families.catalogue import Catalogue
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import JsonFile, read_json
 from zoo.families.family import Family
 from zoo.families.pattern import PREFIX
 from zoo.families.plan import ActiveRule, Plan, active_rules, make_plan
+from zoo.families.registered import Families
 from zoo.families.spec import family_spec
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
@@ -56,15 +56,15 @@ def lint(family: Family, registry: Registry, config: Path | None = None) -> Lint
         SpecError: every problem, each with its place in the family file.
         WeightsError: `config` cannot be read.
     """
-    catalogue = Catalogue(registry)
-    configs = [read_json(config)] if config else list(_default_configs(family, catalogue))
+    families = Families(registry)
+    configs = [read_json(config)] if config else list(_default_configs(family, families))
     forms = 0
     problems: dict[Problem, None] = {}
     classes, assumptions = _classes(family), _forms(family)
     for file, name, assumed in product(configs, classes, assumptions):
         file = replace(file, data={**file.data, "architectures": [name]})
         try:
-            forms += _check(family, catalogue, registry, file, assumed)
+            forms += _check(family, families, registry, file, assumed)
         except ZooError as error:
             problems.update(dict.fromkeys(error.problems))
     if configs and not problems and forms == 0:  # no model type: a family for others to extend
@@ -75,9 +75,9 @@ def lint(family: Family, registry: Registry, config: Path | None = None) -> Lint
     return Linted(family.name, len(family.model_types), len(family.rules), forms)
 
 
-def _default_configs(family: Family, catalogue: Catalogue) -> Iterator[JsonFile]:
+def _default_configs(family: Family, families: Families) -> Iterator[JsonFile]:
     for model_type in family.model_types:
-        if not (catalogue.defaults(model_type).values or family.defaults or family.example):
+        if not (families.defaults(model_type).values or family.defaults or family.example):
             raise SpecError(
                 Problem(
                     f"there is no default configuration for `{model_type}`",
@@ -114,7 +114,7 @@ def _forms(family: Family) -> list[frozenset[str]]:
 
 def _check(
     family: Family,
-    catalogue: Catalogue,
+    families: Families,
     registry: Registry,
     file: JsonFile,
     assumed: frozenset[str],
@@ -125,11 +125,11 @@ def _check(
     seeds = frozenset(
         name.replace(PREFIX, prefix).replace("*", "0") for name in (*assumed, f"{PREFIX}*")
     )
-    before = catalogue.scope(family, file, seeds)
+    before = families.scope(family, file, seeds)
     spec = family_spec(before, family.name, registry)
     rules = active_rules(before)
     keys = expected_keys(spec, rules)
-    scope = catalogue.scope(family, file, frozenset(keys))
+    scope = families.scope(family, file, frozenset(keys))
     if any(scope.functions["present"](name) != (name in assumed) for name in _asked(family)):
         return False
     place = Place(str(family.path))

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from zoo.errors import Problem, SpecError
-from zoo.families.catalogue import Catalogue
+from zoo.families.registered import Families
 from zoo.registry import Registry
 from zoo.resolving.tables import Leaf
 from zoo.wording import did_you_mean, quoted
@@ -19,10 +19,10 @@ def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any
     Raises:
         SpecError: nothing matches, or a family file is malformed.
     """
-    catalogue = Catalogue(registry)
+    families = Families(registry)
     found: list[dict[str, Any]] = []
-    for name in sorted(catalogue.paths):
-        family = catalogue.family(name)
+    for name in sorted(families.paths):
+        family = families.family(name)
         names = (name, *family.model_types)
         if pattern is None or any(fnmatchcase(one, pattern) for one in names):
             builder = family.spec.entries.get("builder")
@@ -37,7 +37,7 @@ def families_data(registry: Registry, pattern: str | None) -> list[dict[str, Any
     if not found:
         hint = did_you_mean(
             str(pattern),
-            [*catalogue.paths, *catalogue.by_model_type],
+            [*families.paths, *families.by_model_type],
             "`zoo families` lists all; what no family reads is not known here",
         )
         raise SpecError(Problem(f"there is no family {quoted(pattern)}", help=hint))

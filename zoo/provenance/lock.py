@@ -43,14 +43,14 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Upstream:
     """The place where weights were first published: a name and a revision, for readers only."""
 
     name: str
     revision: str
 
     @classmethod
-    def parse(cls, text: str) -> Source:
+    def parse(cls, text: str) -> Upstream:
         """Parse a source written as `NAME@REVISION`. Raises `ZooError` for other texts."""
         name, at, revision = text.rpartition("@")
         if not at or not _TEXT.fullmatch(name) or not _TEXT.fullmatch(revision):
@@ -83,7 +83,7 @@ class Lock:
     plugins: Mapping[str, str]
     content: str | None = None
     header: str | None = None
-    source: Source | None = None
+    source: Upstream | None = None
     files: Mapping[str, FileRecord] = field(default_factory=dict[str, FileRecord])
 
     def to_text(self) -> str:
@@ -202,7 +202,7 @@ def _lock(data: dict[str, Any]) -> Lock:
         header=None if weights is None else _checked(weights["header"], _SHA256),
         source=None
         if source is None
-        else Source(_checked(source["name"], _TEXT), _checked(source["revision"], _TEXT)),
+        else Upstream(_checked(source["name"], _TEXT), _checked(source["revision"], _TEXT)),
         files={
             _checked(name, _TEXT): _file(record)
             for name, record in cast("dict[str, Any]", data.get("files", {})).items()

@@ -16,14 +16,14 @@ from zoo_components.heads import told_heads
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
 from zoo_components.modules.norm import Norm, put_norm
-from zoo_components.modules.packing import (
+from zoo_components.modules.scores import Scoring, attend
+from zoo_components.modules.unpadding import (
     at_places,
     lengths,
     places_of_tokens,
     put_back,
     taken,
 )
-from zoo_components.modules.scores import Scoring, attend
 
 
 class MultiHeadAttention(nn.Module):

@@ -16,8 +16,8 @@ from zoo.sharding.parts import local
 from zoo.slots import NormSite, Sublayer
 from zoo_components.modules.dropout import Dropout
 from zoo_components.modules.norm import Norm, put_norm
-from zoo_components.modules.packing import at_places
 from zoo_components.modules.scores import add_biases
+from zoo_components.modules.unpadding import at_places
 
 
 class Branch(Protocol):

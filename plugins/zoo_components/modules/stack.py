@@ -15,8 +15,8 @@ from zoo.position import PositionScheme
 from zoo.transformer import check_images, check_mask
 from zoo_components.modules.embedding import not_ids
 from zoo_components.modules.masks import join
-from zoo_components.modules.packing import places_of_tokens
 from zoo_components.modules.scores import add_biases
+from zoo_components.modules.unpadding import places_of_tokens
 
 Maps = dict[str, tuple[torch.Tensor, ...]]
 

@@ -19,7 +19,7 @@ from zoo.registry import Registry
 from zoo.wording import did_you_mean, nearest, quoted
 
 
-class Catalogue:
+class Families:
     """The families of a registry, by name and by the `model_type`s that they read."""
 
     def __init__(self, registry: Registry) -> None:
