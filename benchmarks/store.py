@@ -21,9 +21,9 @@ from pathlib import Path
 import zoo
 from benchmarks.measure import Ratio, in_turn, printed, process
 from zoo.source import Source
-from zoo.store.card_text import card_text
 from zoo.store.files import Store, digests
-from zoo.store.pretrained import Card, License
+from zoo.store.manifest_text import manifest_text
+from zoo.store.pretrained import License, Manifest
 from zoo.store.pulling import pull
 
 N_MODELS = 100_000
@@ -135,7 +135,7 @@ def _publish(folder: Path) -> zoo.Registry:
     models.mkdir()
     (folder / "registry.toml").write_text('format = 1\ncatalog = "models"\n')
     files = digests(folder / "published")
-    card = Card(format=1, family="gpt2", license=License(weights="CC0-1.0"), files=files)
+    manifest = Manifest(format=1, family="gpt2", license=License(weights="CC0-1.0"), files=files)
     source: Source = zoo.load_registry().source("local")(kind="local", path="../published")
-    (models / "gpt2.random.toml").write_text(card_text(card, source))
+    (models / "gpt2.random.toml").write_text(manifest_text(manifest, source))
     return zoo.load_registry()

@@ -274,5 +274,5 @@ def test_the_catalogue_holds_all_of_our_models_files() -> None:
     for folder in PRETRAINED:
         stated = find_pretrained(folder.name, registry)
         assert stated is not None
-        assert list(stated.card.files) == find_files(folder, SELECTED)
-        assert stated.card.fingerprint is not None
+        assert list(stated.manifest.files) == find_files(folder, SELECTED)
+        assert stated.manifest.fingerprint is not None

@@ -16,7 +16,7 @@ from zoo.cache import Cache
 from zoo.drawing import to_svg
 from zoo.registry import Registry, read_layers, shipped_registry
 from zoo.showing.alike import in_one
-from zoo.showing.children import untold
+from zoo.showing.children import not_yet_shown
 from zoo.showing.show import summary_data, summary_text
 
 PAGE = Path(__file__).parent.parent / "docs/inspect.md"
@@ -246,7 +246,7 @@ def test_a_stack_says_whether_it_is_causal(builder: str, values: dict[str, Any],
 def test_a_word_of_a_label_tells_one_value(
     values: dict[str, Any], text: str, left: list[str]
 ) -> None:
-    assert list(untold(values, text)) == left
+    assert list(not_yet_shown(values, text)) == left
 
 
 def test_an_option_of_another_is_told_by_its_name() -> None:

@@ -1082,7 +1082,7 @@ def test_without_hard_links_what_was_seen_is_whole_or_not_there(
     monkeypatch.setattr(os, "link", no_link)
     monkeypatch.setattr(shutil, "copyfileobj", no_space)
     record(seen, store, registry)
-    assert with_trusted(model, store, registry).card.files == seen.card.files
+    assert with_trusted(model, store, registry).manifest.files == seen.manifest.files
     (lock,) = (path for path in store.root.rglob("*") if path.is_file())
     assert lock == store.root / "trusted" / "small.v1" / "zoo.lock"
 
@@ -1094,7 +1094,7 @@ def test_what_was_seen_may_be_forgotten_and_seen_again(untold: Path, store: Stor
     for digit in "12":
         files = {"model.safetensors": File(size=9, sha256=digit * 64)}
         record(model.with_files(model.source, files), store, registry)
-        assert with_trusted(model, store, registry).card.files == files
+        assert with_trusted(model, store, registry).manifest.files == files
         assert forget(store, "small.v1")
 
 
@@ -1134,7 +1134,7 @@ def test_of_two_who_see_other_things_first_one_is_told(untold: Path, store: Stor
     record(first, store, registry)
     with pytest.raises(zoo.ZooError, match="is not what it was on first use"):
         record(second, store, registry)
-    assert with_trusted(model, store, registry).card.files == first.card.files
+    assert with_trusted(model, store, registry).manifest.files == first.manifest.files
 
 
 def test_what_the_registry_states_goes_before_what_was_seen_first(
@@ -1408,14 +1408,14 @@ def test_the_shipped_models_are_sound() -> None:
     for name in registry.catalog.names():
         model = find_pretrained(name, registry)
         assert model is not None
-        assert model.is_pinned or model.card.trust == "first_use"
-        assert model.card.spec is None or model.card.spec in registry.models, name
-        assert model.card.family is None or model.card.family in families, name
-        assert model.card.origin, name
-        assert model.card.license.code, name
-        if model.card.spec is not None:
-            spec = zoo.read_spec(model.card.spec, registry=registry)
-            assert model.card.parameters == spec.n_parameters, name
+        assert model.is_pinned or model.manifest.trust == "first_use"
+        assert model.manifest.spec is None or model.manifest.spec in registry.models, name
+        assert model.manifest.family is None or model.manifest.family in families, name
+        assert model.manifest.origin, name
+        assert model.manifest.license.code, name
+        if model.manifest.spec is not None:
+            spec = zoo.read_spec(model.manifest.spec, registry=registry)
+            assert model.manifest.parameters == spec.n_parameters, name
 
 
 def test_the_store_tells_what_is_in_it(

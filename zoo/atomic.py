@@ -84,7 +84,7 @@ def new_folder(path: Path) -> Generator[Path]:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         try:
             temporary.mkdir()
-            with told_as(temporary, path):
+            with named_in_errors(temporary, path):
                 yield temporary
             sync_tree(temporary)
             temporary.rename(target)
@@ -94,7 +94,7 @@ def new_folder(path: Path) -> Generator[Path]:
 
 
 @contextmanager
-def told_as(folder: Path, name: Path) -> Generator[None]:
+def named_in_errors(folder: Path, name: Path) -> Generator[None]:
     """In errors of the block, replace the path of the temporary `folder`, which no longer exists
     when the error is read, by `name`."""
     try:

@@ -255,9 +255,12 @@ def write_bundle(
         write_text(new / CARD_NAME, text)
         paths = sorted(path for path in new.rglob("*") if path.is_file())
         files = {path.relative_to(new).as_posix(): _record(path) for path in paths}
-        write_text(new / LOCK_NAME, replace(lock, files=files).to_text())
-        made = read_bundle(new)
-    return replace(made, path=folder)
+        lock = replace(lock, files=files)
+        write_text(new / LOCK_NAME, lock.to_text())
+        check_files(new, lock, ())  # whose digests were just computed
+        with open_weights(new) as written:
+            check_weights(new, lock, written)
+    return Bundle(folder, lock, written.header)
 
 
 def _checked(weights: Weights, name: str) -> Iterator[memoryview]:

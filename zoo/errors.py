@@ -133,7 +133,7 @@ class Findings:
         self.add(*error.problems)
         self._plugin_failed |= isinstance(error, PluginError)
 
-    def add_unless_told(self, problem: Problem) -> None:
+    def add_once(self, problem: Problem) -> None:
         """Add a problem with a value, unless this value has one: many components may read the same
         wrong value."""
         if not self.tells_of(problem.place):

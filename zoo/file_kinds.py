@@ -31,7 +31,7 @@ def is_registry(document: Document) -> bool:
     return named and document.data.keys().isdisjoint(OF_SPECS)
 
 
-def is_card(document: Document) -> bool:
+def is_manifest(document: Document) -> bool:
     """Return whether a file describes a published model and is not a spec."""
     data = document.data
     return isinstance(data.get("source"), dict) and data.keys().isdisjoint(OF_SPECS)

@@ -95,7 +95,7 @@ BY_VOCABULARY = Cut({"weight": 0, "bias": 0})
 """The cut of a token table, or of a linear map to the vocabulary: by tokens."""
 
 
-def _told(value: object) -> str:
+def _described(value: object) -> str:
     """Format a value for a message, shortened."""
     text = repr(value)
     return text if len(text) < 60 else f"a {type(value).__name__}"
@@ -172,7 +172,9 @@ class Layout(_Counted):
     def __post_init__(self) -> None:
         for name, part in self.parts.items():
             if not isinstance(part, Tensor | Layout | LayerList):
-                raise TypeError(f"the part `{name}` is {_told(part)}, not a Tensor or a Layout")
+                raise TypeError(
+                    f"the part `{name}` is {_described(part)}, not a Tensor or a Layout"
+                )
 
     @cached_property
     def cache_per_token(self) -> int:
@@ -262,7 +264,7 @@ class LayerList(_Counted):
     def __post_init__(self) -> None:
         for _, layer in self.groups:
             if not isinstance(layer, Layout):
-                raise TypeError(f"a group of layers has {_told(layer)}, not a Layout")
+                raise TypeError(f"a group of layers has {_described(layer)}, not a Layout")
 
     def runs(self, at: Sequence[int]) -> int:
         """How often the layers with these numbers run in total."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zoo.budget import check_budget
 from zoo.document import Document, from_weights, given, read_document
 from zoo.errors import Place, Problem, SpecError, checked_path
-from zoo.file_kinds import is_card, is_recipe, is_registry
+from zoo.file_kinds import is_manifest, is_recipe, is_registry
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry, load_registry
 from zoo.resolve import resolve
@@ -52,7 +52,7 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
         message = "this is a registry, not the spec of a model"
         hint = "`zoo list` lists what the registries register, and tells what is wrong with them"
         raise SpecError(Problem(message, Place(document.name), hint))
-    if is_card(document):
+    if is_manifest(document):
         name = Path(document.name).stem
         message = "this is the file of a published model, not a spec"
         hint = f"in the folder that a registry's `catalog` names, `{name}` is its name: "

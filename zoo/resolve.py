@@ -139,7 +139,7 @@ class _Resolver:
             return entry
         message = f"`{key}` must be {expected}, not {described(value)}"
         kinds = allowed(self.registry.plugins["builder"]) if key == "builder" else None
-        self.findings.add_unless_told(Problem(message, entry.place(value=True), kinds))
+        self.findings.add_once(Problem(message, entry.place(value=True), kinds))
         return None
 
     def of_other_kinds(self, table: KeyPath, key: str) -> str | None:
@@ -235,7 +235,7 @@ class _Resolver:
             message += f"for `{slot.slot}` around it"
             hint = f"state another kind for its `{name}`; a plugin rules this out by "
             hint += f'`Slot("{slot.slot}", inherit=False)`'
-            self.findings.add_unless_told(Problem(message, kind.place(value=True), hint))
+            self.findings.add_once(Problem(message, kind.place(value=True), hint))
         elif cls is not None:
             return self.node(cls, kind, inner)
         # The meaning of the table is unknown. Enclosing keys are read as by the default kind.
@@ -260,7 +260,7 @@ class _Resolver:
         elif not isinstance(kind, Leaf) or not isinstance(kind.value, str):
             message = f"`kind` must be a string, not {described(getattr(kind, 'value', {}))}"
             problem = Problem(message, kind.place(value=True), self.allowed(slot))
-            self.findings.add_unless_told(problem)
+            self.findings.add_once(problem)
         else:
             return kind
         return None
@@ -290,7 +290,7 @@ class _Resolver:
                 if isinstance(entry, Leaf):
                     message += f", not {described(entry.value)}"
                 problem = Problem(message, entry.place(value=True), self.allowed(slot))
-                self.findings.add_unless_told(problem)
+                self.findings.add_once(problem)
         self.usage.use(merged)
         return merged
 
@@ -309,7 +309,7 @@ class _Resolver:
         if not isinstance(table, Table):
             message = f"`{name}` must be a table, not {described(table.value)}"
             hint = f"write its keys below `[{dotted((*scope.path, name))}]`"
-            self.findings.add_unless_told(Problem(message, table.place(), hint))
+            self.findings.add_once(Problem(message, table.place(), hint))
             table = _empty(scope.own, name)
         return self.node(cls, None, scope.within(table, name))
 

@@ -199,7 +199,7 @@ class _Validation:
             if isinstance(leaf, Leaf):  # a problem inside an array is shown at the item
                 place = leaf.document.place((*leaf.path, *path), value=True)
             message = f"`{name}` {value_message(*same)}"
-            self.findings.add_unless_told(Problem(message, place, nearest_literal(same)))
+            self.findings.add_once(Problem(message, place, nearest_literal(same)))
 
     def finish(self) -> None:
         """Report each missing key with the components that need it. If nothing else explains the
@@ -228,7 +228,7 @@ class _Validation:
                 idle.setdefault(reason, []).append(leaf)
         for reason, leaves in idle.items():
             if left := [leaf for leaf in leaves if leaf not in counted]:
-                self.findings.add_unless_told(Problem(reason, left[0].place()))
+                self.findings.add_once(Problem(reason, left[0].place()))
 
     def leaves(self, node: Node, reason: str | None = None) -> Iterator[tuple[Leaf, str | None]]:
         """Return the values in a node and below, each with the reason why it has no effect, or None

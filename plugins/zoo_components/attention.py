@@ -13,7 +13,7 @@ from zoo_components.heads import (
     check_default_head_dim,
     check_groups,
     default_head_dim,
-    told_heads,
+    heads_text,
 )
 from zoo_components.norm import NoNorm
 from zoo_components.optional import PositiveFloatOrNone, SizeOrNone, number
@@ -351,7 +351,7 @@ class MultiHead(Attention):
         )
         return Layout(
             parts,
-            f"multi_head, {told_heads(self.n_heads, self.n_kv_heads, self.head_dim)}{sees}",
+            f"multi_head, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}{sees}",
             cache=0 if self.key_width else cache,
             memory_cache=cache if self.key_width else 0,
             cache_window=self.past,

@@ -11,7 +11,7 @@ from zoo_components.heads import (
     check_default_head_dim,
     check_groups,
     default_head_dim,
-    told_heads,
+    heads_text,
 )
 from zoo_components.norm import RmsNorm
 from zoo_components.projections import ALL, Projections
@@ -88,7 +88,7 @@ class Differential(Attention):
         }
         return Layout(
             parts,
-            f"differential, {told_heads(self.n_heads, self.n_kv_heads, self.head_dim)}",
+            f"differential, {heads_text(self.n_heads, self.n_kv_heads, self.head_dim)}",
             cache=0 if self.key_width else 2 * k,
             memory_cache=2 * k if self.key_width else 0,
         )

@@ -31,7 +31,7 @@ def check_groups(n_heads: int, n_kv_heads: int) -> None:
         )
 
 
-def told_heads(n_heads: int, n_kv_heads: int, head_dim: int) -> str:
+def heads_text(n_heads: int, n_kv_heads: int, head_dim: int) -> str:
     """The heads in words: `8 heads of 64`, or `32 over 8 heads of 128`."""
     groups = "" if n_kv_heads == n_heads else f" over {n_kv_heads}"
     return f"{n_heads}{groups} {'head' if n_kv_heads == 1 else 'heads'} of {head_dim}"

@@ -79,7 +79,7 @@ class RemoteFolder(Source):
         for path in paths:
             target = f"{root.rstrip('/')}/{path}"
             system.makedirs(target.rpartition("/")[0], exist_ok=True)
-            told = _told(access)
+            told = _described(access)
             system.put_file(str(folder / path), target, callback=told)
             expected = (folder / path).stat().st_size
             access.on_bytes(expected - told.value)  # for file systems that do not report progress
@@ -88,7 +88,7 @@ class RemoteFolder(Source):
         return self
 
 
-def _told(access: Access) -> Any:
+def _described(access: Access) -> Any:
     """Return an fsspec callback that reports the bytes sent to `access.on_bytes`."""
     from fsspec.callbacks import Callback  # type: ignore[import-untyped]
 

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 
+def print_json(data: Any, *, one_of_several: bool = False) -> None:
+    """Print data as indented JSON, or as one line of JSON if it is one of several."""
+    import json
+
+    sys.stdout.write(json.dumps(data, indent=None if one_of_several else 2) + "\n")
+
+
 def print_report(
     as_json: bool, data: Any, text: Callable[[Any], str], *, one_of_several: bool = False
 ) -> None:
-    """Print a report: with `as_json` as indented JSON, or as one line of JSON if it is one of
-    several; otherwise as the text that `text` returns."""
+    """Print a report: with `as_json` as `print_json`, otherwise as the text that `text` returns."""
     if as_json:
-        import json
-
-        sys.stdout.write(json.dumps(data, indent=None if one_of_several else 2) + "\n")
+        print_json(data, one_of_several=one_of_several)
     else:
         sys.stdout.write(text(data) + "\n")

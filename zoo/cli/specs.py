@@ -131,7 +131,9 @@ def validate(layers: Layers, files: tuple[str, ...], data: Path | None, as_json:
             told = _validate_one(file, data, registry)
         except ZooError as error:
             problems += error.problems
-            report.append({"spec": file, "valid": False, "problems": _told_of(error.problems)})
+            report.append(
+                {"spec": file, "valid": False, "problems": _problems_data(error.problems)}
+            )
         else:
             report.append({"spec": file, "valid": True, **told})
     lines = [_valid_text(one) for one in report if one["valid"]]
@@ -175,7 +177,7 @@ def _valid_text(report: dict[str, Any]) -> str:
     return f"{told}, model: {report['model']} {report['digest']}{examples}"
 
 
-def _told_of(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+def _problems_data(problems: Sequence[Problem]) -> list[dict[str, Any]]:
     told = [(one, one.place or Place("")) for one in problems]
     return [
         {

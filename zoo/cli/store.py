@@ -13,7 +13,7 @@ import click
 
 from zoo.byte_counts import human_bytes
 from zoo.cli.options import Layers, json_option, model_type, path_type
-from zoo.cli.output import print_report
+from zoo.cli.output import print_json, print_report
 from zoo.cli.progress import bytes_bar
 from zoo.wording import counted
 
@@ -65,7 +65,7 @@ def pull(layers: Layers, names: tuple[str, ...], trust_first_use: bool, as_json:
             if not as_json:
                 click.echo("{name}@{version}\n{folder}\n{content_digest}".format(**row))
     if as_json:
-        print_report(as_json, rows, str)
+        print_json(rows)
     if problems:
         raise ZooError(problems)
 
@@ -102,7 +102,7 @@ def push(
     from zoo.wording import quoted, typed
 
     if output is not None:
-        _check_card(output)
+        _check_manifest(output)
     registry = layers()
     weights = find_weights(model, registry).path
     if weights.name not in (WEIGHTS, WEIGHTS_INDEX):
@@ -116,7 +116,7 @@ def push(
         registry,
         store,
         license,
-        card_folder=None if output is None else output.parent,
+        manifest_folder=None if output is None else output.parent,
         writing=shown,
     )
     if pushed.left_out:
@@ -132,7 +132,7 @@ def push(
         click.echo(output)
 
 
-def _check_card(path: Path) -> None:
+def _check_manifest(path: Path) -> None:
     """Check the path of the model's file before anything is pushed. Raises `StoreError` if nobody
     could pull by this file, or if it is that of another model."""
     from zoo.errors import Problem
@@ -197,7 +197,7 @@ def verify(layers: Layers, names: tuple[str, ...], fingerprint: bool, as_json: b
         if not as_json:
             click.echo(line)
     if as_json:
-        print_report(as_json, rows, str)
+        print_json(rows)
     if problems:
         raise ZooError(problems)
 

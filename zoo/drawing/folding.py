@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from zoo.drawing.figure import Box, Branch, Cycle, Layer, Run
-from zoo.showing.alike import in_one, told_once
+from zoo.showing.alike import folded, in_one
 from zoo.showing.parts import ranges
 
 MAX_FRAMES = 4
@@ -28,7 +28,7 @@ def alike(layers: Sequence[Layer]) -> tuple[list[Layer], list[int]]:
     more than `MAX_FRAMES`, those that differ only in numbers are one, with ranges of numbers."""
     if len(layers) <= MAX_FRAMES:
         return list(layers), list(range(len(layers)))
-    return told_once(layers, _layer_in_one)
+    return folded(layers, _layer_in_one)
 
 
 def _layer_in_one(a: Layer, b: Layer) -> Layer | None:

@@ -50,11 +50,11 @@ def verify(
     wrong = tuple(damaged(restored(store, ref), ref.files, on_bytes))
     is_stated = fingerprint and is_pulled(ref, registry, store)
     stated = find_pretrained(ref.name, registry) if is_stated else None
-    if wrong or stated is None or stated.card.fingerprint is None:
+    if wrong or stated is None or stated.manifest.fingerprint is None:
         return Verdict(ref, wrong)
     from zoo.loading import load  # here: comparing files does without torch
     from zoo.publishing.fingerprints import difference
 
-    expected = stated.card.fingerprint
+    expected = stated.manifest.fingerprint
     model = load(store.snapshot(ref.files), registry=registry)
     return Verdict(ref, wrong, difference(model, expected, ref.name), expected.tolerance)

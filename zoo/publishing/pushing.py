@@ -14,10 +14,10 @@ from zoo.provenance.card import CARD_NAME, stated_license
 from zoo.provenance.licenses import license_problem
 from zoo.publishing.fingerprints import take_fingerprint
 from zoo.source import Access, OnBytes, Source, SourceError, offline
-from zoo.store.card_text import card_text
 from zoo.store.fetching import source_code
 from zoo.store.files import Store, StoreError, digests
-from zoo.store.pretrained import Card, File, License
+from zoo.store.manifest_text import manifest_text
+from zoo.store.pretrained import File, License, Manifest
 from zoo.store.pulling import content_digest
 from zoo.wording import quoted
 
@@ -45,7 +45,7 @@ def push(
     store: Store,
     license: str | None,
     *,
-    card_folder: Path | None = None,
+    manifest_folder: Path | None = None,
     writing: Callable[[int], AbstractContextManager[OnBytes]] = lambda n: nullcontext(_unseen),
 ) -> Pushed:
     """Publish the model in a folder: its own files (`zoo.model_files.SELECTED`) and no others.
@@ -59,8 +59,8 @@ def push(
         store: a place for temporary files.
         license: the licence of the weights, as SPDX or the Hugging Face hub names it; by default
             that of the folder's model card.
-        card_folder: the future folder of the model's file. A relative path as the address is then
-            stated relative to it, so that the file and the model can be moved together.
+        manifest_folder: the future folder of the model's file. A relative path as the address is
+            then stated relative to it, so that the file and the model can be moved together.
         writing: called with the number of bytes to write, unless the source shows its own
             progress. The value of the context it returns is called with the number of bytes
             written since the last call.
@@ -88,7 +88,7 @@ def push(
         files = _digests(folder)
         left_out = tuple(_others(folder, set(files)))
         model = load(folder, registry=registry)
-        card = Card(
+        manifest = Manifest(
             format=1,
             parameters=model.spec.n_parameters,
             license=License(weights=license),
@@ -101,9 +101,9 @@ def push(
         with shown as on_bytes, source_code(f"writing to {address}"):
             access = Access(Path.cwd(), work, on_bytes=on_bytes)
             source = source.write(folder, list(files), access)
-            if card_folder is not None and not Path(address).is_absolute():
-                source = source.seen_from(card_folder)
-    return Pushed(card_text(card, source), left_out)
+            if manifest_folder is not None and not Path(address).is_absolute():
+                source = source.seen_from(manifest_folder)
+    return Pushed(manifest_text(manifest, source), left_out)
 
 
 def _unseen(n: int) -> None:

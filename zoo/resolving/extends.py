@@ -59,7 +59,7 @@ def _find_parent(
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         message = "`extends` names one spec, without folders or an ending"
         hint = f"a spec file {near}, or a model of the registry"
-        findings.add_unless_told(Problem(message, parent.place(value=True), hint))
+        findings.add_once(Problem(message, parent.place(value=True), hint))
         return None
     # Text and data that come from no file extend specs in the working directory. A spec that was
     # saved with weights extends no file, wherever it is loaded.

@@ -49,7 +49,7 @@ class LayerRuleTables:
         else:
             message += f", not {described(entry.value)}"
         hint = f"write [[{dotted(entry.path)}]]"
-        self.findings.add_unless_told(Problem(message, entry.place(value=True), hint))
+        self.findings.add_once(Problem(message, entry.place(value=True), hint))
         return []
 
     def selections(self, rules: Sequence[Table], n_layers: int) -> list[list[int]] | None:
@@ -81,7 +81,7 @@ class LayerRuleTables:
             return selected(stated, n_layers)
         except RuleError as error:
             where = rule.entries[error.key] if error.key else rule
-            self.findings.add_unless_told(Problem(str(error), where.place(value=True)))
+            self.findings.add_once(Problem(str(error), where.place(value=True)))
             self.usage.use_all(rule)
             return []
 

@@ -66,7 +66,7 @@ class LayerValues:
             if layer.n_layers is not None:
                 self._unread.setdefault(where, dict(enumerate(values)))
             return self._item(*where, layer.number, values[layer.number])
-        self.findings.add_unless_told(Problem(message, stated.place(value=True), hint))
+        self.findings.add_once(Problem(message, stated.place(value=True), hint))
         return Leaf(REFUSED, *where)
 
     def _item(self, document: Document, lists: KeyPath, number: int, value: Any) -> Leaf | Table:

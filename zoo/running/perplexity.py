@@ -64,7 +64,7 @@ def perplexity(
         on_progress: called with the number of windows done, and the total.
 
     Returns:
-        The result of `told_of`, with the `window` and `stride`.
+        The result of `perplexity_data`, with the `window` and `stride`.
 
     Raises:
         InputError: the model does not predict the next token of a text, it has no tokenizer, or
@@ -92,10 +92,10 @@ def perplexity(
             on_progress(done, len(every))
     if math.isnan(nats):
         raise no_numbers(spec.name, "the scores of the next token")
-    return {**told_of(nats, len(ids) - begin, n_bytes), "window": window, "stride": stride}
+    return {**perplexity_data(nats, len(ids) - begin, n_bytes), "window": window, "stride": stride}
 
 
-def told_of(nats: float, n_tokens: int, n_bytes: int) -> dict[str, Any]:
+def perplexity_data(nats: float, n_tokens: int, n_bytes: int) -> dict[str, Any]:
     """The figures of a measurement. `perplexity` is exp of the mean cross-entropy per token, in
     nats. `bits_per_byte` is the total cross-entropy in bits, divided by the bytes of the text in
     UTF-8, which makes models with different tokenizers comparable. `tokens` and `bytes` are the

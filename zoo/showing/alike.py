@@ -27,7 +27,7 @@ def in_one(a: str, b: str) -> str | None:
     return "".join(told)
 
 
-def told_once(items: Sequence[T], as_one: Callable[[T, T], T | None]) -> tuple[list[T], list[int]]:
+def folded(items: Sequence[T], as_one: Callable[[T, T], T | None]) -> tuple[list[T], list[int]]:
     """Return the items without those that an earlier one tells too, and where each item is now.
 
     Args:

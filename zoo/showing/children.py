@@ -73,7 +73,9 @@ def options_of_others(component: Component) -> frozenset[str]:
     )
 
 
-def untold(values: Mapping[str, Any], text: str, by_name: Collection[str] = ()) -> dict[str, Any]:
+def not_yet_shown(
+    values: Mapping[str, Any], text: str, by_name: Collection[str] = ()
+) -> dict[str, Any]:
     """Return the values that a text does not mention, neither with their names nor, except those
     that are told `by_name` alone, as a word.
 

@@ -18,8 +18,8 @@ from zoo.showing.children import (
     children,
     distinctive_values,
     is_absent,
+    not_yet_shown,
     options_of_others,
-    untold,
 )
 from zoo.slots import Plugin
 
@@ -70,7 +70,7 @@ class Row(NamedTuple):
 
 def with_values(label: str, component: Component, values: dict[str, Any]) -> str:
     """Return the label of a component with those of its values that the label lacks."""
-    left = untold(values, label, options_of_others(component))
+    left = not_yet_shown(values, label, options_of_others(component))
     return ", ".join(filter(None, [label, values_text(left)]))
 
 

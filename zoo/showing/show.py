@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoo.byte_counts import human_bytes
 from zoo.component import Component, fields_of
 from zoo.layout import Tensor
-from zoo.showing.alike import MOST_LAYERS, in_one, told_once
+from zoo.showing.alike import MOST_LAYERS, folded, in_one
 from zoo.showing.children import distinctive_values
 from zoo.showing.parts import Row, ranges, rows_of, values_text
 from zoo.slots import Attention
@@ -180,7 +180,7 @@ def _folded(parts: list[_Part]) -> list[_Part]:
     the place of the first of them."""
     if sum(part.layers is not None for part in parts) <= MOST_LAYERS:
         return parts
-    return told_once(parts, lambda a, b: _as_one(a, b) if a.layers and b.layers else None)[0]
+    return folded(parts, lambda a, b: _as_one(a, b) if a.layers and b.layers else None)[0]
 
 
 def _as_one(a: _Part, b: _Part) -> _Part | None:

@@ -66,10 +66,10 @@ def record(model: Pretrained, store: Store, registry: Registry) -> None:
             cannot be written.
     """
     # Imported here, since it imports tomlkit.
-    from zoo.store.card_text import source_and_files
+    from zoo.store.manifest_text import source_and_files
 
     path = path_of(store, model.name)
-    text = _HEAD + source_and_files(model.source, model.card.files)
+    text = _HEAD + source_and_files(model.source, model.manifest.files)
     with store.work() as work:
         make_folder(path.parent.parent)
         made = work / model.name

@@ -10,7 +10,7 @@ from zoo.bundle import is_weights
 from zoo.document import read_document
 from zoo.errors import Place, Problem, RegistryError, WeightsError, checked_path
 from zoo.file_hints import neighbours
-from zoo.file_kinds import is_card
+from zoo.file_kinds import is_manifest
 from zoo.registry import Registry
 from zoo.store.files import Store, damaged
 from zoo.store.lookup import find_stored
@@ -60,7 +60,7 @@ def find_weights(path_or_name: str | Path, registry: Registry) -> Found:
     name = str(path_or_name)
     if path.suffix == ".toml" and os.path.isfile(path):
         hint = f"`zoo build {typed(path)} -o DIR` makes the initial weights of a spec"
-        if is_card(read_document(path)):
+        if is_manifest(read_document(path)):
             hint = f"a published model goes by its name: `{path.stem}`"
         raise WeightsError(Problem("there are no weights in a .toml file", Place(str(path)), hint))
     if os.path.exists(path) or is_file_name(path):

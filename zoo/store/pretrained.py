@@ -92,8 +92,8 @@ class _Files(_Table):
     )
 
 
-class Card(_Files):
-    """The keys of a model's file, except `[source]`."""
+class Manifest(_Files):
+    """The manifest of a published model: the keys of its file, except `[source]`."""
 
     format: Format
     override: bool = False
@@ -108,7 +108,7 @@ class Card(_Files):
     fingerprint: Fingerprint | None = None
 
     @model_validator(mode="after")
-    def _pinned_or_said_not_to_be(self) -> Card:
+    def _pinned_or_said_not_to_be(self) -> Manifest:
         if self.trust == "pinned" and not self.files:
             raise ValueError('a model states its `files`, or says `trust = "first_use"`')
         return self
@@ -119,15 +119,15 @@ _TABLES: Mapping[str, type[BaseModel]] = {
     "fingerprint": Fingerprint,
     "files": File,
 }
-"""The tables inside a card."""
+"""The tables inside a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A published model: its name, its card, its source and the document that states them."""
+    """A published model: its name, its manifest, its source and the document that states them."""
 
     name: str
-    card: Card
+    manifest: Manifest
     source: Source
     document: Document
 
@@ -139,19 +139,21 @@ class Pretrained:
     @property
     def is_pinned(self) -> bool:
         """Whether the digests of its files are known."""
-        return bool(self.card.files)
+        return bool(self.manifest.files)
 
     @property
     def version(self) -> str:
         """16 hexadecimal digits that identify the content among models of this name. They depend on
         the digests of the files and on the family that reads them, not on the source."""
-        lines = [f"{self.card.family or ''}\n"]
-        lines += [f"{file.sha256} {path}\n" for path, file in sorted(self.card.files.items())]
+        lines = [f"{self.manifest.family or ''}\n"]
+        lines += [f"{file.sha256} {path}\n" for path, file in sorted(self.manifest.files.items())]
         return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
     def with_files(self, source: Source, files: Mapping[str, File]) -> Pretrained:
         """Return the model with this source and these files."""
-        return replace(self, card=self.card.model_copy(update={"files": files}), source=source)
+        return replace(
+            self, manifest=self.manifest.model_copy(update={"files": files}), source=source
+        )
 
 
 def find_pretrained(name: str, registry: Registry) -> Pretrained | None:
@@ -180,11 +182,11 @@ def _read(path: Path, registry: Registry) -> Pretrained:
     document = read_document(path)
     problems = list(document.problems)
     data = dict(document.data)
-    card = _checked(Card, data, document, (), problems, without=("source",))
+    manifest = _checked(Manifest, data, document, (), problems, without=("source",))
     source = read_source_table(document, registry, problems)
-    if problems or card is None or source is None:
+    if problems or manifest is None or source is None:
         raise RegistryError(in_order(problems))
-    return Pretrained(path.stem, card, source, document)
+    return Pretrained(path.stem, manifest, source, document)
 
 
 def read_source_table(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.atomic import told_as
+from zoo.atomic import named_in_errors
 from zoo.bundle import lock_of_bundle, read_bundle
 from zoo.errors import Place, Problem, placed
 from zoo.model_files import CARDS, SELECTED, safe_path, selected
@@ -75,17 +75,19 @@ def pull(
     with store.work() as work:
         access = Access(model.folder, work / "scratch", timeout, on_bytes)
         model, fetched, parts = _fetch_all(model, store, work, access, on_total)
-        folder = fetched if model.card.family is None else _imported(model, fetched, work, registry)
-        with told_as(folder, Path(model.name)):
+        folder = (
+            fetched if model.manifest.family is None else _imported(model, fetched, work, registry)
+        )
+        with named_in_errors(folder, Path(model.name)):
             content_digest, blake3 = _check_content(model, folder), _checked_weights(folder)
-        files = model.card.files if folder == fetched else digests(folder)
+        files = model.manifest.files if folder == fetched else digests(folder)
         if not published(name, registry).is_pinned:
             record(model, store, registry)
         ref = Ref(
             name=model.name,
             version=model.version,
             files=files,
-            published=model.card.files,
+            published=model.manifest.files,
             source=model.source.model_dump(exclude_none=True),
             content_digest=content_digest,
             blake3=blake3,
@@ -128,7 +130,7 @@ def _fetch_all(
     """
     folder = work / "fetched"
     access.scratch.mkdir()
-    source, expected = model.source, dict[str, File | int](model.card.files)
+    source, expected = model.source, dict[str, File | int](model.manifest.files)
     if not model.is_pinned:
         try:
             with source_code(f"looking for the files of {model.name}"):
@@ -170,7 +172,7 @@ def _imported(model: Pretrained, fetched: Path, work: Path, registry: Registry) 
 
     folder = work / "imported"
     plan = plan_import(fetched, name=model.name, registry=registry)
-    if plan.family.name != model.card.family:
+    if plan.family.name != model.manifest.family:
         place = model.document.place(("family",), value=True)
         raise StoreError(Problem(f"the family that reads it is `{plan.family.name}`", place))
     save_import(plan, folder)
@@ -184,7 +186,7 @@ def _check_content(model: Pretrained, folder: Path) -> str:
     """Return the content digest of the weights, after comparing it with the registry's. A bundle
     is checked by its lock."""
     found = content_digest(folder)
-    stated = model.card.content_digest
+    stated = model.manifest.content_digest
     if stated is not None and found != stated:
         place = model.document.place(("content_digest",), value=True)
         raise StoreError(Problem(f"the weights of {model.name} have the digest {found}", place))

@@ -53,8 +53,8 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
     was, states = kept["recipe"], now["recipe"]
     changed = tuple(
         (
-            f"`{key}` was {_told(was.get(key))} when the run began, and is "
-            f"{_told(states.get(key))} now",
+            f"`{key}` was {_described(was.get(key))} when the run began, and is "
+            f"{_described(states.get(key))} now",
             place(tuple(key.split(".")), value=True),
         )
         for key in {**states, **was}
@@ -89,5 +89,5 @@ def _values(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _told(value: object) -> str:
+def _described(value: object) -> str:
     return "not stated" if value is None else json.dumps(value, ensure_ascii=False)

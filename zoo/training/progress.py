@@ -28,7 +28,7 @@ class Lines:
         self.steps = steps
 
     def log(self, record: Mapping[str, float]) -> None:
-        click.echo(f"step {record['step']:,.0f}/{self.steps:,}  {told(record)}", err=True)
+        click.echo(f"step {record['step']:,.0f}/{self.steps:,}  {progress_text(record)}", err=True)
 
     def advance(self, step: int) -> None:
         pass
@@ -51,7 +51,7 @@ class Bar:
         self.bar, self.task = bar, task
 
     def log(self, record: Mapping[str, float]) -> None:
-        self.bar.update(self.task, told=told(record))
+        self.bar.update(self.task, told=progress_text(record))
 
     def advance(self, step: int) -> None:
         self.bar.update(self.task, completed=step)
@@ -81,7 +81,7 @@ def progress_of(name: str, done: int, steps: int, *, speaks: bool) -> Iterator[P
         yield Bar(bar, bar.add_task(name, total=steps, completed=done, told=""))
 
 
-def told(record: Mapping[str, float]) -> str:
+def progress_text(record: Mapping[str, float]) -> str:
     """One log point as text, with losses in nats per token."""
     parts = [f"loss {record['loss']:.4f}"]
     if "valid_loss" in record:

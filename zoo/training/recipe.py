@@ -216,4 +216,4 @@ class _Reader:
         else:
             place = self.document.place(where, value=True)
             message = f"`{details['loc'][0]}` {value_message(*same)}"
-            self.findings.add_unless_told(Problem(message, place, nearest_literal(same)))
+            self.findings.add_once(Problem(message, place, nearest_literal(same)))

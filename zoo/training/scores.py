@@ -17,7 +17,7 @@ from zoo.generation.evaluating import evaluating
 from zoo.loading import load
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
-from zoo.running.perplexity import OnProgress, perplexity, told_of, unseen
+from zoo.running.perplexity import OnProgress, perplexity, perplexity_data, unseen
 from zoo.running.text_model import TextModel
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
@@ -133,7 +133,7 @@ def score_lines(
     recipe: Recipe,
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
-    """The perplexity of lines, as returned by `zoo.running.perplexity.told_of`. Each line is
+    """The perplexity of lines, as `zoo.running.perplexity.perplexity_data` returns it. Each line is
     predicted by itself, with its end, which counts as a token and a byte; lines longer than
     `max_length` are cut into pieces, as in training."""
     rows = encode(test, tokens, max_length=recipe.training.max_length)
@@ -146,7 +146,7 @@ def score_lines(
             done += len(places)
             on_progress(done, len(rows))
     n_bytes = sum(len(f"{example.target}\n".encode()) for example in test)
-    return told_of(nats, n_labels(rows), n_bytes)
+    return perplexity_data(nats, n_labels(rows), n_bytes)
 
 
 def score_translations(

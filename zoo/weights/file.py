@@ -312,10 +312,10 @@ def _differences(
         elif name not in found:
             yield Problem(f"the tensor {quoted(name)} is missing", place)
         elif found[name] != (recorded := (records[name].dtype, records[name].shape)):
-            message = f"is {_told(found[name])}; its record says {_told(recorded)}"
+            message = f"is {_described(found[name])}; its record says {_described(recorded)}"
             yield Problem(f"the tensor {quoted(name)} {message}", place)
 
 
-def _told(entry: Entry) -> str:
+def _described(entry: Entry) -> str:
     dtype, shape = entry
     return quoted(f"{dtype} {list(shape)}")

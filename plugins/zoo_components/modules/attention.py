@@ -12,7 +12,7 @@ from zoo.cache import AttentionCache
 from zoo.linear import Linear, together
 from zoo.position import Rotation
 from zoo.sharding.parts import all_parts, local, own_part
-from zoo_components.heads import told_heads
+from zoo_components.heads import heads_text
 from zoo_components.modules.heads import Gate, Temperature, merge_heads, split_heads
 from zoo_components.modules.masks import Reach, join, last_keys
 from zoo_components.modules.norm import Norm, put_norm
@@ -104,7 +104,7 @@ class MultiHeadAttention(nn.Module):
         """The heads and what bounds their scores, as `print(model)` shows them: `8 heads of 64`, or
         `32 over 8 heads of 128, window=4096` if 8 key-value heads serve 32 query heads, which see
         4,096 tokens. So torch does not print layers that differ in this as equal ones."""
-        heads = told_heads(self.n_heads, self.n_kv_heads, self.head_dim)
+        heads = heads_text(self.n_heads, self.n_kv_heads, self.head_dim)
         told: dict[str, object] = {}
         if self.reach is not None and self.reach.window is not None:
             told["window"] = self.reach.window

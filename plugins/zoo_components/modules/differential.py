@@ -11,7 +11,7 @@ from torch import nn
 from zoo.cache import AttentionCache
 from zoo.linear import Linear, together
 from zoo.position import Rotation
-from zoo_components.heads import told_heads
+from zoo_components.heads import heads_text
 from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.norm import Norm, put_norm
 from zoo_components.modules.scores import Scoring, attend
@@ -52,7 +52,7 @@ class DifferentialAttention(nn.Module):
 
     def extra_repr(self) -> str:
         """The heads and the constant, as `print(model)` shows them."""
-        heads = told_heads(self.n_heads, self.n_kv_heads, self.head_dim)
+        heads = heads_text(self.n_heads, self.n_kv_heads, self.head_dim)
         return f"{heads}, lambda_init={self.lambda_init}"
 
     def forward(

@@ -84,7 +84,7 @@ def attend(
         q = q.reshape(*k.shape[:-2], -1, q.shape[-1])
         sinks = None if sinks is None else sinks.reshape(q.shape[-3:-1])
     against = _against_fused(scoring, sinks=sinks is not None, return_weights=return_weights)
-    backend = choose(against, lambda: _mask_told(mask, bias, causal=causal))
+    backend = choose(against, lambda: _described_mask(mask, bias, causal=causal))
     square = q.shape[-2] == k.shape[-2]
     written_out = backend == "math"
     if causal and (written_out or not square or mask is not None or bias is not None):
@@ -129,7 +129,7 @@ def _one_for_all_heads(mask: torch.Tensor | None) -> bool:
     return mask is None or mask.shape[-3:-1] == (1, 1)
 
 
-def _mask_told(mask: torch.Tensor | None, bias: torch.Tensor | None, *, causal: bool) -> str:
+def _described_mask(mask: torch.Tensor | None, bias: torch.Tensor | None, *, causal: bool) -> str:
     given = {"mask": mask, "bias": bias}
     shapes = [f"{name} {tuple(t.shape)}" for name, t in given.items() if t is not None]
     return ", ".join([*shapes, *["causal flag"] * causal]) or "none"

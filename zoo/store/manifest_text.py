@@ -8,13 +8,13 @@ from typing import Any
 import tomlkit
 
 from zoo.source import Source
-from zoo.store.pretrained import Card, File
+from zoo.store.pretrained import File, Manifest
 
 
-def card_text(card: Card, source: Source) -> str:
+def manifest_text(manifest: Manifest, source: Source) -> str:
     """Return the text of a model's file, for the `catalog` folder of a registry."""
-    stated: dict[str, Any] = card.model_dump(exclude_defaults=True, exclude={"files"})
-    return tomlkit.dumps(stated) + "\n" + source_and_files(source, card.files)
+    stated: dict[str, Any] = manifest.model_dump(exclude_defaults=True, exclude={"files"})
+    return tomlkit.dumps(stated) + "\n" + source_and_files(source, manifest.files)
 
 
 def source_and_files(source: Source, files: Mapping[str, File]) -> str:
