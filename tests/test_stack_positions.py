@@ -8,6 +8,7 @@ import pytest
 import torch
 from references.stacks import FREE, HEADS, LENGTH, VOCAB, built, same, spec, vectors
 from references.transformer import Layer
+from transformers.models.t5.modeling_t5 import T5Attention
 
 import zoo
 from zoo.transformer import Transformer
@@ -36,6 +37,15 @@ def softmax(bias: torch.Tensor, *, causal: bool) -> torch.Tensor:
     return bias.double().masked_fill(hidden, -torch.inf).softmax(-1)
 
 
+def t5_bias(table: torch.Tensor, *, causal: bool) -> torch.Tensor:
+    """The bias (heads, query, key) of a table (buckets, heads); `transformers` has the buckets."""
+    at = torch.arange(LENGTH)
+    buckets = T5Attention._relative_position_bucket(
+        at - at[:, None], bidirectional=not causal, num_buckets=len(table), max_distance=6
+    )
+    return table.detach().double()[buckets].movedim(-1, 0)
+
+
 def test_positions_of_single_layers() -> None:
     rules = [{"at": [1], "position": "none"}]
     model = built(**FREE | {"position": "alibi"}, encoder={"layers": rules})
@@ -48,10 +58,9 @@ def test_positions_of_single_layers() -> None:
 def test_a_second_scheme_is_added(builder: str) -> None:
     own = {builder: {"relative": {"kind": "t5_buckets", "n_buckets": 8, "max_distance": 6}}}
     model = built(builder, embedding="vectors", position="alibi", **own)
-    scheme = getattr(model, builder).rel_bias
-    at = torch.arange(LENGTH)
-    bias = scheme.bias(at, at, torch.float64)
-    expected = softmax(alibi(causal=False).log() + bias, causal=builder == "decoder")
+    causal = builder == "decoder"
+    bias = t5_bias(getattr(model, builder).rel_bias.weight, causal=causal)
+    expected = softmax(alibi(causal=False).log() + bias, causal=causal)
     for found in getattr(maps(model, vectors()), builder):
         torch.testing.assert_close(found[0], expected)
 
@@ -83,12 +92,13 @@ def test_a_table_in_every_layer() -> None:
         f"{s}.layers.{i}.self_attn.rel_bias.weight" for s in ("encoder", "decoder") for i in (0, 1)
     }
     ids = torch.randint(VOCAB, (2, LENGTH))
-    found, at = maps(model, ids, ids), torch.arange(LENGTH)
+    found = maps(model, ids, ids)
     for name in ("encoder", "decoder"):
         for layer, weights in zip(getattr(model, name).layers, getattr(found, name), strict=True):
-            bias = layer.self_attn.rel_bias.bias(at, at, torch.float64)
+            causal = name == "decoder"
+            bias = t5_bias(layer.self_attn.rel_bias.weight, causal=causal)
             total = alibi(causal=False).log() + bias
-            torch.testing.assert_close(weights[0], softmax(total, causal=name == "decoder"))
+            torch.testing.assert_close(weights[0], softmax(total, causal=causal))
     assert model.decoder.layers[0].self_attn.rel_bias.bidirectional is False
     assert model.encoder.layers[0].self_attn.rel_bias.bidirectional is True
 

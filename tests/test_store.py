@@ -23,7 +23,6 @@ from published_models import LOCAL, SPEC, bundle, entry, register, sha256, weigh
 from trials import Refused, contents, on_terminal, without_privileges
 
 import zoo
-from zoo.byte_counts import human_bytes
 from zoo.cli import run
 from zoo.publishing.checking import verify
 from zoo.source import Access
@@ -34,6 +33,13 @@ from zoo.store.refs import Ref, refs, write_ref
 from zoo.weights.open_file import OpenFile
 from zoo.weights.reader import Weights
 from zoo_sources.local import Local
+
+
+def size_of_bundle() -> str:
+    """The bytes of the files of `bundle()`, as commands print them."""
+    n_bytes = sum(map(len, bundle().values()))
+    assert 1000 <= n_bytes < 999_000
+    return f"{n_bytes / 1000:.1f} kB"
 
 
 @pytest.fixture
@@ -280,7 +286,7 @@ def test_equal_bytes_are_stored_once(
     inodes |= {path.stat().st_ino for path in store.blobs() if path.stat().st_size > 1000}
     assert len(inodes) == 1
     assert run(["store"]) == 0
-    size = human_bytes(sum(map(len, bundle().values())))
+    size = size_of_bundle()
     assert capsys.readouterr().out.endswith(f"\n2 models, {size}\n")
 
 
@@ -636,7 +642,7 @@ def test_removing_and_collecting_leaves_nothing(
     assert run(["rm", "small"]) == 0
     assert run(["gc", "--all"]) == 0
     assert stored_files(store) == {}
-    size = human_bytes(sum(map(len, bundle().values())))  # each byte once, for all of its links
+    size = size_of_bundle()  # each byte once, for all of its links
     assert capsys.readouterr().out.endswith(f" files removed, {size} freed\n")
 
 
@@ -1176,7 +1182,7 @@ def test_what_is_removed_is_told(
     assert run(["pull", "small", "--trust-first-use"]) == 0
     capsys.readouterr()
     assert run(["rm", "small"]) == 0
-    size = human_bytes(sum(map(len, bundle().values())))
+    size = size_of_bundle()
     told = capsys.readouterr().out
     assert re.fullmatch(rf"removed small\.v1@\w+; `zoo gc` frees up to {re.escape(size)}\n", told)
     assert run(["rm", "small", "--forget"]) == 0  # only its lock is left

@@ -10,6 +10,7 @@ from zoo.layout import Cut, Layout, Tensor, column_wise, linear, row_wise, vecto
 from zoo.only_with import UNSTATED, NotWith, OnlyWith, stated
 from zoo.slots import Attention, Norm
 from zoo_components.heads import (
+    against_fused,
     check_default_head_dim,
     check_groups,
     default_head_dim,
@@ -238,9 +239,7 @@ class MultiHead(Attention):
 
     @property
     def against_fused(self) -> str | None:
-        if self.sinks:
-            return "fused kernels know no `sinks`"
-        return None if self.softcap == "none" else "fused kernels know no `softcap`"
+        return against_fused(sinks=bool(self.sinks), softcap=self.softcap != "none")
 
     @property
     def incremental(self) -> bool:

@@ -31,6 +31,13 @@ def check_groups(n_heads: int, n_kv_heads: int) -> None:
         )
 
 
+def against_fused(*, sinks: bool, softcap: bool) -> str | None:
+    """Return what of attention no fused kernel computes, for a message; None if one can."""
+    if sinks:
+        return "fused kernels know no `sinks`"
+    return "fused kernels know no `softcap`" if softcap else None
+
+
 def heads_text(n_heads: int, n_kv_heads: int, head_dim: int) -> str:
     """The heads in words: `8 heads of 64`, or `32 over 8 heads of 128`."""
     groups = "" if n_kv_heads == n_heads else f" over {n_kv_heads}"

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from zoo.backends import Backend, cannot, choose
+from zoo_components.heads import against_fused
 from zoo_components.modules.masks import causal_mask, join, last_keys
 
 
@@ -119,9 +120,7 @@ def _against_fused(scoring: Scoring, *, sinks: bool, return_weights: bool) -> st
     """The reason why no fused kernel can compute the attention, or None."""
     if return_weights:
         return "fused kernels return no weights, which were asked for"
-    if sinks:
-        return "fused kernels know no `sinks`"
-    return None if scoring.softcap is None else "fused kernels know no `softcap`"
+    return against_fused(sinks=sinks, softcap=scoring.softcap is not None)
 
 
 def _one_for_all_heads(mask: torch.Tensor | None) -> bool:
