@@ -318,36 +318,19 @@ class Block(Plugin):
         return None
 
     @property
-    def reads(self) -> str | None:
-        """The `site` of the position scheme whose tables the self-attention reads: the stack's
-        `LayerContext.scheme`."""
-        return None
-
-    @property
-    def takes_global_tokens(self) -> bool:
-        """Whether the self-attention takes the stack's `LayerContext.global_tokens`."""
-        return False
-
-    @property
-    def rotation_key(self) -> str | None:
-        """The key of an option of the self-attention without effect unless the stack's position
-        scheme rotates."""
-        return None
-
-    @property
-    def past_by_default(self) -> str | None:
-        """`Attention.past_by_default` of the self-attention."""
+    def self_attention(self) -> Attention | None:
+        """The self-attention, if it fills a slot: the stack asks it what it takes."""
         return None
 
     @property
     def takes_rotation(self) -> bool:
-        """Whether the self-attention takes a `rotation` (`Attention.takes_rotation`)."""
-        return True
+        """Whether the layer takes the `rotation` of a position scheme."""
+        return self.self_attention is None or self.self_attention.takes_rotation
 
     @property
     def takes_bias(self) -> bool:
-        """Whether the self-attention takes a `bias` (`Attention.takes_bias`)."""
-        return True
+        """Whether the layer takes the `bias` of a position scheme."""
+        return self.self_attention is None or self.self_attention.takes_bias
 
     @property
     def own_position(self) -> Position | None:

@@ -130,28 +130,8 @@ class Residual(Block):
         return self.self_head_dim
 
     @property
-    def reads(self) -> str | None:
-        return self.self_attn.reads
-
-    @property
-    def takes_global_tokens(self) -> bool:
-        return self.self_attn.takes_global_tokens
-
-    @property
-    def rotation_key(self) -> str | None:
-        return None if self.self_position.rotates else self.self_attn.rotation_key
-
-    @property
-    def past_by_default(self) -> str | None:
-        return self.self_attn.past_by_default
-
-    @property
-    def takes_rotation(self) -> bool:
-        return self.self_attn.takes_rotation
-
-    @property
-    def takes_bias(self) -> bool:
-        return self.self_attn.takes_bias
+    def self_attention(self) -> Attention:
+        return self.self_attn
 
     @property
     def own_position(self) -> Position:
@@ -203,8 +183,8 @@ class Residual(Block):
             {name: with_norms(s) for name, s in self.sublayers().items()},
             scheme=self._own_scheme(),
             scheme_name=self.self_position.site,
-            reads_scheme=self.reads is not None,
-            takes_global_tokens=self.takes_global_tokens,
+            reads_scheme=self.self_attn.reads is not None,
+            takes_global_tokens=self.self_attn.takes_global_tokens,
             incremental=not self.not_incremental,
             ffn_takes_mask=self.ffn.takes_mask,
             dropout=self.dropout,

@@ -1,7 +1,7 @@
 """A stack: embedding, positions, a number of blocks, a final norm."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, Self
@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from zoo.component import Component, Given, LayerRules, Shared, Size, Slot, contradiction
 from zoo.layout import LayerList, Layout, linear
 from zoo.only_with import OnlyWith
-from zoo.slots import Block, Embedding, Norm, NormPlacement, Position
+from zoo.slots import Attention, Block, Embedding, Norm, NormPlacement, Position
 from zoo_components.sharing import (
     Alike,
     SharedLayers,
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from zoo_components.modules.stack import Stack as StackModule
 
 CountPositions = Literal["all", "unpadded", "unmasked"]
+
+
+def _rotation_key(block: Block) -> str | None:
+    """The key of an option of the self-attention without effect unless the stack's position scheme
+    rotates."""
+    own, attention = block.own_position, block.self_attention
+    if attention is None or (own is not None and own.rotates):
+        return None
+    return attention.rotation_key
 
 
 def check_taken(block: Block, position: Position, relative: Position | None = None) -> None:
@@ -183,9 +192,9 @@ class Stack(Component):
                     "block.self_position.kind",
                     "position.kind",
                 )
-        keys = [group.block.rotation_key for group in self.groups]
+        keys = [_rotation_key(group.block) for group in self.groups]
         for key in filter(None, dict.fromkeys(keys)):
-            of_key = [g.position for g in self.groups if g.block.rotation_key == key]
+            of_key = [g.position for g, own in zip(self.groups, keys, strict=True) if own == key]
             if not any(scheme.rotates for scheme in (*of_key, self.relative)):
                 raise contradiction(
                     f"`{key}` is about rotary positions, and no layer that states it has them",
@@ -197,8 +206,12 @@ class Stack(Component):
         for group in self.groups:
             check_taken(group.block, group.position, self.relative)
 
+    def _self_attentions(self) -> Iterator[Attention]:
+        attentions = (group.block.self_attention for group in self.groups)
+        return (attention for attention in attentions if attention is not None)
+
     def _check_global_tokens(self) -> None:
-        if self.causal and any(group.block.takes_global_tokens for group in self.groups):
+        if self.causal and any(one.takes_global_tokens for one in self._self_attentions()):
             raise contradiction(
                 "global tokens see all and are seen by all, and in a causal stack no token sees "
                 "later ones: state `global_tokens` in an encoder alone",
@@ -209,7 +222,7 @@ class Stack(Component):
     def _check_sides(self) -> None:
         """Raise a contradiction if a layer that sees later tokens leaves open whether its window
         limits them too."""
-        keys = {group.block.past_by_default for group in self.groups} - {None}
+        keys = {attention.past_by_default for attention in self._self_attentions()} - {None}
         if keys and not self.causal:
             key = min(filter(None, keys))
             raise contradiction(
@@ -259,10 +272,10 @@ class Stack(Component):
                 "position.kind",
                 "relative.kind",
             )
-        for group in self.groups:
-            if group.block.reads is not None and group.block.reads not in sites:
+        for attention in self._self_attentions():
+            if attention.reads is not None and attention.reads not in sites:
                 raise contradiction(
-                    f"the attention of these layers reads the table `{group.block.reads}`, which "
+                    f"the attention of these layers reads the table `{attention.reads}`, which "
                     "no position scheme of the stack has: state it as `position` or `relative`",
                     "self_attn.kind",
                     "attention.kind",
@@ -372,7 +385,8 @@ class Stack(Component):
         names = {scheme: name for name, scheme in self.schemes.items()}
         layers: dict[int, tuple[nn.Module, LayerSchemes]] = {}
         for at, block, position in self.groups:
-            schemes = LayerSchemes(names.get(position), names.get(self.relative), block.reads)
+            read = None if block.self_attention is None else block.self_attention.reads
+            schemes = LayerSchemes(names.get(position), names.get(self.relative), read)
             layers |= {number: (block.build(), schemes) for number in at}
         ordered = [layers[number] for number in sorted(layers)]
         return Module(
