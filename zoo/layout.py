@@ -150,6 +150,8 @@ class Layout(_Counted):
         cache: elements that generation keeps per token of the sequence itself (k and v).
         memory_cache: elements that generation keeps per token of the attended memory.
         cache_window: the number of last tokens for which `cache` is kept; None for all tokens.
+        state: elements that generation keeps per sequence, whatever its length
+            (`zoo.cache.AttentionCache.keep_state`).
         generates: whether generation extends this part; an encoder keeps no cache, nor does a
             stack that recomputes all tokens.
         computed: elements of tables that are computed when the model is built and not stored.
@@ -164,6 +166,7 @@ class Layout(_Counted):
     cache: int = 0
     memory_cache: int = 0
     cache_window: int | None = None
+    state: int = 0
     generates: bool = True
     computed: int = 0
     cut: Cut | None = None
@@ -193,6 +196,12 @@ class Layout(_Counted):
         """Elements that a key-value cache keeps for each token of the attended memory."""
         inside = sum(part.cache_per_memory_token for part in self._containers())
         return self.memory_cache + inside if self.generates else 0
+
+    @cached_property
+    def state_per_sequence(self) -> int:
+        """Elements of the states of fixed size that a cache keeps for each sequence."""
+        inside = sum(part.state_per_sequence for part in self._containers())
+        return self.state + inside if self.generates else 0
 
     @cached_property
     def n_computed(self) -> int:
@@ -291,6 +300,11 @@ class LayerList(_Counted):
     def cache_per_memory_token(self) -> int:
         """Elements that a key-value cache keeps for each token of the attended memory."""
         return sum(self.runs(at) * layer.cache_per_memory_token for at, layer in self.groups)
+
+    @cached_property
+    def state_per_sequence(self) -> int:
+        """Elements of the states of fixed size that a cache keeps for each sequence."""
+        return sum(self.runs(at) * layer.state_per_sequence for at, layer in self.groups)
 
     @cached_property
     def n_computed(self) -> int:

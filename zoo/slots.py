@@ -104,7 +104,9 @@ class Attention(Sublayer):
     None. With a cache, x holds the next tokens only: `cache.extend(keys, values)` stores their keys
     and values and returns those of all tokens so far, to which `mask` and `bias` refer; if only
     the last tokens are kept, the last columns apply. `cache.of_memory` computes the keys and
-    values of a memory once.
+    values of a memory once. An attention that sums up its tokens keeps a state of fixed size
+    instead, by `cache.state` and `cache.keep_state`; of `mask`, the last columns are then those of
+    the new tokens.
     """
 
     key_width: Given[int | None] = None
