@@ -34,6 +34,7 @@ PAGES = [
     "docs/larger.md",
     "docs/load.md",
     "docs/share.md",
+    "docs/states.md",
     "docs/train.md",
     "docs/import.md",
     "docs/write-a-family.md",

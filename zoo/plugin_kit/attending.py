@@ -168,18 +168,20 @@ class AttendingDriver(Driver):
             ) from None
 
     def _check_rotation(self, inputs: Tensors) -> None:
-        # Only the last token is rotated: its keys affect what others see of it, and its queries
-        # what it sees of others, if it does not see itself.
-        turn = turning(torch.eye(LENGTH)[-1])
+        # One token is rotated: the first, whose keys affect what the others see of it, also if each
+        # sees earlier ones alone; or the last, whose queries affect what it sees of others, if it
+        # does not see itself.
         widths = set()
-
-        def turned(x: torch.Tensor) -> torch.Tensor:
-            widths.add(x.shape[-1])
-            return turn(x)
-
         unseen = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)
         unseen[..., -1, -1] = False
-        for what, at, mask in (("keys", slice(-1), None), ("queries", slice(-1, None), unseen)):
+        cases = ("keys", 0, slice(1, None), None), ("queries", -1, slice(-1, None), unseen)
+        for what, token, at, mask in cases:
+            turn = turning(torch.eye(LENGTH)[token])
+
+            def turned(x: torch.Tensor, turn: Rotation = turn) -> torch.Tensor:
+                widths.add(x.shape[-1])
+                return turn(x)
+
             if not self._accepts(inputs, mask=mask):
                 continue  # cannot be checked
             one, _ = self.attend(inputs, mask=mask)

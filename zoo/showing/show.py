@@ -103,7 +103,7 @@ def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
     if any(per_source_token.values()):
         yield f"              {_by_dtype(per_source_token)} per source token"
     if state := data["state_bytes_per_sequence"]:
-        yield f"  state       {human_bytes(state)} per sequence of any length, always float32"
+        yield f"  state       {human_bytes(state)} float32 per sequence, whatever its length"
 
 
 def _tree_lines(data: Mapping[str, Any]) -> Iterator[str]:
