@@ -47,7 +47,6 @@ PADDING_OF_MEMORY = torch.tensor([[1, 0, 1, 1, 1, 0, 0], [0] * 7]).bool()[:, Non
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks that are shorter than the sequence, and one that is longer."""
     monkeypatch.setattr(module_of, "CHUNK", request.param)
-    return
 
 
 @pytest.mark.usefixtures("chunk")

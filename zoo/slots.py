@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from zoo.component import Component, Given, Shared, Slot
-from zoo.layout import Layout, Tensor
+from zoo.layout import Layout, Placed
 from zoo.only_with import NotWith
 from zoo.purpose import Generation, Reading, Task
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zoo.position import PositionScheme
     from zoo.transformer import Transformer
 
-NormPlacement = Literal["pre", "post", "sandwich", "post_branch", "parallel"]
+NormPlacement = Literal["pre", "post", "sandwich", "post_branch", "parallel", "none"]
 NormSite = Literal["pre", "post", "out"]
 
 NORM_SITES: Mapping[str, tuple[NormSite, ...]] = {
@@ -31,6 +31,7 @@ NORM_SITES: Mapping[str, tuple[NormSite, ...]] = {
     "sandwich": ("pre", "post"),
     "post_branch": ("post",),
     "parallel": ("pre",),
+    "none": (),
 }
 """The norms around a sublayer f for each short form: `pre` normalises the input of f, `post` the
 output before the residual sum, `out` the sum. "Post-norm" of Vaswani et al. (2017) normalises the
@@ -377,7 +378,7 @@ class Block(Plugin):
 class Init(Plugin):
     """States the distribution of the initial values of each tensor."""
 
-    def start_of(self, tensor: Tensor) -> "Distribution":
+    def start_of(self, tensor: Placed) -> "Distribution":
         """The distribution of the initial values of `tensor`; a constant has its own value."""
         from zoo.distribution import Constant
 
@@ -385,8 +386,9 @@ class Init(Plugin):
             return Constant(tensor.value)
         return self.distribution(tensor)
 
-    def distribution(self, tensor: Tensor) -> "Distribution":
-        """The distribution of a tensor that is not a constant, by its role and fans."""
+    def distribution(self, tensor: Placed) -> "Distribution":
+        """The distribution of a tensor that is not a constant, by its role and fans, its name, or
+        its layer."""
         raise self._lacks("distribution")
 
 

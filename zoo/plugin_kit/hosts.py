@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from zoo.component import GIVEN, Component, Part, Size, Slot, fields_of
 from zoo.document import Document, from_data
 from zoo.errors import ZooError
-from zoo.layout import Layout, Tensor, embedding, linear, vector
+from zoo.layout import LayerList, Layout, Tensor, embedding, linear, vector
 from zoo.plugin_kit.sizes import SIZES
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
@@ -113,14 +113,16 @@ class ReadingHost(Host):
 
 
 class InitHost(Builder):
-    """A model of bare tensors, one of each role, which the init under test initializes."""
+    """A model of bare tensors, one of each role, outside of layers and in them, which the init
+    under test initializes."""
 
     def layout(self) -> Layout:
+        layer = Layout({"up": linear(16, 32), "down": linear(32, 16, residual=True)})
         return Layout(
             {
                 "tokens": embedding(11, 16),
-                "up": linear(16, 32),
-                "down": linear(32, 16, residual=True),
+                **layer.parts,
+                "layers": LayerList(((range(2), layer),)),
                 "kernel": Layout({"weight": Tensor((8, 16, 3), fan_in=48, fan_out=24)}),
                 "norm": Layout({"weight": vector(16, value=1.0), "bias": vector(16, "bias")}),
             }
