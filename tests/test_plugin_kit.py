@@ -38,8 +38,8 @@ ROOT = Path(__file__).parent.parent
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
 OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "compiles"}
 OF_SLOTS = {
-    "builder": {"masks", "cache"},
-    "block": {"masks", "positions", "cache", "branches"},
+    "builder": {"masks", "cache", "declared"},
+    "block": {"masks", "positions", "cache", "branches", "declared"},
     "attention": {"masks", "positions", "cache"},
     "ffn": {"tokens"},
     "norm": {"tokens"},

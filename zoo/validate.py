@@ -268,7 +268,8 @@ class _Validation:
         known = {name for one in around for name in fields_of(one.cls)}
         name = key.partition(".")[0]
         if name not in known:
-            message = f"{_named(node)} names {quoted(key)} in a contradiction, and no component"
+            who = f"`{node.kind.value}`" if node.kind else node.cls.__name__
+            message = f"{who} names {quoted(key)} in a contradiction, and no component"
             hint = f"{did_you_mean(name, fields_of(node.cls))} (in {at})"
             problem = Problem(f"{message} has this key", self.place_of(node), hint)
             self.findings.add_error(PluginError(problem))
