@@ -1023,7 +1023,7 @@ BROKEN: Mapping[str, Broken] = {
         "attention",
         {EXTENDED: "cache.keep_state(x[:, -1])\n                k, v = cache.extend(*make())"},
         ("cache",),
-        "of a token the cache keeps 80 numbers, and `layout` says 64",
+        "of a token the cache keeps 48 numbers, and `layout` says 32",
     ),
     "state_that_grows": Broken(  # right otherwise: all keys and values are there
         "attention",
@@ -1292,13 +1292,13 @@ BROKEN: Mapping[str, Broken] = {
         "block",
         {'return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead': "return () if self.ffn"},
         ("declared",),
-        "with parts `part.ffn` that see later tokens, `looks_ahead` is empty",
+        "with `ffn` that see later tokens, `looks_ahead` is empty",
     ),
     "block_hides_that_it_mixes": Broken(
         "block",
         {"return attention + network": "return attention"},
         ("declared",),
-        "with parts `part.ffn` that need all tokens at once, `not_incremental` is empty",
+        "with `ffn` that need all tokens at once, `not_incremental` is empty",
     ),
     "builder_hides_that_it_sees_ahead": Broken(  # it generates without a cache, rightly
         "builder",

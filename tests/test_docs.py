@@ -33,6 +33,7 @@ PAGES = [
     "docs/inspect.md",
     "docs/larger.md",
     "docs/load.md",
+    "docs/own-init.md",
     "docs/share.md",
     "docs/states.md",
     "docs/train.md",

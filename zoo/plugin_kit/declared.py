@@ -33,7 +33,8 @@ def declared(spec: ModelSpec, registry: Registry) -> None:
         subject: Any = changed.part if isinstance(changed, Host) else changed.generation
         if not paths or subject is None:
             continue  # it has no such part, or does not generate
-        told = f"with parts {', '.join(map(dotted, paths))} that"
+        names = [path[1:] if isinstance(changed, Host) else path for path in paths]
+        told = f"with {' and '.join(f'`{dotted(name)}`' for name in names)} that"
         if not subject.not_incremental:
             raise _silent(f"{told} need all tokens at once", "not_incremental", "generates wrongly")
         if slot != "attention" and not subject.looks_ahead:

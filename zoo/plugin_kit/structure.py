@@ -81,12 +81,14 @@ def _keys_of_contradictions(cls: type[Plugin]) -> Iterator[tuple[str, str]]:
 
 
 def _all_keys(registry: Registry) -> set[str]:
-    """Return the fields of all components, any of which may be around the one that names a key."""
+    """Return the fields of the components of packages, any of which may be around the one that
+    names a key. Other files of a project, which may be in the making, are not run for this."""
     found: set[str] = set()
     for slot, kinds in registry.plugins.items():
-        for kind in kinds:
-            with suppress(ZooError):  # skip plugins that cannot be loaded
-                found.update(fields_of(registry.plugin(slot, kind)))
+        for kind, entry in kinds.items():
+            if not entry.target.rpartition(":")[0].endswith(".py"):
+                with suppress(ZooError):  # skip plugins that cannot be loaded
+                    found.update(fields_of(registry.plugin(slot, kind)))
     return found
 
 
