@@ -1019,6 +1019,25 @@ BROKEN: Mapping[str, Broken] = {
         ("cache",),
         "with a `cache` and a `mask`, which hides padding on the left",
     ),
+    "state_unstated": Broken(
+        "attention",
+        {EXTENDED: "cache.keep_state(x[:, -1])\n                k, v = cache.extend(*make())"},
+        ("cache",),
+        "of a token the cache keeps 48 numbers, and `layout` says 32",
+    ),
+    "state_that_grows": Broken(  # right otherwise: all keys and values are there
+        "attention",
+        {
+            EXTENDED: "new = make()\n"
+            "                old = cache.state or [t[..., :0, :] for t in new]\n"
+            "                k, v = (torch.cat(pair, -2) for pair in zip(old, new))\n"
+            "                cache.keep_state(k, v)",
+            "cache=0 if self.key_width else 2 * self.d_model": "state=0 if self.key_width else "
+            "2 * self.d_model",
+        },
+        ("cache",),
+        "of 2 tokens the cache keeps 64 numbers, and `layout` says 32",
+    ),
     "memory_unmasked_with_cache": Broken(
         "attention",
         {
@@ -1053,7 +1072,7 @@ BROKEN: Mapping[str, Broken] = {
     "builder_without_decode": Broken(
         "builder",
         GENERATES,
-        ("cache",),
+        ("cache", "declared"),
         "zoo.generate failed: AttributeError: 'Module' object has no attribute 'decode'",
         "from zoo.purpose import Generation",
     ),
@@ -1070,7 +1089,7 @@ BROKEN: Mapping[str, Broken] = {
             "                x, _ = layer(x, context)\n"
             "            return x\n\n        def forward(",
         },
-        ("cache",),
+        ("cache", "declared"),
         "what `zoo.generate` scores is another than what a call with all tokens gives",
         "from zoo.purpose import Generation",
     ),
@@ -1261,6 +1280,44 @@ BROKEN: Mapping[str, Broken] = {
         {"mask=target_mask,\n                causal": "causal"},
         ("masks",),
         "`target_mask`",
+    ),
+    "contradiction_of_no_key": Broken(
+        "attention",
+        {'(message, "n_heads"': '(message, "n_head"'},
+        ("schema",),
+        "a contradiction names the key `n_head`, which no component has",
+    ),
+    # declared
+    "block_hides_that_it_sees_ahead": Broken(
+        "block",
+        {'return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead': "return () if self.ffn"},
+        ("declared",),
+        "with `ffn` that see later tokens, `looks_ahead` is empty",
+    ),
+    "block_hides_that_it_mixes": Broken(
+        "block",
+        {"return attention + network": "return attention"},
+        ("declared",),
+        "with `ffn` that need all tokens at once, `not_incremental` is empty",
+    ),
+    "builder_hides_that_it_sees_ahead": Broken(  # it generates without a cache, rightly
+        "builder",
+        {
+            "    def ties(self)": GENERATES["    def ties(self)"].replace(
+                "(self.vocab)", '(self.vocab, not_incremental=("all",))'
+            ),
+            "        def forward(": "        def decode(self, target, memory, *, target_mask, "
+            "memory_mask, cache):\n"
+            "            at = torch.arange(target.shape[1])\n"
+            "            context = LayerContext(positions=at, causal=True)\n"
+            "            x = self.embed(target, at, token_types=None, mask=None)\n"
+            "            for layer in self.layers:\n"
+            "                x, _ = layer(x, context)\n"
+            "            return x\n\n        def forward(",
+        },
+        ("declared",),
+        "`block.ffn` that see later tokens, `looks_ahead` is empty, so that the model is trained",
+        "from zoo.purpose import Generation",
     ),
     "model_nan_for_nothing": Broken(
         "builder",

@@ -153,6 +153,36 @@ LOADING: dict[str, tuple[str, str, str]] = {
         "the field `inner` of Mine binds width to no field before it",
         MEND,
     ),
+    "binds a field that is no dimension": (
+        GOOD + "    inner: Annotated[FeedForward, Slot('ffn', inherit=False, d_ff='d_model')]\n",
+        "the field `inner` of Mine binds `d_ff`, and FeedForward takes only its `Given` fields "
+        "from its parent",
+        MEND,
+    ),
+    "binds a dimension by a wrong name": (
+        GOOD + "    inner: Annotated[Norm, Slot('norm', widht='d_model')]\n",
+        "the field `inner` of Mine binds `widht`, and Norm takes only its `Given` fields "
+        "from its parent; did you mean `width`?",
+        MEND,
+    ),
+    "has a part that takes no such dimension": (
+        "from zoo_components.stack import EncoderStack\nfrom zoo.component import Part\n"
+        + GOOD
+        + "    inner: Annotated[EncoderStack, Part(n_layers='d_model')]\n",
+        "the field `inner` of Mine binds `n_layers`, and EncoderStack takes only its `Given`",
+        MEND,
+    ),
+    "has several components in a slot": (
+        GOOD + "    inner: Annotated[tuple[Norm, ...], Slot('norm', width='d_model')]\n",
+        "the field `inner` of Mine is a slot, which holds one component, and its type is not one "
+        "class of components",
+        MEND,
+    ),
+    "has components of two classes in a slot": (
+        GOOD + "    inner: Annotated[Norm | FeedForward | None, Slot('norm', width='d_model')]\n",
+        "the field `inner` of Mine is a slot, which holds one component",
+        MEND,
+    ),
     "has a field over one of its slot": (
         GOOD + "    norm: int = 3\n",
         "`norm` of Mine goes over a field, which FeedForward states",
@@ -248,6 +278,22 @@ def test_what_a_validator_says_of_a_default_is_not_told_of_a_wrong_value(
     (project / "spec.toml").write_text(spec('ffn = { kind = "mine", a = "x" }', without="d_ff"))
     told = re.findall("error: (.*)", refused("validate", "spec.toml"))
     assert told == ["`a` must be an integer, not the string `x`"]
+
+
+def test_a_contradiction_of_a_key_that_is_none(refused: Refused, project: Path) -> None:
+    """It is told beside the contradiction, with the line of the plugin."""
+    code = CHECK.replace("class Mine", "from zoo.component import contradiction\nclass Mine")
+    code += "        raise contradiction('no', 'd_mdoel', 'n_heads')\n"
+    write_plugin(project, code)
+    (path,) = (project / "plugins").glob("*.py")
+    line = path.read_text().split("raise contradiction")[0].count("\n") + 1
+    told = refused("validate", "spec.toml")
+    assert "error: no\n" in told  # `n_heads` is a key of what is around it
+    assert told.count("in a contradiction") == 1
+    assert (
+        "error: `mine` names `d_mdoel` in a contradiction, and no component has this key\n" in told
+    )
+    assert f"help: did you mean `d_model`? (in {path}:{line})\n" in told
 
 
 def test_a_kind_that_nobody_states_is_no_place_of_a_contradiction(

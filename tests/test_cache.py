@@ -156,6 +156,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "latent_in_pair": {**PAIR, "position": "none", "attention": LATENT, "head_dim": None},
     "differential": {"position": "rotary", "attention": "differential", "n_kv_heads": 2},
     "differential_in_pair": {**PAIR, "position": "none", "attention": "differential"},
+    "linear": {"attention": "linear"},
+    "linear_in_pair": {**PAIR, "attention": "linear"},
+    "linear_in_one_layer": {"decoder": {"layers": [{"at": [1], "attention": "linear"}]}},
+    "linear_beside_experts": {
+        "attention": "linear",
+        "ffn": {"kind": "conv1d", "kernel_size": 1},
+    },
     "shared_layers": {"decoder": {"share_layers": True}, "position": BUCKETS},
     "layers_in_sets": {"n_layers": 4, "decoder": {"share_layers": [0, 1, 0, 0]}},
     "seen_padding": {"pad_id": 3, "padding": "seen", "position": "rotary"},
@@ -198,6 +205,7 @@ def test_components(name: str) -> None:
         "gate",
         "latent",
         "differential",
+        "linear",
     ],
 )
 @torch.no_grad()
@@ -213,7 +221,18 @@ def test_several_tokens_at_a_time(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["learned", "rotary", "window", "gate", "latent", "counted_padding", "experts", "pair"]
+    "name",
+    [
+        "learned",
+        "rotary",
+        "window",
+        "gate",
+        "latent",
+        "linear",
+        "counted_padding",
+        "experts",
+        "pair",
+    ],
 )
 def test_padding_among_what_is_generated_scores_the_same_without_a_cache(name: str) -> None:
     """It is hidden from what follows it, and the next token is predicted from it all the same."""

@@ -4,7 +4,10 @@ torch.nn.init."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +19,8 @@ from torch import nn
 import zoo
 from zoo.distribution import Constant
 from zoo.fill import fill
-from zoo.layout import Tensor, embedding, linear
+from zoo.layout import LayerList, Layout, Placed, Tensor, embedding, linear
+from zoo.registry import load_registry
 from zoo.slots import Init
 from zoo_components.initial import (
     DepthScaledInit,
@@ -214,6 +218,85 @@ def test_a_model_scaled_by_depth_is_that_of_gpt_2() -> None:
     for mine, name in {"tokens": "wte", "positions": "wpe"}.items():
         expected = theirs[f"transformer.{name}.weight"]
         assert ours[f"decoder.embed.{mine}.weight"] == pytest.approx(expected, rel=0.03)
+
+
+BY_PLACE = """
+from zoo.distribution import Constant
+from zoo.slots import Init
+
+
+class ByPlace(Init):
+    def distribution(self, tensor):
+        at = -1 if tensor.layer is None else 100 * tensor.layer
+        return Constant(at + (tensor.n_layers or 0) + ("up_proj" in tensor.name) / 2)
+"""
+"""An init of constants that tell what it is told."""
+
+
+PLACES: dict[str, Any] = {
+    "format": 1,
+    "name": "m",
+    "builder": "encoder_decoder",
+    "source_vocab": 5,
+    "target_vocab": 5,
+    "d_model": 4,
+    "n_heads": 2,
+    "d_ff": 6,
+    "encoder": {"n_layers": 2},
+    "decoder": {"n_layers": 3, "layers": [{"at": [1], "d_ff": 8}]},
+}
+
+
+def placed(**values: Any) -> dict[str, Placed]:
+    layout = zoo.read_spec({**PLACES, **values}).layout
+    found = {tensor.name: tensor for tensor in layout.placed()}
+    assert list(found) == [name for name, _ in layout.tensors()]
+    for name, tensor in layout.tensors():
+        own = {field.name: getattr(found[name], field.name) for field in fields(Tensor)}
+        assert Tensor(**own) == tensor
+    return found
+
+
+def test_an_init_knows_the_layer_and_the_name_of_a_tensor() -> None:
+    """The layers of each stack are counted alone, also those that a rule changes; those that share
+    weights are counted each time."""
+    for name, tensor in placed().items():
+        layer = re.match(r"(encoder|decoder)\.layers\.(\d+)\.", name)
+        if layer is None:
+            assert (tensor.layer, tensor.n_layers) == (None, None)
+        else:
+            assert tensor.layer == int(layer[2])
+            assert tensor.n_layers == {"encoder": 2, "decoder": 3}[layer[1]]
+    shared = placed(encoder={"n_layers": 4, "share_layers": [0, 1, 1, 0]})
+    name = "encoder.layers.1.ffn.up_proj.weight"
+    assert (shared[name].layer, shared[name].n_layers) == (1, 4)
+    assert "encoder.layers.2.ffn.up_proj.weight" not in shared
+    albert = placed(encoder={"n_layers": 4, "share_layers": True})
+    name = "encoder.layers.0.ffn.up_proj.weight"
+    assert (albert[name].layer, albert[name].n_layers) == (0, 4)
+
+
+def test_layers_inside_layers_are_those_of_the_stack() -> None:
+    inner = Layout({"units": LayerList(((range(2), linear(2, 3)),))})
+    layout = Layout({"layers": LayerList((([0, 2], inner), ([1], linear(2, 3))))})
+    found = {(t.name, t.layer, t.n_layers) for t in layout.placed() if t.name.endswith("weight")}
+    assert found == {
+        *((f"layers.{at}.units.{unit}.weight", at, 3) for at in (0, 2) for unit in (0, 1)),
+        ("layers.1.weight", 1, 3),
+    }
+
+
+def test_a_model_starts_as_its_init_says_of_each_place(tmp_path: Path) -> None:
+    (tmp_path / "by_place.py").write_text(BY_PLACE)
+    registry = tmp_path / "registry.toml"
+    registry.write_text('format = 1\n[init]\nby_place = "by_place.py:ByPlace"\n')
+    spec = {**PLACES, "share_embeddings": True, "init": "by_place"}
+    model = zoo.build(spec, registry=load_registry(registry))
+    starts = {name: t.unique().tolist() for name, t in model.named_parameters()}
+    assert starts["encoder.layers.1.ffn.up_proj.weight"] == [102.5]
+    assert starts["decoder.layers.2.ffn.down_proj.bias"] == [203.0]
+    assert starts["encoder.embed.tokens.weight"] == [-1.0]
+    assert starts["decoder.layers.2.ffn.pre_norm.weight"] == [1.0]  # a constant of the layout
 
 
 def test_each_expert_starts_as_if_it_were_alone() -> None:

@@ -156,6 +156,7 @@ CUT: dict[str, dict[str, Any]] = {
             "v_head_dim": 5,
         }
     },
+    "linear attention": {"attention": "linear"},
     "latent, with distances": {
         "position": "alibi",
         "attention": {

@@ -22,7 +22,13 @@ from torch.nn.functional import linear
 import zoo
 from zoo.cli import run
 from zoo.provenance.lock import read_lock
-from zoo.provenance.plugins import changed_plugins, plugin_versions, replaced_plugins
+from zoo.provenance.plugins import (
+    ReplacedPluginWarning,
+    changed_plugins,
+    plugin_versions,
+    replaced_code,
+    replaced_plugins,
+)
 from zoo.registering.plugin_loading import PluginEntryPoint, PluginManager
 from zoo.registry import read_layers
 from zoo.testing import check_plugin
@@ -289,6 +295,41 @@ def test_a_component_that_was_changed_after_saving_is_told(
     told = capsys.readouterr().err
     assert "no place for the tensor `decoder.layers.0.ffn.left_proj.weight`\n" in told
     assert told.endswith("= help: the weights were made with other code of `ffn.bilinear`\n")
+
+
+def test_zoo_load_warns_of_a_component_that_was_changed_after_saving(project: Path) -> None:
+    """Once, with the line of the call; the report of `zoo load` tells it without a warning."""
+    shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
+    zoo.save(zoo.build("spec.toml"), "out")
+    with warnings.catch_warnings(action="error"):
+        zoo.load("out")
+    file = project / "plugins" / "bilinear.py"
+    file.write_text(file.read_text() + "# Changed.\n")
+    for name in [name for name in sys.modules if name.startswith("zoo_plugin_file_bilinear")]:
+        del sys.modules[name]  # as in another process
+    with pytest.warns(ReplacedPluginWarning) as told:
+        zoo.load("out")
+    (warning,) = told
+    assert str(warning.message) == (
+        "out/model.safetensors: the weights were made with other code of `ffn.bilinear`, which may "
+        "compute something else"
+    )
+    assert warning.filename == __file__
+    with warnings.catch_warnings(action="error"):
+        assert run(["load", "out"]) == 0
+
+
+def test_another_version_of_the_zoo_is_no_other_code(project: Path) -> None:
+    shutil.copytree(PROJECTS / "own_ffn", project, dirs_exist_ok=True)
+    spec = zoo.read_spec("spec.toml")
+    before = {
+        name: "zoo 0.0" if "zoo " in now else now for name, now in plugin_versions(spec).items()
+    }
+    assert len(replaced_plugins(spec, before)) > 3
+    assert replaced_code(spec, before) == []
+    assert replaced_code(spec, {**before, "attention.multi_head": "mine 1.0"}) == [
+        "attention.multi_head"
+    ]
 
 
 def test_a_component_that_is_changed_in_a_session_is_told(project: Path) -> None:

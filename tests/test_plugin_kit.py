@@ -25,7 +25,7 @@ from broken_plugins import (
 )
 
 import zoo
-from zoo.errors import RegistryError
+from zoo.errors import RegistryError, SpecError
 from zoo.plugin_kit.check import check_plugins, every_plugin
 from zoo.plugin_kit.project import new_plugin
 from zoo.plugin_kit.report import Report
@@ -38,8 +38,8 @@ ROOT = Path(__file__).parent.parent
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
 OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "compiles"}
 OF_SLOTS = {
-    "builder": {"masks", "cache"},
-    "block": {"masks", "positions", "cache", "branches"},
+    "builder": {"masks", "cache", "declared"},
+    "block": {"masks", "positions", "cache", "branches", "declared"},
     "attention": {"masks", "positions", "cache"},
     "ffn": {"tokens"},
     "norm": {"tokens"},
@@ -278,6 +278,41 @@ def test_a_block_that_sees_later_tokens_says_so_and_keeps_all_promises(tmp_path:
         ),
     }
     check_changed(tmp_path, "block", {added: f"{mean.strip()}\n            {added}", **says})
+
+
+def test_a_block_may_decide_on_the_norms_of_its_branches(tmp_path: Path) -> None:
+    """As docs/plugins.md says it, with its lines."""
+    page = (ROOT / "docs/plugins.md").read_text()
+    given, bare, ffn, attention = re.findall(
+        r"^      ((?:inner|bare|ffn|self_attn): .*norm.*|.*Given\[NormPlacement\].*)$", page, re.M
+    )
+    (refusal,) = re.findall(r"^      if self\.self_attn\.norms:\n(?:          .*\n)+", page, re.M)
+    check = "        if self.memory_width is not None:\n"
+    registry = project(tmp_path)
+    change = {
+        'self_attn: Annotated[Attention, Slot("attention")]': "\n    ".join(
+            (given, bare, attention)
+        ),
+        'ffn: Annotated[FeedForward, Slot("ffn")]': ffn,
+        check: refusal.replace("      if", "        if", 1).replace("          r", "            r")
+        + check,
+        "from zoo.component import Slot": "from zoo.component import Given, Slot, contradiction",
+        "import Attention, Block,": "import Attention, Block, NormPlacement,",
+    }
+    break_template(registry, "mine", Broken("block", change, (), ""))
+    check_plugin("block", "mine", registry=registry)
+    spec = (
+        'format = 1\nname = "m"\nbuilder = "decoder"\nvocab = 20\nn_layers = 1\nd_model = 8\n'
+        'n_heads = 2\nd_ff = 12\nblock = "mine"\nnorm_placement = "pre"\n'
+    )
+    names = list(zoo.read_spec(spec, registry=layered(registry)).tensors)
+    norms = {name.rpartition(".")[0] for name in names if "_norm" in name}
+    assert norms == {"decoder.layers.0.ffn.post_norm"}
+    own = 'self_attn = { norms = ["pre"] }\n'
+    with pytest.raises(SpecError) as caught:
+        zoo.read_spec(spec + own, registry=layered(registry))
+    assert "this block has no norms around its attention" in str(caught.value)
+    assert ":11:" in str(caught.value).split("error")[0]
 
 
 @pytest.mark.parametrize("option", ["rotation", "bias"])

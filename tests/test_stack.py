@@ -25,6 +25,7 @@ FORMS: dict[str, tuple[dict[str, Any], Layer]] = {
         },
         Layer(([], ["pre", "post", "out"])),
     ),
+    "none": ({"norm_placement": "none"}, Layer(([], []))),
     "parallel, two norms": (
         {"norm_placement": "parallel"},
         Layer((["pre"], ["pre"]), parallel=True),
@@ -83,7 +84,7 @@ def test_channel_scales_start_at_the_stated_value() -> None:
 
 @pytest.mark.parametrize(
     ("placement", "default"),
-    [("pre", True), ("post", False), ("sandwich", True), ("parallel", True)],
+    [("pre", True), ("post", False), ("sandwich", True), ("parallel", True), ("none", False)],
 )
 @pytest.mark.parametrize("stated", [None, True, False])
 def test_final_norm(placement: str, default: bool, stated: bool | None) -> None:

@@ -1,7 +1,11 @@
-"""The key-value cache of generation, so that each token is computed once.
+"""The cache of generation, so that each token is computed once.
 
 A `Cache` belongs to one generation with one stack. The caller creates it and passes it through
-`decode` and `LayerContext`. It holds all state; modules have none.
+`decode` and `LayerContext`. It holds all state; modules have none. An attention keeps something of
+each token in it, such as keys and values, or a state of fixed size, or both.
+
+A cache only grows: no token is taken back, since a state that has taken it in cannot let go of it.
+Who needs an earlier point of a generation makes another cache.
 """
 
 from __future__ import annotations
@@ -119,7 +123,7 @@ class Cache:
 
     @property
     def n_bytes(self) -> int:
-        """The size of the keys and values in bytes."""
+        """The size of all cached tensors in bytes."""
         layers = self._layers.values()
         return sum(kept.n_bytes for layer in layers for kept in layer.by_sublayer.values())
 
@@ -139,13 +143,34 @@ class LayerCache:
 
 
 class AttentionCache:
-    """The cached tensors of one attention, such as keys and values: (rows, ..., tokens, width)."""
+    """The cached tensors of one attention: of each token, such as keys and values, (rows, ...,
+    tokens, width), and a `state` of all of them, (rows, ...)."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self._buffers: list[torch.Tensor] = []
         self._start = self._end = 0
         self._of_memory: Tensors | None = None
+        self._state: Tensors | None = None
+
+    @property
+    def state(self) -> Tensors | None:
+        """What `keep_state` stored after the last tokens; None before the first ones."""
+        return self._state
+
+    def keep_state(self, *state: torch.Tensor) -> None:
+        """Store what all tokens so far, the new ones included, leave for the next ones, in place of
+        the `state` before them.
+
+        Args:
+            state: tensors (rows, ...), whose shapes do not depend on the number of tokens. Those of
+                floating-point numbers are kept in float32 at least: every token adds to a state,
+                and in bfloat16 a sum of some hundred no longer grows.
+        """
+        self._state = tuple(
+            t.to(torch.promote_types(t.dtype, torch.float32)) if t.is_floating_point() else t
+            for t in state
+        )
 
     def extend(self, *new: torch.Tensor, window: int | None = None) -> Tensors:
         """Store the tensors of the next tokens.
@@ -205,6 +230,8 @@ class AttentionCache:
         """As `Cache.select`."""
         if self._of_memory is not None and memory_rows is not None:
             self._of_memory = tuple(t.index_select(0, memory_rows) for t in self._of_memory)
+        if self._state is not None:
+            self._state = tuple(t.index_select(0, rows) for t in self._state)
         for number, buffer in enumerate(self._buffers):
             kept = buffer.new_empty(rows.shape[0], *buffer.shape[1:])
             # Elements after the end are not copied.
@@ -215,7 +242,8 @@ class AttentionCache:
     @property
     def n_bytes(self) -> int:
         """The size of all cached tensors in bytes."""
-        return sum(t.nbytes for t in (*self._buffers, *(self._of_memory or ())))
+        held = (*self._buffers, *(self._of_memory or ()), *(self._state or ()))
+        return sum(t.nbytes for t in held)
 
 
 def _room(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -11,17 +11,19 @@ The value of a field is written in the component's own table. Three marks change
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic_core import PydanticCustomError, core_schema
 
 from zoo.errors import PluginError, Problem
-from zoo.field_rules import check_names, check_types, undefined_type
+from zoo.field_rules import check_bound, check_names, check_types, undefined_type
 from zoo.layout import Layout
 from zoo.registering.plugin_errors import MEND, plugin_code
 from zoo.registering.returned import checked
@@ -78,6 +80,14 @@ class Part:
     def sources(self) -> Mapping[str, str]:
         """The fields of the parent that it reads, by the names that they are passed as."""
         return self.given
+
+    def held_in(self, cls: type[Component], name: str) -> type[Component]:
+        """Return the class of the component in a field with this mark.
+
+        Raises:
+            TypeError: the type of the field is not one class of components.
+        """
+        return part_class(cls, name)
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -141,6 +151,19 @@ class Slot(Part):
         self.inherit = inherit
         self.needs = needs
 
+    def held_in(self, cls: type[Component], name: str) -> type[Component]:
+        """Return the class of the slot; the field may be None too."""
+        annotation = cls.model_fields[name].annotation
+        parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+        kinds = [one for one in parts or (annotation,) if one is not type(None)]
+        if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Component):
+            return kinds[0]
+        raise TypeError(
+            f"the field `{name}` of {cls.__name__} is a slot, which holds one component, and its "
+            "type is not one class of components: write `Annotated[Norm, Slot(...)]`, or "
+            "`Norm | None` in it; several components are several fields"
+        )
+
 
 class LayerRules(Part):
     """Marks a field as the rules for single layers: a tuple of components of class `group`, one for
@@ -153,6 +176,10 @@ class LayerRules(Part):
         super().__init__(**given)
         self.group = group
         self.count = count
+
+    def held_in(self, cls: type[Component], name: str) -> type[Component]:
+        """Return the class of the rules."""
+        return self.group
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -216,8 +243,9 @@ class Component(BaseModel):
         parts = {name: mark if isinstance(mark, Part) else None for name, mark in marks}
         check_types(cls, parts, Component)
         for name, mark in marks:
-            if type(mark) is Part:
-                part_class(cls, name)
+            if isinstance(mark, Part) and name in vars(cls).get("__annotations__", {}):
+                what = f"the field `{name}` of {cls.__name__}"
+                check_bound(what, mark.given, mark.held_in(cls, name), GIVEN)
 
     @classmethod
     def complete_fields(cls) -> None:
@@ -341,6 +369,14 @@ def contradiction(message: str, *keys: str) -> PydanticCustomError:
     """Return an error for keys that contradict each other. Raise it in a pydantic validator.
 
     The place of each key is shown, wherever it is written: in the component's own table, in an
-    enclosing one, or where the parent got the dimension from.
+    enclosing one, or where the parent got the dimension from. A key with dots is one of a component
+    inside, such as `self_attn.n_heads`. A key that no component has is a mistake of the plugin,
+    which is told beside the contradiction, and by `zoo plugin check` already.
     """
-    return PydanticCustomError("contradiction", "{message}", {"message": message, "keys": keys})
+    caller = sys._getframe(1)
+    told = {
+        "message": message,
+        "keys": keys,
+        "at": f"{caller.f_code.co_filename}:{caller.f_lineno}",
+    }
+    return PydanticCustomError("contradiction", "{message}", told)

@@ -4,7 +4,7 @@ reported there and not by its later consequences."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from zoo.errors import Problem
@@ -87,6 +87,27 @@ def check_types(
             raise TypeError(f"{what} is a table: make it a component, `Annotated[..., Part(...)]`")
         if any(one in _LISTS for one in types):
             raise TypeError(f"{what} can change: an array is a `tuple[..., ...]`")
+
+
+def check_bound(what: str, dimensions: Iterable[str], held: type[Component], given: object) -> None:
+    """Check that the component in a field takes the dimensions that are bound there.
+
+    Args:
+        what: the field, for a message.
+        dimensions: the names that are bound.
+        held: the class of the component, which is that of the slot if a spec picks its kind.
+        given: the mark of a field that a parent fills.
+
+    Raises:
+        TypeError: it does not: it would never be told the value.
+    """
+    if not held.__pydantic_fields_complete__:
+        return  # its own types are not defined yet
+    takes = [name for name, field in held.model_fields.items() if given in field.metadata]
+    for name in dimensions:
+        if name not in takes:
+            taken = f"and {held.__name__} takes only its `Given` fields from its parent"
+            raise TypeError(f"{what} binds `{name}`, {taken}; {did_you_mean(name, takes)}")
 
 
 def _types(annotation: Any) -> Iterator[Any]:

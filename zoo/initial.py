@@ -50,7 +50,8 @@ def fill_initial(
 
 def _starts(spec: ModelSpec) -> dict[str, Distribution]:
     with plugin_code(f"the init of {spec.name}"):
-        starts = {name: spec.model.init.start_of(t) for name, t in spec.tensors.items()}
+        placed = (t for t in spec.layout.placed() if t.name not in spec.ties)
+        starts = {tensor.name: spec.model.init.start_of(tensor) for tensor in placed}
         for name, start in starts.items():
             if not isinstance(start, Distribution):
                 raise TypeError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
@@ -57,6 +57,29 @@ class Tensor:
     def size(self) -> int:
         """The number of elements."""
         return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Tensor):
+    """A tensor at its place in a model, as an init sees it.
+
+    `name` is its full name, such as `decoder.layers.3.ffn.up_proj.weight`; of tied tensors, that
+    under which they are stored. `layer` is the number of its layer, from 0, and `n_layers` how many
+    layers its stack runs, those that share weights counted each time; both are None outside the
+    layers.
+    """
+
+    name: str = ""
+    layer: int | None = None
+    n_layers: int | None = None
+
+    @classmethod
+    def at(
+        cls, name: str, tensor: Tensor, layer: int | None = None, n_layers: int | None = None
+    ) -> Placed:
+        """A tensor of a layout with its full name, and its layer."""
+        own = {field.name: getattr(tensor, field.name) for field in fields(Tensor)}
+        return cls(**own, name=name, layer=layer, n_layers=n_layers)
 
 
 class Cut(NamedTuple):
@@ -150,6 +173,8 @@ class Layout(_Counted):
         cache: elements that generation keeps per token of the sequence itself (k and v).
         memory_cache: elements that generation keeps per token of the attended memory.
         cache_window: the number of last tokens for which `cache` is kept; None for all tokens.
+        state: elements that generation keeps per sequence, whatever its length
+            (`zoo.cache.AttentionCache.keep_state`).
         generates: whether generation extends this part; an encoder keeps no cache, nor does a
             stack that recomputes all tokens.
         computed: elements of tables that are computed when the model is built and not stored.
@@ -164,6 +189,7 @@ class Layout(_Counted):
     cache: int = 0
     memory_cache: int = 0
     cache_window: int | None = None
+    state: int = 0
     generates: bool = True
     computed: int = 0
     cut: Cut | None = None
@@ -197,6 +223,12 @@ class Layout(_Counted):
         return self.memory_cache + inside if self.generates else 0
 
     @cached_property
+    def state_per_sequence(self) -> int:
+        """Elements of the states of fixed size that a cache keeps for each sequence."""
+        inside = sum(part.state_per_sequence for part in self._containers())
+        return self.state + inside if self.generates else 0
+
+    @cached_property
     def n_computed(self) -> int:
         """Elements of tables that are computed and not stored."""
         return self.computed + sum(part.n_computed for part in self._containers())
@@ -227,6 +259,15 @@ class Layout(_Counted):
                 yield f"{prefix}{name}", part
             else:
                 yield from part.tensors(f"{prefix}{name}.")
+
+    def placed(self, prefix: str = "") -> Iterator[Placed]:
+        """Every stored tensor with its place, in the order of the modules. Its layer is that of the
+        outermost list of layers."""
+        for name, part in self.parts.items():
+            if isinstance(part, Tensor):
+                yield Placed.at(f"{prefix}{name}", part)
+            else:
+                yield from part.placed(f"{prefix}{name}.")
 
     def layers(self, prefix: str = "") -> Iterator[str]:
         """The full name of every layer of a list of layers, except those inside another layer."""
@@ -295,6 +336,11 @@ class LayerList(_Counted):
         return sum(self.runs(at) * layer.cache_per_memory_token for at, layer in self.groups)
 
     @cached_property
+    def state_per_sequence(self) -> int:
+        """Elements of the states of fixed size that a cache keeps for each sequence."""
+        return sum(self.runs(at) * layer.state_per_sequence for at, layer in self.groups)
+
+    @cached_property
     def n_computed(self) -> int:
         """Elements of tables that are computed and not stored."""
         return sum(len(at) * layer.n_computed for at, layer in self.groups)
@@ -314,6 +360,13 @@ class LayerList(_Counted):
         """Every stored tensor with its full name, layer by layer."""
         for number, layer in self._numbered():
             yield from layer.tensors(f"{prefix}{number}.")
+
+    def placed(self, prefix: str = "") -> Iterator[Placed]:
+        """Every stored tensor with its place, layer by layer."""
+        n_layers = self.runs(self.numbers)
+        for number, layer in self._numbered():
+            for name, tensor in layer.tensors(f"{prefix}{number}."):
+                yield Placed.at(name, tensor, number, n_layers)
 
     def cuts(self, prefix: str = "") -> Iterator[tuple[str, Cut]]:
         """Every module inside that can be cut, by its full name, layer by layer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ from zoo.devices import usable_device
 from zoo.errors import Place, Problem, WeightsError
 from zoo.layout import Tensor
 from zoo.provenance.lock import Lock, check_locked
+from zoo.provenance.plugins import ReplacedPluginWarning, replaced_code
 from zoo.reading import made_with_others, spec_of_weights
 from zoo.registry import Registry, load_registry
 from zoo.sharding.parts import local
@@ -89,6 +91,9 @@ def load(
         The model. Its `load_report` says what was done with each tensor. With a mesh, parameters
         that are divided among processes are DTensors.
 
+    Warns:
+        ReplacedPluginWarning: the code of a plugin is not that which the weights were made with.
+
     Raises:
         ZooError: the device cannot be used; the mesh has other dimensions; or the heads cannot be
             distributed evenly along `tp`.
@@ -135,6 +140,9 @@ def load(
 
                     tensors = load_shares(model, weights, names, mesh, device, dtype, verify=hashed)
         place(model, tensors, device=device)
+    if others := replaced_code(spec, header.plugins):
+        message = f"{found.path}: {made_with_others(others)}, which may compute something else"
+        warnings.warn(message, ReplacedPluginWarning, stacklevel=3)
     model.load_report = _report(weights, spec, names, tensors, verified=verify, mapped=mapped)
     model.origin = header.origin
     if len(names) < len(header.records):
@@ -212,11 +220,7 @@ def _check_against_spec(header: Header, spec: ModelSpec, where: Place) -> None:
     if dict(spec.ties) != header.ties:
         problems.append(Problem("the tied tensors of the file are not those of its spec", where))
     if problems:
-        from zoo.provenance.plugins import replaced_plugins  # here: only a mistake needs it
-
-        replaced = replaced_plugins(spec, header.plugins)
-        others = [one.plugin for one in replaced if one.made_with is not None]
-        if others:
+        if others := replaced_code(spec, header.plugins):
             problems[-1] = problems[-1]._replace(help=made_with_others(others))
         raise WeightsError(problems)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from zoo.component import Component, Given, Shared, Slot
-from zoo.layout import Layout, Tensor
+from zoo.layout import Layout, Placed
 from zoo.only_with import NotWith
 from zoo.purpose import Generation, Reading, Task
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zoo.position import PositionScheme
     from zoo.transformer import Transformer
 
-NormPlacement = Literal["pre", "post", "sandwich", "post_branch", "parallel"]
+NormPlacement = Literal["pre", "post", "sandwich", "post_branch", "parallel", "none"]
 NormSite = Literal["pre", "post", "out"]
 
 NORM_SITES: Mapping[str, tuple[NormSite, ...]] = {
@@ -31,6 +31,7 @@ NORM_SITES: Mapping[str, tuple[NormSite, ...]] = {
     "sandwich": ("pre", "post"),
     "post_branch": ("post",),
     "parallel": ("pre",),
+    "none": (),
 }
 """The norms around a sublayer f for each short form: `pre` normalises the input of f, `post` the
 output before the residual sum, `out` the sum. "Post-norm" of Vaswani et al. (2017) normalises the
@@ -104,7 +105,9 @@ class Attention(Sublayer):
     None. With a cache, x holds the next tokens only: `cache.extend(keys, values)` stores their keys
     and values and returns those of all tokens so far, to which `mask` and `bias` refer; if only
     the last tokens are kept, the last columns apply. `cache.of_memory` computes the keys and
-    values of a memory once.
+    values of a memory once. An attention that sums up its tokens keeps a state of fixed size
+    instead, by `cache.state` and `cache.keep_state`; of `mask`, the last columns are then those of
+    the new tokens.
     """
 
     key_width: Given[int | None] = None
@@ -358,7 +361,7 @@ class Block(Plugin):
 class Init(Plugin):
     """States the distribution of the initial values of each tensor."""
 
-    def start_of(self, tensor: Tensor) -> "Distribution":
+    def start_of(self, tensor: Placed) -> "Distribution":
         """The distribution of the initial values of `tensor`; a constant has its own value."""
         from zoo.distribution import Constant
 
@@ -366,8 +369,9 @@ class Init(Plugin):
             return Constant(tensor.value)
         return self.distribution(tensor)
 
-    def distribution(self, tensor: Tensor) -> "Distribution":
-        """The distribution of a tensor that is not a constant, by its role and fans."""
+    def distribution(self, tensor: Placed) -> "Distribution":
+        """The distribution of a tensor that is not a constant, by its role and fans, its name, or
+        its layer."""
         raise self._lacks("distribution")
 
 

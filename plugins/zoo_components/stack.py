@@ -95,8 +95,11 @@ class Stack(Component):
     """Where the sublayers' norms are, unless a sublayer states its `norms`: before the sublayer
     (`pre`), on the residual sum (`post`: Vaswani et al. 2017), before the sublayer and on its
     output (`sandwich`), or on its output alone (`post_branch`: OLMo 2); `parallel` is `pre` with
-    all sublayers side by side, each with a norm of its own unless `ffn` states `norms = []`."""
-    final_norm: bool = Field(default_factory=lambda data: data["norm_placement"] != "post")
+    all sublayers side by side, each with a norm of its own unless `ffn` states `norms = []`; `none`
+    has none at all."""
+    final_norm: bool = Field(
+        default_factory=lambda data: data["norm_placement"] not in ("post", "none")
+    )
     """Whether a norm follows the last block."""
     causal: bool
     """Whether a position attends only to itself and earlier positions."""
@@ -277,8 +280,7 @@ class Stack(Component):
                 raise contradiction(
                     f"the attention of these layers reads the table `{attention.reads}`, which "
                     "no position scheme of the stack has: state it as `position` or `relative`",
-                    "self_attn.kind",
-                    "attention.kind",
+                    "block.self_attn.kind",
                     "position.kind",
                 )
 

@@ -286,3 +286,42 @@ def differential(
                 heads.append((1 - a.lambda_init) * normed)
             outputs.append(linear(w, "o_proj", torch.cat(heads)))
     return torch.stack(outputs).reshape(len(x), x.shape[1], -1)
+
+
+def linear_attention(
+    a: Any,
+    w: Weights,
+    x: Tensor,
+    memory: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    turn: Turn | None = None,
+    positions: list[int] | None = None,
+) -> Tensor:
+    """Equations (4) and (8) of Katharopoulos et al. (arXiv:2006.16236), with the feature map
+    elu(x) + 1; 0 for a query that may attend to nothing."""
+    assert turn is None
+    assert positions is None
+    source, d = x if memory is None else memory, a.head_dim
+    allowed = torch.ones(len(x), a.n_heads, x.shape[1], source.shape[1], dtype=torch.bool)
+    allowed = allowed if mask is None else allowed & mask
+    outputs = []
+    for b in range(len(x)):
+        keys = [linear(w, "k_proj", row).reshape(a.n_heads, d) for row in source[b]]
+        values = [linear(w, "v_proj", row).reshape(a.n_heads, d) for row in source[b]]
+        for i, row in enumerate(x[b]):
+            q = linear(w, "q_proj", row).reshape(a.n_heads, d)
+            heads = []
+            for h in range(a.n_heads):
+                weights = {
+                    j: (torch.nn.functional.elu(q[h]) + 1)
+                    @ (torch.nn.functional.elu(keys[j][h]) + 1)
+                    for j in range(len(source[b]))
+                    if allowed[b, h, i, j] and (j <= i or not causal)
+                }
+                mixed = sum((s * values[j][h] for j, s in weights.items()), torch.zeros_like(q[h]))
+                total = sum(weights.values(), torch.zeros(()).double())
+                heads.append(mixed / total if weights else mixed)
+            outputs.append(linear(w, "o_proj", torch.cat(heads)))
+    return torch.stack(outputs).reshape(len(x), x.shape[1], -1)

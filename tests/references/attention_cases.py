@@ -12,6 +12,7 @@ from references import attention as reference
 from zoo_components.attention import MultiHead
 from zoo_components.differential import Differential
 from zoo_components.latent import Latent
+from zoo_components.linear_attention import Linear
 from zoo_components.norm import LayerNorm, NoNorm, RmsNorm
 
 LENGTH = 5
@@ -57,6 +58,11 @@ def described_latent(**fields: Any) -> Latent:
 def described_differential(**fields: Any) -> Differential:
     stated = {"d_model": 6, "n_heads": 4, "head_dim": HEAD} | fields
     return Differential(kind="differential", norm=NoNorm(kind="none", width=6), **stated)
+
+
+def described_linear(**fields: Any) -> Linear:
+    stated = {"d_model": 6, "n_heads": 3, "head_dim": HEAD} | fields
+    return Linear(kind="linear", norm=NoNorm(kind="none", width=6), **stated)
 
 
 def made(description: Any, dtype: torch.dtype = torch.float64) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,18 +72,20 @@ def load(
     import torch
 
     from zoo.loading import load as load_model
-    from zoo.provenance.plugins import replaced_plugins
+    from zoo.provenance.plugins import ReplacedPluginWarning, replaced_plugins
 
     gc.enable()
-    loaded = load_model(
-        model,
-        dtype=None if dtype is None else getattr(torch, dtype),
-        verify=not no_verify,
-        only=only or None,
-        read=read,
-        locked=locked,
-        registry=registry,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReplacedPluginWarning)  # the report says it
+        loaded = load_model(
+            model,
+            dtype=None if dtype is None else getattr(torch, dtype),
+            verify=not no_verify,
+            only=only or None,
+            read=read,
+            locked=locked,
+            registry=registry,
+        )
     told = loaded.load_report
     assert told is not None  # `load` sets it
     replaced = replaced_plugins(loaded.spec, told.plugins)

@@ -21,7 +21,7 @@ from zoo.plugin_kit.promises import (
     threads,
 )
 from zoo.plugin_kit.report import Check, Report
-from zoo.plugin_kit.structure import layout, meta, schema
+from zoo.plugin_kit.structure import contradictions, layout, meta, schema
 from zoo.plugin_kit.torch_free import import_failures
 from zoo.registering.plugin_errors import describe_failure, reason
 from zoo.registering.registry_file import Entry
@@ -128,8 +128,10 @@ class _Subject:
         self.registry.plugin(self.slot, self.kind)
 
     def schema(self) -> None:
-        """Each field has a type with a JSON Schema, for editors."""
-        schema(self.registry.plugin(self.slot, self.kind))
+        """Each field has a type with a JSON Schema, for editors; contradictions name fields."""
+        cls = self.registry.plugin(self.slot, self.kind)
+        schema(cls)
+        contradictions(cls, self.registry)
 
     def example(self) -> str | None:
         """Make a small spec around the component and, if it can attend to a memory, another."""

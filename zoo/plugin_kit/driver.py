@@ -50,12 +50,13 @@ class Bare(Transformer):
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
         for name, shape in shapes.items():
-            owner, _, attribute = name.rpartition(".")
-            if owner not in dict(self.named_children()):
-                self.add_module(owner, nn.Module())
-            self.get_submodule(owner).register_parameter(
-                attribute, nn.Parameter(torch.empty(shape))
-            )
+            *path, attribute = name.split(".")
+            owner: nn.Module = self
+            for step in path:
+                if step not in dict(owner.named_children()):
+                    owner.add_module(step, nn.Module())
+                owner = owner.get_submodule(step)
+            owner.register_parameter(attribute, nn.Parameter(torch.empty(shape)))
 
 
 class Driver:

@@ -1,16 +1,19 @@
 """The drivers, which call the module of a slot and check its outputs against the interface in
-`zoo.slots`; here those of norms, feed-forward networks and heads."""
+`zoo.slots`; here those of attention, blocks, norms, feed-forward networks and heads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 from zlib import crc32
 
 import torch
 
 from zoo.building import build
-from zoo.plugin_kit.attending import AttentionDriver, BlockDriver
+from zoo.context import LayerContext
+from zoo.plugin_kit.attending import Attended
+from zoo.plugin_kit.continuing import ContinuingDriver
 from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
@@ -34,6 +37,58 @@ from zoo.registry import Registry
 from zoo.slots import Head
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
+
+
+class AttentionDriver(ContinuingDriver):
+    @property
+    def continued(self) -> bool:
+        return bool(self.described.incremental)
+
+    def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
+        found = self.model.part(x, context.memory, **self._options(context))
+        output, weights = _pair(found, "the output and the weights, or None")
+        return output, {} if weights is None else {"": weights}
+
+    def _options(self, context: LayerContext) -> dict[str, Any]:
+        """Return the keyword arguments that a block passes to its attention."""
+        if context.memory is None:
+            options: dict[str, Any] = {
+                "mask": context.mask,
+                "causal": context.causal,
+                "rotation": context.rotation,
+                "bias": context.bias,
+                "positions": context.positions,
+            }
+        else:  # for a memory, a block passes only the mask
+            options = {"mask": context.memory_mask}
+        if self.model.scheme is not None:
+            options["scheme"] = self.model.scheme
+        if context.cache is not None:
+            name = "self_attn" if context.memory is None else "cross_attn"
+            options["cache"] = context.cache.of(name)
+        return {**options, "return_weights": context.return_weights}
+
+    def check(self, inputs: Tensors) -> None:
+        expect_branch(self.model.part)
+        x, memory = self.sides(inputs)
+        options = self._options(LayerContext(memory=memory))
+        options |= {"cache": None} if self.continued else {}
+        expect_call(self.model.part.forward, x, memory, **options)
+        super().check(inputs)
+
+
+class BlockDriver(ContinuingDriver):
+    @property
+    def continued(self) -> bool:
+        return not self.described.not_incremental
+
+    @property
+    def looks_ahead(self) -> bool:
+        return bool(self.described.looks_ahead)
+
+    def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
+        output, weights = _pair(self.model.part(x, context), "the states and the weights by name")
+        return output, dict(weights)
 
 
 class NormDriver(Driver):
@@ -186,3 +241,10 @@ def hosted(spec: ModelSpec, registry: Registry, dtype: torch.dtype) -> Driver:
             noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
             parameter.copy_(parameter.double() + 0.1 * noise)
     return driver_for(spec, model)
+
+
+def _pair(found: object, what: str) -> tuple[Any, Any]:
+    """Return `found` as a pair. Raises PromiseError unless it is a tuple of two."""
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise PromiseError(f"`forward` must return {what}, as a tuple, not {type(found).__name__}")
+    return found

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from zoo.component import GIVEN, Component, Part, Size, Slot, fields_of
 from zoo.document import Document, from_data
 from zoo.errors import ZooError
-from zoo.layout import Layout, Tensor, embedding, linear, vector
+from zoo.layout import LayerList, Layout, Tensor, embedding, linear, vector
 from zoo.plugin_kit.sizes import SIZES
 from zoo.registering.registry_file import Entry
 from zoo.registry import Registry
@@ -113,14 +113,16 @@ class ReadingHost(Host):
 
 
 class InitHost(Builder):
-    """A model of bare tensors, one of each role, which the init under test initializes."""
+    """A model of bare tensors, one of each role, outside of layers and in them, which the init
+    under test initializes."""
 
     def layout(self) -> Layout:
+        layer = Layout({"up": linear(16, 32), "down": linear(32, 16, residual=True)})
         return Layout(
             {
                 "tokens": embedding(11, 16),
-                "up": linear(16, 32),
-                "down": linear(32, 16, residual=True),
+                **layer.parts,
+                "layers": LayerList(((range(2), layer),)),
                 "kernel": Layout({"weight": Tensor((8, 16, 3), fan_in=48, fan_out=24)}),
                 "norm": Layout({"weight": vector(16, value=1.0), "bias": vector(16, "bias")}),
             }
@@ -131,6 +133,42 @@ class InitHost(Builder):
 
         return Bare({name: tensor.shape for name, tensor in self.layout().tensors()})
 
+
+class MixingAttention(Attention):
+    """An attention that needs all tokens at once."""
+
+
+class MixingNetwork(FeedForward):
+    """A network in which a token sees later ones."""
+
+    @property
+    def incremental(self) -> bool:
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
+
+class MixingEmbedding(Embedding):
+    """An embedding in which a token sees later ones."""
+
+    @property
+    def incremental(self) -> bool:
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
+
+MIXING: Mapping[str, type[Plugin]] = {
+    "attention": MixingAttention,
+    "ffn": MixingNetwork,
+    "embedding": MixingEmbedding,
+}
+"""Descriptions of what generation has to be told of, by their slots."""
+MIXING_KIND = "check_mixing"
 
 HOSTS: Mapping[str, type[Builder]] = {
     "block": BlockHost,
@@ -147,14 +185,21 @@ HOSTS: Mapping[str, type[Builder]] = {
 
 
 def with_hosts(registry: Registry) -> Registry:
-    """Return the registry with the hosts as additional builders."""
+    """Return the registry with the hosts as additional builders, and what mixes tokens as an
+    additional kind of its slot."""
     source = Document(__name__, {})
-    hosts = {
-        _host(slot): Entry("builder", _host(slot), f"{__name__}:{cls.__name__}", source, Path())
-        for slot, cls in HOSTS.items()
+
+    def entry(slot: str, kind: str, cls: type[Plugin]) -> Entry:
+        return Entry(slot, kind, f"{__name__}:{cls.__name__}", source, Path())
+
+    hosts = {_host(slot): entry("builder", _host(slot), cls) for slot, cls in HOSTS.items()}
+    more: dict[str, dict[str, Entry]] = {"builder": hosts}
+    for slot, cls in MIXING.items():
+        more[slot] = {MIXING_KIND: entry(slot, MIXING_KIND, cls)}
+    plugins = registry.plugins | {
+        slot: registry.plugins[slot] | kinds for slot, kinds in more.items()
     }
-    builders = registry.plugins["builder"] | hosts
-    return replace(registry, plugins=registry.plugins | {"builder": builders}, _loaded={})
+    return replace(registry, plugins=plugins, _loaded={})
 
 
 def _host(slot: str) -> str:

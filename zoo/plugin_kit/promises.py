@@ -13,6 +13,7 @@ from torch import nn
 from zoo.building import build
 from zoo.loading import load
 from zoo.plugin_kit.branches import branches
+from zoo.plugin_kit.declared import declared
 from zoo.plugin_kit.driver import Bare, PromiseError, Tensors, close
 from zoo.plugin_kit.drivers import driver_for, hosted
 from zoo.plugin_kit.state import changes, state_of, values_of
@@ -247,8 +248,8 @@ _BY_TOKEN: Mapping[str, Promise] = {**_OF_MODULES, "tokens": tokens}
 _ATTENDING: Mapping[str, Promise] = {**_WITH_MASKS, "positions": positions, "cache": cache}
 
 PROMISES: Mapping[str, Mapping[str, Promise]] = {
-    "builder": {**_WITH_MASKS, "cache": cache},
-    "block": {**_ATTENDING, "branches": branches},
+    "builder": {**_WITH_MASKS, "cache": cache, "declared": declared},
+    "block": {**_ATTENDING, "branches": branches, "declared": declared},
     "attention": _ATTENDING,
     "ffn": _BY_TOKEN,
     "norm": _BY_TOKEN,

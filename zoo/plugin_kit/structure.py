@@ -3,9 +3,12 @@ what tensors the module has."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
+from textwrap import dedent
 from typing import Annotated, Any, TypeVar, get_args
 
 import torch
@@ -14,12 +17,14 @@ from torch import nn
 
 from zoo.building import build_on_meta
 from zoo.component import GIVEN, Part, fields_of
+from zoo.errors import ZooError
 from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.state import plain_tensors, unknown_modules, values_of
 from zoo.registry import Registry
 from zoo.slots import Plugin
 from zoo.spec import ModelSpec
 from zoo.value_errors import value_message
+from zoo.wording import did_you_mean
 
 
 def schema(cls: type[Plugin]) -> None:
@@ -47,6 +52,44 @@ def schema(cls: type[Plugin]) -> None:
         unchecked = not (field.validate_default or field.is_required() or field.default_factory)
         if unchecked:
             check_default(name, values, field.default)
+
+
+def contradictions(cls: type[Plugin], registry: Registry) -> None:
+    """The keys that contradictions of the class point at are keys of some component."""
+    own = fields_of(cls)
+    for key, place in _keys_of_contradictions(cls):
+        name = key.partition(".")[0]
+        if name not in own and name not in _all_keys(registry):
+            raise PromiseError(
+                f"a contradiction names the key `{key}`, which no component has\n  {place}\n"
+                f"help: {did_you_mean(name, own)}"
+            )
+
+
+def _keys_of_contradictions(cls: type[Plugin]) -> Iterator[tuple[str, str]]:
+    """Yield the keys that are written in the calls of `contradiction` in a class, with their
+    places."""
+    try:
+        lines, first = inspect.getsourcelines(cls)
+    except OSError:
+        return  # made without a file
+    for call in ast.walk(ast.parse(dedent("".join(lines)))):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("contradiction"):
+            for key in call.args[1:]:
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, f"{inspect.getfile(cls)}:{first + key.lineno - 1}"
+
+
+def _all_keys(registry: Registry) -> set[str]:
+    """Return the fields of the components of packages, any of which may be around the one that
+    names a key. Other files of a project, which may be in the making, are not run for this."""
+    found: set[str] = set()
+    for slot, kinds in registry.plugins.items():
+        for kind, entry in kinds.items():
+            if not entry.target.rpartition(":")[0].endswith(".py"):
+                with suppress(ZooError):  # skip plugins that cannot be loaded
+                    found.update(fields_of(registry.plugin(slot, kind)))
+    return found
 
 
 def enum_in(described: Any) -> type[Enum] | None:

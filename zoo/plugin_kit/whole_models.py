@@ -72,7 +72,8 @@ class BuilderDriver(Driver):
 
     def continues(self) -> None:
         how = self.spec.model.generation
-        if how is None or not how.from_ids:
+        # Where tokens see later ones, a call with all of them gives other scores.
+        if how is None or not how.from_ids or how.looks_ahead:
             return
         prompts = ids(0).tolist()
         try:
@@ -95,7 +96,9 @@ class BuilderDriver(Driver):
             chosen = scores.gather(-1, target[0, len(start) :, None]).sum()
             if not close(torch.tensor(row.score, dtype=chosen.dtype), chosen, 1e-9):
                 raise PromiseError(
-                    "what `zoo.generate` scores is another than what a call with all tokens gives"
+                    "what `zoo.generate` scores is another than what a call with all tokens gives\n"
+                    "help: a model whose tokens see later ones says so: "
+                    "`Generation(..., looks_ahead=)`"
                 )
 
     def leaks(self) -> Iterator[str]:

@@ -24,6 +24,11 @@ def plugin_versions(spec: ModelSpec) -> dict[str, str]:
     return {name: _origin(plugins[name], shipped) for name in sorted(plugins)}
 
 
+class ReplacedPluginWarning(UserWarning):
+    """Weights were made with other code of a plugin, and it may compute something else with
+    them."""
+
+
 class Replaced(NamedTuple):
     """A plugin that differs from the one that weights were made with; `made_with` is None if the
     weights have no record of it."""
@@ -38,6 +43,17 @@ def replaced_plugins(spec: ModelSpec, made_with: Mapping[str, str]) -> list[Repl
     build the model, but may compute something else with its weights."""
     found = ((name, made_with.get(name), now) for name, now in plugin_versions(spec).items())
     return [Replaced(*one) for one in found if one[1] != one[2]]
+
+
+def replaced_code(spec: ModelSpec, made_with: Mapping[str, str]) -> list[str]:
+    """Return the names of those plugins, without what another version of the zoo has replaced: its
+    components compute what they did."""
+    return [
+        one.plugin
+        for one in replaced_plugins(spec, made_with)
+        if one.made_with is not None
+        and not (one.made_with.startswith("zoo ") and one.now.startswith("zoo "))
+    ]
 
 
 def changed_plugins(registry: Registry, made_with: Mapping[str, str]) -> list[str]:

@@ -25,7 +25,8 @@ WIDTH, NARROWEST = 100, 40
 
 
 def summary_data(spec: ModelSpec) -> dict[str, Any]:
-    """Return the sizes of a model: parameters, bytes, key-value cache, and the tree of parts."""
+    """Return the sizes of a model: parameters, bytes, the cache of generation, and the tree of
+    parts."""
     shared = spec.layout.n_parameters - spec.n_parameters
     layout = spec.layout
     return {
@@ -41,6 +42,7 @@ def summary_data(spec: ModelSpec) -> dict[str, Any]:
             for tokens, elements in sorted(layout.cache_per_recent_token.items())
         ],
         "kv_cache_bytes_per_source_token": _bytes(layout.cache_per_memory_token),
+        "state_bytes_per_sequence": layout.state_per_sequence * BYTES["float32"],
         "tied": dict(spec.ties),
         "parts": _tree_data(rows_of(layout)),
     }
@@ -100,6 +102,8 @@ def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
                 yield f"              {_by_dtype(part)} of it only up to {up_to}"
     if any(per_source_token.values()):
         yield f"              {_by_dtype(per_source_token)} per source token"
+    if state := data["state_bytes_per_sequence"]:
+        yield f"  state       {human_bytes(state)} float32 per sequence, whatever its length"
 
 
 def _tree_lines(data: Mapping[str, Any]) -> Iterator[str]:

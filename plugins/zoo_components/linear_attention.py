@@ -1,0 +1,83 @@
+"""Linear attention: the `attention` slot."""
+
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, model_validator
+
+from zoo.component import Shared, Size
+from zoo.layout import Layout, column_wise, linear, row_wise
+from zoo.slots import Attention
+from zoo_components.heads import check_default_head_dim, default_head_dim, heads_text
+from zoo_components.projections import ALL, Projections
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Linear(Attention):
+    """Linear attention (Katharopoulos et al. 2020, arXiv:2006.16236): the weight of a key is
+    phi(q) . phi(k), divided by the sum of those of all keys, with phi(x) = elu(x) + 1, the feature
+    map of the paper. So the sums over keys do not depend on the query: time grows with the length
+    instead of its square, and generation keeps these sums, of fixed size, and nothing of each
+    token. It takes no rotation or bias of a position scheme."""
+
+    n_heads: Shared[Size]
+    """The number of heads."""
+    head_dim: Shared[Size] = Field(default_factory=default_head_dim)
+    """The width of a head; d_model / n_heads by default."""
+    bias: Shared[Projections] = ALL
+    """Which projections have a bias: a list of `q`, `k`, `v` and `o`, or `true` for all or `false`
+    for none."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "head_dim" not in self.model_fields_set:
+            check_default_head_dim(self.d_model, self.n_heads)
+        return self
+
+    @property
+    def takes_rotation(self) -> bool:
+        return False
+
+    @property
+    def takes_bias(self) -> bool:
+        return False
+
+    @property
+    def against_fused(self) -> str:
+        return "fused kernels compute a softmax, and linear attention has none"
+
+    @property
+    def incremental(self) -> bool:
+        return True
+
+    def layout(self) -> Layout:
+        key_width, width = self.key_width or self.d_model, self.n_heads * self.head_dim
+        heads = column_wise(self.n_heads)
+        return Layout(
+            {
+                "q_proj": linear(self.d_model, width, bias="q" in self.bias, cut=heads),
+                "k_proj": linear(key_width, width, bias="k" in self.bias, cut=heads),
+                "v_proj": linear(key_width, width, bias="v" in self.bias, cut=heads),
+                "o_proj": linear(
+                    width,
+                    self.d_model,
+                    bias="o" in self.bias,
+                    residual=True,
+                    cut=row_wise(self.n_heads),
+                ),
+            },
+            f"linear, {heads_text(self.n_heads, self.n_heads, self.head_dim)}",
+            state=self.n_heads * self.head_dim * (self.head_dim + 1),
+        )
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.linear_attention import LinearAttention
+
+        return LinearAttention(
+            d_model=self.d_model,
+            key_width=self.key_width or self.d_model,
+            n_heads=self.n_heads,
+            head_dim=self.head_dim,
+            bias=self.bias,
+        )

@@ -1,0 +1,205 @@
+"""Check that modules that attend compute the same with a cache."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from zoo.cache import Cache
+from zoo.context import LayerContext
+from zoo.plugin_kit.attending import AttendingDriver
+from zoo.plugin_kit.driver import (
+    BATCH,
+    LENGTH,
+    MEMORY_LENGTH,
+    PromiseError,
+    Tensors,
+    close,
+    padded,
+    turning,
+)
+from zoo.registering.plugin_errors import describe_failure
+
+
+class _Steps(NamedTuple):
+    """How tokens come with a cache.
+
+    Args:
+        when: the message if the output is then another.
+        help: what to do about it.
+        sizes: the numbers of new tokens.
+        padded: whether there is padding on the left, which a mask hides.
+        reordered: whether the rows are reordered and repeated after the first step.
+    """
+
+    when: str
+    help: str
+    sizes: tuple[int, ...] = (3, 1, 2)
+    padded: bool = False
+    reordered: bool = False
+
+
+_STEPS = (
+    _Steps(
+        "when tokens come one by one with a `cache`",
+        "keep keys that are turned already, and let the last query see all keys; what reads "
+        "earlier tokens in another way is not incremental",
+        sizes=(1,) * LENGTH,
+    ),
+    _Steps(
+        "when several tokens come at once with a `cache`, as those of a prompt do",
+        "with a cache, `causal` still hides the later ones of the new tokens: "
+        "`tril(n_keys - n_queries)`",
+    ),
+    _Steps(
+        "when tokens come with a `cache` and a `mask`, which hides padding on the left",
+        "with a cache, `mask` is that of all tokens so far, (batch, 1, 1, key), and applies too",
+        padded=True,
+    ),
+    _Steps(
+        "after the rows of the `cache` were reordered and repeated, as beam search does",
+        "keep what earlier tokens leave by `cache.extend` or `cache.keep_state`, which reorder it",
+        padded=True,
+        reordered=True,
+    ),
+)
+
+
+class ContinuingDriver(AttendingDriver):
+    """Calls a module that may continue from a cache."""
+
+    @property
+    def continued(self) -> bool:
+        """Whether the description states that the module can continue from a cache."""
+        raise NotImplementedError
+
+    def continues(self) -> None:
+        if not self.continued:
+            return
+        inputs = self.inputs(torch.float64)
+        with torch.no_grad():  # as in generation: a cache has no gradients
+            for positioned in (False, True):
+                for steps in _STEPS:
+                    self._check_steps(inputs, steps, positioned=positioned)
+            self._check_counts(inputs)
+
+    def _check_steps(self, inputs: Tensors, steps: _Steps, *, positioned: bool) -> None:
+        """Raises PromiseError unless the output of these steps with a cache is that of all tokens
+        at once. With `positioned`, there are a rotation and a bias if the module takes them."""
+        seen = padded() if steps.padded else None
+        rows = torch.arange(BATCH)
+        whole, _ = self.call(
+            inputs[0], self._next(inputs, Cache(LENGTH), LENGTH, rows, seen, positioned)
+        )
+        cache = Cache(LENGTH)
+        for n_tokens in steps.sizes:
+            now = slice(cache.length, cache.length + n_tokens)
+            context = self._next(inputs, cache, n_tokens, rows, seen, positioned)
+            context = context._replace(cache=cache.layer(0))
+            try:
+                found, _ = self.call(inputs[0][rows, now], context)
+            except Exception as error:
+                told = describe_failure(f"a call {steps.when}", error).message
+                raise PromiseError(f"{told}\nhelp: {steps.help}") from None
+            real = slice(None) if seen is None else seen[rows, now]
+            if not close(found[real], whole[rows, now][real], 1e-9):
+                raise PromiseError(
+                    f"the output is another {steps.when}, although it is said to be incremental\n"
+                    f"help: {steps.help}"
+                )
+            _expect_no_more(cache)
+            if steps.reordered and len(rows) == BATCH:
+                rows = torch.tensor([1, 0, 1])  # as beam search does
+                cache.select(rows, rows)
+
+    def _next(
+        self,
+        inputs: Tensors,
+        cache: Cache,
+        n_tokens: int,
+        rows: torch.Tensor,
+        seen: torch.Tensor | None,
+        positioned: bool,
+    ) -> LayerContext:
+        """Register the next tokens of these rows with the cache, and return their context, without
+        the cache. `seen` (batch, length) is False at padding."""
+        _, memory = self.sides(inputs)
+        now = slice(cache.length, cache.length + n_tokens)
+        real = None if seen is None else seen[rows, now]
+        positions = cache.append(n_tokens, seen=real, counted=real, device=rows.device)
+        rotation = bias = memory_mask = None
+        if positioned and self.takes_rotation:
+            rotation = turning(positions.double())
+        if positioned and self.takes_bias:
+            bias = self.bias(torch.float64)[..., now, : now.stop]
+            bias = bias[0] if seen is None else bias[rows]
+        if memory is not None and seen is not None:
+            memory_mask = seen[rows, None, None, :MEMORY_LENGTH]
+        return LayerContext(
+            mask=cache.mask,
+            tokens=real,
+            causal=True,
+            positions=positions,
+            key_positions=cache.positions,
+            rotation=rotation,
+            bias=bias,
+            memory=None if memory is None else memory[rows],
+            memory_mask=memory_mask,
+        )
+
+    def _check_counts(self, inputs: Tensors) -> None:
+        """Raises PromiseError unless a cache stores as many elements as the layout states."""
+        x, memory = self.sides(inputs)
+        layout = self.described.layout()
+        of_last = layout.cache_per_recent_token
+        n_tokens = 2 if layout.state_per_sequence else 1  # a state does not grow with them
+        room = 4 * max(of_last, default=0) or n_tokens  # for more tokens than are kept
+        cache = Cache(room)
+        positions = cache.append(n_tokens, seen=None, counted=None, device=x.device)
+        context = LayerContext(
+            causal=True,
+            positions=positions,
+            key_positions=positions,
+            memory=memory,
+            cache=cache.layer(0),
+        )
+        self.call(x[:, :n_tokens], context)
+        of_all = layout.cache_per_token - sum(of_last.values())
+        stated = room * of_all + sum(n * _kept(window, room) for window, n in of_last.items())
+        stated += layout.state_per_sequence
+        if memory is not None:
+            stated += MEMORY_LENGTH * layout.cache_per_memory_token
+        found = cache.n_bytes // (BATCH * x.element_size())
+        if found != stated:
+            over = "" if memory is None else f" and {MEMORY_LENGTH} tokens of a memory"
+            tokens = "a token" if room == 1 else f"{room} tokens"
+            raise PromiseError(
+                f"of {tokens}{over} the cache keeps {found} numbers, and `layout` says {stated}\n"
+                "help: state Layout(..., cache=) for each token of the sequence itself, "
+                "cache_window= for how many of them it is kept, memory_cache= for each of the "
+                "memory, and state= for what `keep_state` keeps of all tokens together"
+            )
+
+
+def _expect_no_more(cache: Cache) -> None:
+    """Raises PromiseError if a module put attributes of its own on the cache."""
+    layer = cache.layer(0)
+    new = Cache(1)
+    pairs: list[tuple[object, object]] = [(cache, new), (layer, new.layer(0))]
+    pairs += [(kept, new.layer(0).of("")) for kept in layer.by_sublayer.values()]
+    for owner, other in pairs:
+        for name in vars(owner).keys() - vars(other).keys():
+            raise PromiseError(
+                f"it keeps `{name}` as a new attribute of the `cache`, which is not reordered with "
+                "its rows, as in beam search\n"
+                "help: keep tensors by `cache.extend`, `cache.keep_state` and `cache.of_memory`"
+            )
+
+
+def _kept(window: int, room: int) -> int:
+    """Return the number of tokens for which a cache of `room` allocates memory if it keeps the last
+    `window`."""
+    kept = Cache(room).layer(0).of("")
+    kept.extend(torch.zeros(1, 1), window=window)
+    return kept.n_bytes // torch.zeros(1).nbytes
