@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zoo.cache import Cache
     from zoo.spec import ModelSpec
     from zoo.weights.load_report import LoadReport
 
@@ -37,10 +38,7 @@ class Transformer(nn.Module):
     built from. `origin` is plain data on where the weights came from, if the zoo did not initialise
     them; `zoo.load` sets it and `zoo.save` stores it again. `load_report` is set by `zoo.load`.
 
-    A model that generates (`zoo.slots.Builder.generation`) has `decode(target, memory, *,
-    target_mask, memory_mask, cache)`, which with a `zoo.cache.Cache` takes the next tokens only,
-    and `head`, which returns the logits of states. With an encoder it also has `encode(source, *,
-    source_mask)`, which returns the memory, and `memory_mask(source, source_mask)`.
+    A model that generates (`zoo.slots.Builder.generation`) has the methods of `Generating`.
     """
 
     spec: ModelSpec
@@ -54,6 +52,32 @@ class Transformer(nn.Module):
         from zoo.drawing import to_html
 
         return to_html(self.spec)
+
+
+class Generating(Protocol):
+    """The methods of a model that generates; `encode` and `memory_mask` only with an encoder.
+
+    `encode` returns the memory, `decode` the states of the target, of the next tokens only with a
+    cache, and `head` the logits of states.
+    """
+
+    def encode(self, source: torch.Tensor, *, source_mask: torch.Tensor | None) -> torch.Tensor: ...
+
+    def memory_mask(
+        self, source: torch.Tensor, source_mask: torch.Tensor | None
+    ) -> torch.Tensor | None: ...
+
+    def decode(
+        self,
+        target: torch.Tensor,
+        memory: torch.Tensor | None,
+        *,
+        target_mask: torch.Tensor | None,
+        memory_mask: torch.Tensor | None,
+        cache: Cache | None,
+    ) -> torch.Tensor: ...
+
+    def head(self, states: torch.Tensor) -> torch.Tensor: ...
 
 
 def held_in(model: object) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from zoo.generation.prompts import Rows
 from zoo.purpose import Generation
 from zoo.slots import Head
 from zoo.spec import ModelSpec
-from zoo.transformer import Transformer, held_in
+from zoo.transformer import Generating, Transformer, held_in
 
 
 class RecomputeWarning(UserWarning):
@@ -29,28 +29,6 @@ def no_numbers(name: str, what: str) -> WeightsError:
             help="the weights hold NaN or infinite values, or are too large for the dtype",
         )
     )
-
-
-class Generating(Protocol):
-    """The part of `zoo.transformer.Transformer` that generation calls."""
-
-    def encode(self, source: torch.Tensor, *, source_mask: torch.Tensor | None) -> torch.Tensor: ...
-
-    def memory_mask(
-        self, source: torch.Tensor, source_mask: torch.Tensor | None
-    ) -> torch.Tensor | None: ...
-
-    def decode(
-        self,
-        target: torch.Tensor,
-        memory: torch.Tensor | None,
-        *,
-        target_mask: torch.Tensor | None,
-        memory_mask: torch.Tensor | None,
-        cache: Cache | None,
-    ) -> torch.Tensor: ...
-
-    def head(self, states: torch.Tensor) -> torch.Tensor: ...
 
 
 class Memory:

@@ -86,7 +86,7 @@ class BuilderDriver(Driver):
             told = describe_failure("zoo.generate", error).message
             raise PromiseError(
                 f"{told}\nhelp: a model whose builder states `generation` has the methods of "
-                "zoo.generation.decoding.Generating"
+                "zoo.transformer.Generating"
             ) from None
         for prompt, row in zip(prompts, found, strict=True):
             before = [torch.tensor([prompt])] if how.has_source else []
