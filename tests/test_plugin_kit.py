@@ -290,7 +290,9 @@ def test_a_block_may_decide_on_the_norms_of_its_branches(tmp_path: Path) -> None
     check = "        if self.memory_width is not None:\n"
     registry = project(tmp_path)
     change = {
-        'self_attn: Annotated[Attention, Slot("attention")]': f"{given}\n    {bare}\n    {attention}",
+        'self_attn: Annotated[Attention, Slot("attention")]': "\n    ".join(
+            (given, bare, attention)
+        ),
         'ffn: Annotated[FeedForward, Slot("ffn")]': ffn,
         check: refusal.replace("      if", "        if", 1).replace("          r", "            r")
         + check,
