@@ -35,7 +35,7 @@ OPTIONAL: dict[str, st.SearchStrategy[Any]] = {
     ),
     "position": st.sampled_from(["none", "sinusoidal", {"kind": "learned", "max_length": 3}]),
     "dropout": st.floats(0, 1, exclude_max=True),
-    "norm_placement": st.sampled_from(["pre", "post", "sandwich", "post_branch", "none"]),
+    "norm_placement": st.sampled_from(["pre", "post", "sandwich", "post_branch"]),
     "pad_id": st.integers(0, 9),
 }
 INIT = st.fixed_dictionaries({"kind": st.just("normal")}, optional={"std": st.floats(1e-9, 9)})
