@@ -44,7 +44,8 @@ class Plugin(Component):
     """Values of a small working component, for `zoo plugin check`. Needed only if it cannot guess
     the value of a required field from its name and type."""
     absent: ClassVar[bool] = False
-    """Whether the component stands for no component (`none`): drawings leave it out."""
+    """Whether the component stands for no component (`none`): drawings leave it out, and the blocks
+    that ship leave out such a branch."""
     kind: str
 
     def _named(self) -> str:
@@ -316,6 +317,11 @@ class Block(Plugin):
     def head_dim(self) -> int | None:
         """The width of one of those heads."""
         return None
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is a self-attention, in which position schemes have an effect."""
+        return True
 
     @property
     def reads(self) -> str | None:

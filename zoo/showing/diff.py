@@ -90,7 +90,7 @@ class _Table(NamedTuple):
             return None
         value, origin = self.data[key], None
         if self.node is not None and not tables_in(value):
-            origin = origin_of(self.node, key, root=root)
+            origin = origin_of(self.node, key, value, root=root)
         return {"value": value, "origin": origin}
 
 

@@ -271,7 +271,7 @@ def _attentions(
     component: Component, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Attention]]:
     """Yield every attention inside, with its path, which has layer numbers for layer rules."""
-    if isinstance(component, Attention):
+    if isinstance(component, Attention) and not component.absent:
         yield path, component
     for name in fields_of(type(component)):
         value = getattr(component, name)
