@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from trials import Refused
 
 import zoo
-from zoo.showing.flops import flops_data
 from zoo.showing.show import backends_data
 
 Fields = dict[str, Any]
@@ -187,7 +186,7 @@ def test_the_sizes_are_those_of_what_is_there(tmp_path: Path) -> None:
     length = 6
     products = length * (2 * (4 * WIDTH * WIDTH + 2 * WIDTH * 12) + WIDTH * VOCAB)
     scores = 2 * 2 * length * length * WIDTH
-    assert flops_data(spec, length)["forward"] == 2 * (products + scores)
+    assert zoo.flops(spec, length)["forward"] == 2 * (products + scores)
     assert [row["kind"] for row in backends_data(spec)] == ["multi_head"] * 2
 
     assert zoo.read_spec(spec.to_toml()).digest == spec.digest

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from zoo.registry import Registry, load_registry
     from zoo.running.text_model import TextModel
     from zoo.saving import save
+    from zoo.showing.diff import diff
+    from zoo.showing.flops import flops
     from zoo.showing.listing import list_components, list_models
     from zoo.spec import ModelSpec
     from zoo.training.scores import score
@@ -68,7 +70,9 @@ __all__ = [
     "attention_backend",
     "auxiliary_loss",
     "build",
+    "diff",
     "export_folder",
+    "flops",
     "generate",
     "import_folder",
     "list_components",
@@ -88,6 +92,8 @@ _HOMES = {
     "attention_backend": "backends",
     "auxiliary_loss": "auxiliary",
     "build": "building",
+    "diff": "showing.diff",
+    "flops": "showing.flops",
     "export_folder": "families.exporting",
     "import_folder": "families.importing",
     "list_components": "showing.listing",

@@ -421,6 +421,12 @@ class Builder(Plugin):
         return None
 
     @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """The (channels, height, width) of the images of a model that is called with images
+        alone; None for others."""
+        return None
+
+    @property
     def called_with(self) -> tuple[Reading, ...]:
         """The inputs of a model that is called with ids: one, or a source and a target. Empty for a
         model with other inputs."""

@@ -131,6 +131,10 @@ class Encoder(Builder):
         return Reading(vocab=vocab, longest=self.encoder.position.longest)
 
     @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        return self.encoder.embedding.image_shape
+
+    @property
     def task(self) -> Task | None:
         return None if self.reading is None else self.head.task
 
