@@ -283,6 +283,8 @@ class Head(Plugin):
     pools: ClassVar[bool] = False
     """Whether it returns one output for a whole sequence, (batch, n): `forward` then takes `mask`
     too, boolean, False = padding, (batch, length) or None."""
+    reads_vocab: ClassVar[bool] = True
+    """Whether it has a use for `vocab`: a vocabulary that nothing reads is refused in a spec."""
 
     @property
     def task(self) -> Task | None:
