@@ -1,9 +1,10 @@
 """Whole Transformers: the `builder` slot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import ModelWrapValidatorHandler, ValidationInfo, model_validator
+from pydantic import GetCoreSchemaHandler, ValidationInfo, model_validator
+from pydantic_core import core_schema
 
 from zoo.component import ChildValidator, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
@@ -27,10 +28,17 @@ class OfStacks(Builder):
         """The stack that may read the vocabulary of each name, and the heads that may."""
         raise NotImplementedError
 
-    @model_validator(mode="wrap")
+    # No `model_validator`, since one that wraps might accept values of other types.
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        made = handler(source)
+        return core_schema.with_info_wrap_validator_function(cls._leave_out_unread, made)
+
     @classmethod
     def _leave_out_unread(
-        cls, values: Any, made: ModelWrapValidatorHandler[Self], info: ValidationInfo
+        cls, values: Any, made: Callable[[Any], Self], info: ValidationInfo
     ) -> Self:
         """A vocabulary that nothing reads, as in a model of images, has no effect, and the model is
         that without it."""
