@@ -54,7 +54,7 @@ def test_extends_names_no_path(value: str, refused: Refused, project: Path) -> N
         "spec.toml:1:11: error: `extends` names one spec, without folders or an ending\n"
         f"    1 | extends = {value}\n"
         f"      |           {'^' * len(value)}\n"
-        "      = help: a spec file beside this one, or a model of the registry\n"
+        "      = help: a spec file or a saved model beside this one, or a model of the registry\n"
     )
 
 
@@ -91,6 +91,45 @@ def test_extends_follows_no_link(refused: Refused, project: Path) -> None:
     (project / "base.toml").symlink_to("elsewhere")
     (project / "spec.toml").write_text('format = 1\nname = "a"\nextends = "base"\n')
     assert "`base.toml` is a link, which `extends` does not follow" in refused(
+        "validate", "spec.toml"
+    )
+
+
+def test_a_value_that_a_saved_spec_states_nearer(refused: Refused, project: Path) -> None:
+    """A saved spec is a full form, in which each value stands where it counts."""
+    (project / "base.toml").write_text(spec())
+    assert run(["build", "base.toml", "-o", "run"]) == 0
+    (project / "spec.toml").write_text('extends = "run"\nname = "a"\nd_ff = 64\n')
+    assert refused("validate", "spec.toml") == (
+        "spec.toml:3:1: error: `d_ff` has no effect: all that read it state their own\n"
+        "    3 | d_ff = 64\n"
+        "      | ^^^^\n"
+        "run/model.safetensors: encoder.block.ffn.d_ff: note: `d_ff` is stated nearer here\n"
+        "run/model.safetensors: decoder.block.ffn.d_ff: note: `d_ff` is stated nearer here\n"
+        "      = help: a saved spec states each value in its own table: write it there, "
+        "`encoder.block.ffn.d_ff` and `decoder.block.ffn.d_ff`\n"
+    )
+
+
+def test_a_damaged_model_in_the_place_of_a_parent(refused: Refused, project: Path) -> None:
+    (project / "run.safetensors").write_bytes(b"\x08" + bytes(30))
+    (project / "spec.toml").write_text('extends = "run"\nname = "a"\n')
+    told = refused("validate", "spec.toml")
+    assert told.startswith("run.safetensors: error: ")
+    assert 'spec.toml:1:11: note: named here\n    1 | extends = "run"\n' in told
+
+
+@pytest.mark.parametrize("of", ["folder", "weights"])
+def test_extends_follows_no_link_to_a_saved_model(of: str, refused: Refused, project: Path) -> None:
+    (project / "base.toml").write_text(spec())
+    assert run(["build", "base.toml", "-o", "elsewhere"]) == 0
+    if of == "folder":
+        (project / "run").symlink_to("elsewhere")
+    else:
+        (project / "run").mkdir()
+        (project / "run" / "model.safetensors").symlink_to("../elsewhere/model.safetensors")
+    (project / "spec.toml").write_text('extends = "run"\nname = "a"\n')
+    assert "there is no spec `run` beside this one or in the reg" in refused(
         "validate", "spec.toml"
     )
 

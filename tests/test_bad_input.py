@@ -412,6 +412,39 @@ def test_a_text_that_ends_too_early(refused: Refused, project: Path) -> None:
     assert told.splitlines()[1:3] == ["    2 | a = [1,", "      |        ^"]
 
 
+OTHER_FORMATS = {
+    "prose": ("# A model\n\nIt is small.\n- 2 layers\n- [width](#width) 64\n> done\n", 3),
+    "YAML": ("model:\n  layers: 2\n  width: 64\nname: small\n", 1),
+    "SVG": ('<svg xmlns="http://www.w3.org/2000/svg">\n<title>a</title>\n<rect/>\n</svg>\n', 1),
+    "Python": ("import torch\n\n\ndef build(n):\n    layers = n\n    return layers\n", 1),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMATS)
+def test_a_file_of_another_format_is_one_mistake(
+    name: str, refused: Refused, project: Path
+) -> None:
+    text, line = OTHER_FORMATS[name]
+    (project / "notes.md").write_text(text)
+    told = refused("validate", "notes.md")
+    assert told.startswith(f"notes.md:{line}:1: error: this is not TOML\n")
+    assert told.count("error:") == 1
+
+
+def test_a_picture_in_the_place_of_a_spec(refused: Refused, project: Path) -> None:
+    (project / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    assert refused("validate", "a.png") == "a.png: error: this is not TOML, but a binary file\n"
+
+
+def test_a_spec_with_many_mistakes_is_told_all_of_them(refused: Refused, project: Path) -> None:
+    """As one with the quotes of a text processor."""
+    words = ["name", "builder", "position", "norm", "ffn"]
+    text = "\n".join(f"{word} = \u201cx\u201d" for word in words)
+    (project / "spec.toml").write_text(f"{text}\nn_layers 2\n", "utf-8")
+    told = refused("validate", "spec.toml")
+    assert told.count("error: not TOML: ") == len(words) + 1
+
+
 def test_a_file_may_be_as_large_as_the_budget_says(refused: Refused, project: Path) -> None:
     (project / "spec.toml").write_text(text := spec())
     assert run(["--budget", f"file_size={len(text)}", "validate", "spec.toml"]) == 0

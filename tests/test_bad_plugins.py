@@ -15,7 +15,7 @@ from zoo.plugin_kit.check import check_plugins
 from zoo.registry import read_layers, shipped_registry
 
 HEAD = """from __future__ import annotations
-from typing import Annotated
+from typing import Annotated, ClassVar
 from pydantic import Field, field_validator, model_validator
 from zoo.component import Given, Shared, Size, Slot
 from zoo.layout import Layout, Tensor, linear
@@ -190,6 +190,11 @@ LOADING: dict[str, tuple[str, str, str]] = {
     ),
     "has a dimension of its parent": (
         GOOD + "    d_model: Size = 3\n",
+        "`d_model` of Mine goes over a dimension that the parent gives, which FeedForward states",
+        "leave it out, or choose another name",
+    ),
+    "has one value for a dimension of its parent": (
+        GOOD + "    d_model: ClassVar[int] = 3\n",
         "`d_model` of Mine goes over a dimension that the parent gives, which FeedForward states",
         "leave it out, or choose another name",
     ),

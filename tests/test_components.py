@@ -57,8 +57,9 @@ BESIDE: dict[str, dict[str, Any]] = {
 def spec_with(slot: str, kind: str) -> dict[str, Any]:
     """Return a small spec of two layers with this component."""
     name = f"{slot}.{kind}"
-    sizes = {"format": 1, "name": name, "n_layers": 2, "d_model": 16, "n_heads": 2}
-    own = {"d_ff": 24} if name != "ffn.residual_stack" else {}
+    sizes = {"format": 1, "name": name, "n_layers": 2, "d_model": 16}
+    own = {"n_heads": 2} if name != "attention.none" else {}
+    own |= {"d_ff": 24} if name not in ("ffn.residual_stack", "ffn.none") else {}
     if slot == "builder":
         host = ENCODER_DECODER if kind == "encoder_decoder" else {"builder": kind, "vocab": 11}
         return sizes | own | host

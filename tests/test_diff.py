@@ -325,6 +325,32 @@ def test_tensors_that_only_one_has_differ_under_the_same_spec() -> None:
         assert f"\n{sign} other  F32 scalar\n" in diff_text(data)
 
 
+# --- in Python ----------------------------------------------------------------------------------
+
+
+def test_in_python_a_side_is_whatever_is_a_spec_or_weights(folder: Path) -> None:
+    change = {"extends": "a", "name": "small", "decoder": {"d_ff": 32}}
+    sides: list[Any] = [Path("a.toml"), "a.toml", SMALL, zoo.read_spec(SMALL)]
+    for side in sides:
+        found = zoo.diff(side, change)
+        assert found["equal"] is False
+        (value,) = found["spec"]
+        assert value["path"] == "decoder.block.ffn.d_ff"
+        assert (value["a"]["value"], value["b"]["value"]) == (24, 32)
+        assert len(found["tensors"]["changed"]) == 2 * 3  # up, its bias and down, in two layers
+    save(folder / "weights", SMALL)
+    found = zoo.diff(folder / "weights", zoo.read_spec("a.toml"))
+    assert (found["a"], found["b"]) == (str(folder / "weights"), "small")
+    assert found["equal"] is True
+    assert found["tensors"]["compared"] == ["shape"]
+
+
+def test_in_python_anything_else_is_refused() -> None:
+    model: Any = zoo.build(SMALL)
+    with pytest.raises(TypeError, match="a spec is a path, the name of a registered model"):
+        zoo.diff(SMALL, model)
+
+
 # --- errors and costs ---------------------------------------------------------------------------
 
 

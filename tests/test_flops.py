@@ -14,7 +14,7 @@ from trials import Refused
 import zoo
 from zoo.cli import run
 from zoo.prepacking import WIDTH as BAG
-from zoo.reports.flops import flops_data, human_flops
+from zoo.reports.flops import human_flops
 
 T = 24
 D, HEADS, KV_HEADS, WIDTH, D_FF, V = 64, 4, 2, 16, 96, 50
@@ -39,7 +39,7 @@ HEAD = 2 * T * D * V
 
 
 def counted(**changes: Any) -> dict[str, Any]:
-    return flops_data(zoo.read_spec(DECODER | changes), T)
+    return zoo.flops(zoo.read_spec(DECODER | changes), T)
 
 
 def test_a_decoder_costs_what_its_products_do() -> None:
@@ -70,7 +70,7 @@ def test_a_cross_attention_reads_the_source() -> None:
     }
     attention = 2 * T * 4 * D * D + 2 * 2 * T * T * D
     ffn = 2 * T * 2 * D * D_FF
-    found = flops_data(zoo.read_spec(spec), T)
+    found = zoo.flops(zoo.read_spec(spec), T)
     assert found["forward"] == 2 * (attention + ffn) + 2 * (2 * attention + ffn) + HEAD
 
 
@@ -94,7 +94,7 @@ def test_torchs_own_counter_sees_the_same_in_a_model_that_runs(packed: bool, moe
     model = zoo.build(DECODER | {"d_model": 256, "vocab": 300, "d_ff": 512, "ffn": ffn}).eval()
     if packed:
         zoo.arrange_weights(model, rows=T)
-    assert as_torch_counts(model, T) == flops_data(model.spec, T)["forward"]
+    assert as_torch_counts(model, T) == zoo.flops(model.spec, T)["forward"]
 
 
 def test_torchs_own_counter_sees_bags(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_torchs_own_counter_sees_bags(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     model = zoo.build(DECODER | sizes | plain).eval()
     zoo.arrange_weights(model, rows=1)
-    assert as_torch_counts(model, 1) == flops_data(model.spec, 1)["forward"]
+    assert as_torch_counts(model, 1) == zoo.flops(model.spec, 1)["forward"]
 
 
 def test_torchs_own_counter_knows_other_bags() -> None:
@@ -123,6 +123,82 @@ def as_torch_counts(model: zoo.Transformer, length: int) -> int:
     with torch.inference_mode(), zoo.attention_backend("math"), counter:
         model(torch.zeros(1, length, dtype=torch.long))
     return counter.get_total_flops()
+
+
+SIDE, PATCH, CHANNELS, CLASSES = 12, 3, 2, 7
+IMAGES = {
+    "format": 1,
+    "name": "images",
+    "builder": "encoder",
+    "n_layers": 3,
+    "d_model": D,
+    "n_heads": HEADS,
+    "d_ff": D_FF,
+    "encoder": {
+        "embedding": {
+            "kind": "patches",
+            "image_size": SIDE,
+            "patch_size": PATCH,
+            "channels": CHANNELS,
+            "n_registers": 2,
+        },
+        "position": {"kind": "learned", "max_length": 17},
+    },
+    "head": {"kind": "classifier", "n_classes": CLASSES, "dense": "none"},
+}
+N_PATCHES = (SIDE // PATCH) ** 2
+N_VECTORS = 1 + 2 + N_PATCHES
+"""The class token, two registers, the patches."""
+EYES = 2 * N_PATCHES * CHANNELS * PATCH**2 * D + 3 * (
+    2 * N_VECTORS * (4 * D * D + 2 * D * D_FF) + 2 * 2 * N_VECTORS**2 * D
+)
+
+
+@pytest.mark.parametrize("n_images", [1, 3])
+def test_a_model_of_images_is_counted_by_its_images(n_images: int) -> None:
+    found = zoo.flops(IMAGES, n_images)
+    one = EYES + 2 * D * CLASSES
+    assert (found["images"], found["length"]) == (n_images, None)
+    assert (found["forward"], found["per_image"]) == (n_images * one, one)
+    assert found["per_token"] is None
+    encoder, head = found["parts"]
+    assert [part["name"] for part in encoder["parts"]] == ["embed", "layers"]
+    assert head["flops"] == n_images * 2 * D * CLASSES
+
+    model = zoo.build(IMAGES).eval()
+    counter = FlopCounterMode(display=False)
+    with torch.inference_mode(), zoo.attention_backend("math"), counter:
+        model(torch.rand(n_images, CHANNELS, SIDE, SIDE))
+    assert counter.get_total_flops() == found["forward"]
+
+
+def test_a_model_that_describes_images_reads_one() -> None:
+    captions = {key: value for key, value in IMAGES.items() if key != "head"}
+    captions |= {"builder": "encoder_decoder", "target_vocab": V, "name": "captions"}
+    found = zoo.flops(captions, T)
+    layer = 2 * T * (8 * D * D + 2 * D * D_FF) - 2 * T * 2 * D * D + 2 * N_VECTORS * 2 * D * D
+    scores = 2 * 2 * T * (T + N_VECTORS) * D
+    assert found["forward"] == EYES + 3 * (layer + scores) + HEAD
+    assert (found["images"], found["length"]) == (1, T)
+    assert found["per_token"] is found["per_image"] is None
+
+
+def test_the_command_for_images(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", "vit-base", "--flops", "2"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    tokens, d = 197, 768
+    one = 2 * 196 * d * d + 12 * (24 * tokens * d * d + 4 * tokens**2 * d) + 2 * d * 1000
+    assert shown[:3] == [
+        "vit-base  2 images",
+        f"  forward    {2 * one / 1e9:.1f} GFLOP",
+        f"  per image  {one / 1e9:.1f} GFLOP",
+    ]
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, True])
+def test_a_size_is_a_number(size: Any) -> None:
+    with pytest.raises(zoo.InputError, match="size is a number of tokens or images, from 1, not"):
+        zoo.flops(DECODER, size)
 
 
 def test_the_command(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +236,9 @@ def test_what_cannot_be_counted_is_told(project: Path, refused: Refused) -> None
         'format = 1\nname = "blocks"\nbuilder = "encoder"\nn_layers = 1\nd_model = 8\nn_heads = 2\n'
         'd_ff = 8\nembedding = "vectors"\nhead = "none"\n'
     )
-    assert "blocks is not called with ids alone" in refused("show", "blocks.toml", "--flops", "4")
+    assert "blocks is called with neither ids nor images" in refused(
+        "show", "blocks.toml", "--flops", "4"
+    )
 
 
 def test_a_component_that_needs_values_is_named_with_its_line(

@@ -213,3 +213,63 @@ def test_what_has_no_effect_does_not_change_the_digest() -> None:
         zoo.read_spec({**DECODER, "decoder": {"final_norm": False, **n}}) for n in (around, inside)
     ]
     assert specs[0].digest == specs[1].digest
+
+
+IMAGES: Data = {
+    "format": 1,
+    "name": "images",
+    "builder": "encoder",
+    "n_layers": 1,
+    "d_model": 4,
+    "n_heads": 1,
+    "d_ff": 4,
+    "embedding": {"kind": "patches", "image_size": 4, "patch_size": 2},
+    "position": "none",
+    "head": {"kind": "classifier", "n_classes": 3},
+}
+VECTORS: Data = IMAGES | {"builder": "decoder", "embedding": "vectors", "head": "none"}
+CAPTIONS: Data = {
+    **{key: value for key, value in IMAGES.items() if key not in ("embedding", "head")},
+    "builder": "encoder_decoder",
+    "target_vocab": 5,
+    "encoder": {"embedding": IMAGES["embedding"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "told"),
+    [
+        (IMAGES, "vocab", "the embedding `patches` and the head `classifier` read no vocabulary"),
+        (IMAGES | {"head": "none"}, "vocab", "the embedding `patches` reads no vocabulary"),
+        (VECTORS, "vocab", "the embedding `vectors` reads no vocabulary"),
+        (CAPTIONS, "source_vocab", "the embedding `patches` reads no vocabulary"),
+    ],
+)
+def test_a_vocabulary_that_nothing_reads_is_refused(fields: Data, key: str, told: str) -> None:
+    with pytest.raises(zoo.SpecError) as error:
+        zoo.read_spec(fields | {key: 5})
+    (problem,) = error.value.problems
+    assert problem.message == f"`{key}` changes nothing: {told}"
+    stored = zoo.read_spec(fields).to_dict() | {key: 5}  # by a zoo that accepted it
+    found = spec_of(from_weights(stored, "weights"), zoo.load_registry())
+    assert found.digest == zoo.read_spec(fields).digest
+
+
+def test_a_head_may_read_the_vocabulary_of_a_model_of_images() -> None:
+    spec = zoo.read_spec(IMAGES | {"vocab": 5, "head": "linear"})
+    assert spec.tensors["head.out.weight"].shape == (5, 4)
+
+
+def test_an_inherited_vocabulary_that_nothing_reads_is_left_out(tmp_path: Path) -> None:
+    """A spec cannot remove it from the one that it extends, whose own embedding reads it."""
+    (tmp_path / "text.toml").write_text(
+        'format = 1\nname = "text"\nbuilder = "encoder"\nvocab = 5\nn_layers = 1\nd_model = 4\n'
+        'n_heads = 1\nd_ff = 4\nposition = "none"\n'
+    )
+    (tmp_path / "images.toml").write_text(
+        'extends = "text"\nname = "images"\nhead = { kind = "classifier", n_classes = 3 }\n'
+        'embedding = { kind = "patches", image_size = 4, patch_size = 2 }\n'
+    )
+    spec = zoo.read_spec(tmp_path / "images.toml")
+    assert spec == zoo.read_spec(IMAGES)
+    assert zoo.read_spec(spec.to_toml()) == spec

@@ -310,6 +310,25 @@ class Spreading(Spread):
 """
 
 
+def test_sizes_in_python_are_plain_data_that_make_a_table() -> None:
+    """A sweep: parameters and bytes of the cache in closed form."""
+    for d_model in (8, 16):
+        for n_kv_heads in (1, 2):
+            fields = {"d_model": d_model, "n_heads": 2, "n_kv_heads": n_kv_heads, "n_layers": 3}
+            more = {"builder": "decoder", "vocab": 11, "d_ff": 4, "bias": False, "norm": "rms_norm"}
+            spec = zoo.read_spec({"format": 1, "name": "one", **fields, **more})
+            found = spec.summary()
+            kv = n_kv_heads * d_model // 2
+            layer = 2 * d_model * (d_model + kv) + 2 * d_model * 4 + 2 * d_model
+            unique = 3 * layer + 2 * 11 * d_model + d_model
+            assert found["parameters"] == {"unique": unique, "active": unique, "shared": 0}
+            assert found["kv_cache_bytes_per_token"] == {
+                "float32": 4 * 3 * 2 * kv,
+                "bfloat16": 2 * 3 * 2 * kv,
+            }
+            assert json.loads(json.dumps(found))["parameters"] == found["parameters"]
+
+
 def test_components_of_ones_own_are_told_without_a_word_of_theirs(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(PLUGINS)
     path = tmp_path / "registry.toml"

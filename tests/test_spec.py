@@ -337,6 +337,32 @@ def test_extends_through_several_specs(write: Write) -> None:
     assert spec == zoo.read_spec(SHORT.replace("small", "three") + "dropout = 0.25\npad_id = 2\n")
 
 
+@pytest.mark.parametrize("output", ["run", "run.safetensors"])
+def test_extends_a_saved_model(output: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = write("base", "dropout = 0.5")
+    folder = base.parent
+    zoo.save(zoo.build(base), folder / output)
+    change = ["[decoder.block.ffn]", "d_ff = 24", "[encoder]", "n_layers = 3"]
+    child = zoo.read_spec(write("child", *change, extends="run"))
+    short = write("short", "[decoder]", "d_ff = 24", "[encoder]", "n_layers = 3", extends="base")
+    assert child.to_dict() == zoo.read_spec(short).to_dict() | {"name": "child"}
+    monkeypatch.chdir(folder)
+    assert zoo.read_spec({"extends": "run"}) == zoo.read_spec(base)
+    # A spec goes before it, and so does a model of the registry.
+    write("run", "dropout = 0.25")
+    assert at(zoo.read_spec({"extends": "run"}), "encoder.block.dropout") == 0.25
+    zoo.save(zoo.build(base), folder / "gpt2")
+    assert zoo.read_spec({"extends": "gpt2"}) == zoo.read_spec("gpt2")
+
+
+def test_shards_can_be_extended(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = write("base")
+    zoo.save(zoo.build(base), base.parent / "run", max_shard_bytes=2000)
+    monkeypatch.chdir(base.parent)
+    assert len(list((base.parent / "run").glob("*.safetensors"))) > 1
+    assert zoo.read_spec({"extends": "run"}) == zoo.read_spec(base)
+
+
 def test_extends_a_model_of_the_registry(write: Write) -> None:
     child = zoo.read_spec(write("child", "n_layers = 1", extends="vaswani-base"))
     base = zoo.read_spec("vaswani-base")

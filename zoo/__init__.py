@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from zoo.loading import load
     from zoo.reading import read_spec
     from zoo.registry import Registry, load_registry
+    from zoo.reports.diff import diff
+    from zoo.reports.flops import flops
     from zoo.reports.listing import list_components, list_models
     from zoo.running.text_model import TextModel
     from zoo.saving import save
@@ -68,7 +70,9 @@ __all__ = [
     "attention_backend",
     "auxiliary_loss",
     "build",
+    "diff",
     "export_folder",
+    "flops",
     "generate",
     "import_folder",
     "list_components",
@@ -88,6 +92,8 @@ _HOMES = {
     "attention_backend": "backends",
     "auxiliary_loss": "auxiliary",
     "build": "building",
+    "diff": "reports.diff",
+    "flops": "reports.flops",
     "export_folder": "exporting",
     "import_folder": "families.importing",
     "list_components": "reports.listing",

@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from bisect import bisect_right
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -129,6 +130,9 @@ def read_document(
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
+        if b"\0" in raw and not raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            message = "this is not TOML, but a binary file"
+            raise SpecError(Problem(message, Place(name))) from None
         before = raw[: error.start].decode("utf-8")
         place = Document(name, {}, raw.decode("utf-8", "replace")).at_offset(len(before))
         message = f"not UTF-8: the byte 0x{raw[error.start]:02x}"

@@ -125,12 +125,16 @@ def _load(entry: Entry, at: Callable[[], Place] | None) -> type[Any]:
 
 
 def _field_over(plugin: type[Plugin], slot: type[Plugin]) -> str | None:
-    """Return which field of its slot a description redefines; its parent relies on those."""
+    """Return which field of its slot a description redefines; its parent relies on those. A class
+    variable instead, which gives all of a kind one value, is what the parent finds too."""
     from zoo.component import GIVEN, fields_of
 
     for name, mark in fields_of(slot).items():
-        own, stated = (cls.model_fields[name].annotation for cls in (plugin, slot))
-        if fields_of(plugin)[name] is not mark or own != stated:
+        own, stated = plugin.model_fields.get(name), slot.model_fields[name]
+        if own is None and mark is not GIVEN:
+            continue
+        same = own is not None and own.annotation == stated.annotation
+        if not same or fields_of(plugin)[name] is not mark:
             what = "a dimension that the parent gives" if mark is GIVEN else "a field"
             return f"`{name}` of {plugin.__name__} goes over {what}, which {slot.__name__} states"
     return None

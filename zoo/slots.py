@@ -45,7 +45,8 @@ class Plugin(Component):
     """Values of a small working component, for `zoo plugin check`. Needed only if it cannot guess
     the value of a required field from its name and type."""
     absent: ClassVar[bool] = False
-    """Whether the component stands for no component (`none`): drawings leave it out."""
+    """Whether the component stands for no component (`none`): drawings leave it out, and the blocks
+    that ship leave out such a branch."""
     kind: str
 
     def _named(self) -> str:
@@ -285,6 +286,8 @@ class Head(Plugin):
     pools: ClassVar[bool] = False
     """Whether it returns one output for a whole sequence, (batch, n): `forward` then takes `mask`
     too, boolean, False = padding, (batch, length) or None."""
+    reads_vocab: ClassVar[bool] = True
+    """Whether it has a use for `vocab`: a vocabulary that nothing reads is refused in a spec."""
 
     @property
     def task(self) -> Task | None:
@@ -324,6 +327,11 @@ class Block(Plugin):
     def self_attention(self) -> Attention | None:
         """The self-attention, if it fills a slot: the stack asks it what it takes."""
         return None
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is a self-attention, in which position schemes have an effect."""
+        return self.self_attention is None or not self.self_attention.absent
 
     @property
     def takes_rotation(self) -> bool:
@@ -399,6 +407,12 @@ class Builder(Plugin):
     @property
     def reading(self) -> Reading | None:
         """The input of a model that can be called with ids only; None for others."""
+        return None
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """The (channels, height, width) of the images of a model that is called with images
+        alone; None for others."""
         return None
 
     @property

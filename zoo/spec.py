@@ -15,6 +15,7 @@ from zoo.wording import quoted
 
 if TYPE_CHECKING:
     from zoo.node import Node
+    from zoo.showing.data import Summary
 
 FORMAT = 1
 
@@ -63,9 +64,15 @@ class ModelSpec:
 
     def __str__(self) -> str:
         """The text of `zoo show`: the parts, their kinds and parameters, and the sizes."""
-        from zoo.showing.show import summary_data, summary_text
+        from zoo.showing.show import summary_text
 
-        return summary_text(summary_data(self))
+        return summary_text(self.summary())
+
+    def summary(self) -> Summary:
+        """The sizes and parts of the model: what `zoo show --json` prints, as plain data."""
+        from zoo.showing.show import summary_data
+
+        return summary_data(self)
 
     def _repr_html_(self) -> str:
         """The HTML for notebooks: a drawing of the architecture, and its sizes."""

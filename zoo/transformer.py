@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class AttentionMaps(NamedTuple):
-    """The attention weights of every layer, by kind; each is (batch, heads, query, key).
+    """The attention weights of every layer that attends, by kind; each is (batch, heads, query,
+    key).
 
     The tuple of a kind that the model does not have is empty. Printed are the shapes.
     """

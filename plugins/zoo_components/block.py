@@ -72,6 +72,12 @@ class Residual(Block):
     def _check(self) -> Self:
         if self.arrangement == "parallel":
             self._check_parallel()
+        if self.self_attn.absent and not self.self_position.absent:
+            raise contradiction(
+                "a layer without self-attention has no use for positions of its own",
+                "self_position.kind",
+                "self_attn.kind",
+            )
         if self.self_position.embedded:
             raise contradiction(
                 f"`{self.self_position.kind}` positions are added to the embeddings; a layer "
@@ -90,7 +96,8 @@ class Residual(Block):
         return self
 
     def _check_parallel(self) -> None:
-        if self.cross_attn is not None:
+        branches = self.sublayers()
+        if "cross_attn" in branches:
             raise contradiction(
                 "a parallel layer has no place for the cross-attention of this decoder",
                 "arrangement",
@@ -104,7 +111,7 @@ class Residual(Block):
                 "arrangement",
                 "norm_placement",
             )
-        if self.self_attn.skip_scale != self.ffn.skip_scale:
+        if len({branch.skip_scale for branch in branches.values()}) > 1:
             raise contradiction(
                 "a parallel layer has one sum, and so one `skip_scale`",
                 "ffn.skip_scale",
@@ -112,7 +119,7 @@ class Residual(Block):
                 "arrangement",
                 "norm_placement",
             )
-        for name, sublayer in self.sublayers().items():
+        for name, sublayer in branches.items():
             if "out" in sublayer.norms:
                 raise contradiction(
                     f"a parallel layer has one sum: `{name}` cannot have a norm after its own",
@@ -152,9 +159,9 @@ class Residual(Block):
         return (f"ffn `{self.ffn.kind}`",) if self.ffn.looks_ahead else ()
 
     def sublayers(self) -> dict[str, Sublayer]:
-        """The layer's branches by name, in the order in which they run."""
+        """The branches that the layer has, by name, in the order in which they run."""
         named = {"self_attn": self.self_attn, "cross_attn": self.cross_attn, "ffn": self.ffn}
-        return {name: sublayer for name, sublayer in named.items() if sublayer is not None}
+        return {name: branch for name, branch in named.items() if branch and not branch.absent}
 
     def layout(self) -> Layout:
         parts: dict[str, Tensor | Layout | LayerList] = {

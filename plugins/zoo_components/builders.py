@@ -1,14 +1,16 @@
 """Whole Transformers: the `builder` slot."""
 
-from typing import TYPE_CHECKING, Annotated, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import model_validator
+from pydantic import GetCoreSchemaHandler, ValidationInfo, model_validator
+from pydantic_core import core_schema
 
-from zoo.component import Part, Size, Slot, contradiction
+from zoo.component import ChildValidator, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.purpose import Generation, Reading, Task
 from zoo.slots import Builder, Head
-from zoo_components.stack import DecoderStack, EncoderStack
+from zoo_components.stack import DecoderStack, EncoderStack, Stack
 
 if TYPE_CHECKING:
     from zoo.transformer import Transformer
@@ -17,7 +19,48 @@ TOKENS = "embed.tokens.weight"
 """The name of the token table in a stack, if its embedding has one."""
 
 
-class EncoderDecoder(Builder):
+class OfStacks(Builder):
+    """A builder whose vocabularies are those of ids that a stack is called with, or that a head
+    scores."""
+
+    @property
+    def _readers(self) -> Mapping[str, tuple[Stack, Sequence[Head]]]:
+        """The stack that may read the vocabulary of each name, and the heads that may."""
+        raise NotImplementedError
+
+    # No `model_validator`, since one that wraps might accept values of other types.
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        made = handler(source)
+        return core_schema.with_info_wrap_validator_function(cls._leave_out_unread, made)
+
+    @classmethod
+    def _leave_out_unread(
+        cls, values: Any, made: Callable[[Any], Self], info: ValidationInfo
+    ) -> Self:
+        """A vocabulary that nothing reads, as in a model of images, has no effect, and the model is
+        that without it."""
+        model = made(values)
+        unread: dict[str, None] = {}
+        for name, (stack, heads) in model._readers.items():
+            read = stack.vocab_of_ids is not None or any(head.reads_vocab for head in heads)
+            if getattr(model, name) is None or read:
+                continue
+            unread[name] = None
+            told = [f"the head `{head.kind}`" for head in heads if not head.absent]
+            told.insert(0, f"the embedding `{stack.embedding.kind}`")
+            validator: ChildValidator | None = info.context
+            if validator is not None:
+                reads = "reads" if len(told) == 1 else "read"
+                validator.without_effect(
+                    name, f"changes nothing: {' and '.join(told)} {reads} no vocabulary"
+                )
+        return made({**values, **unread}) if unread and isinstance(values, dict) else model
+
+
+class EncoderDecoder(OfStacks):
     """An encoder, and a decoder that attends to it (Vaswani et al. 2017, arXiv:1706.03762)."""
 
     source_vocab: Size | None = None
@@ -34,6 +77,13 @@ class EncoderDecoder(Builder):
     """The stack that reads the target."""
     head: Annotated[Head, Slot("head", vocab="target_vocab", d_model="decoder.output_width")]
     """The head, applied to the decoder's states."""
+
+    @property
+    def _readers(self) -> Mapping[str, tuple[Stack, Sequence[Head]]]:
+        return {
+            "source_vocab": (self.encoder, ()),
+            "target_vocab": (self.decoder, (self.head,)),
+        }
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -93,7 +143,7 @@ class EncoderDecoder(Builder):
         return model.tie(self.ties())
 
 
-class Encoder(Builder):
+class Encoder(OfStacks):
     """A stack that sees the whole sequence, and a head (Devlin et al. 2018, arXiv:1810.04805)."""
 
     vocab: Size | None = None
@@ -110,6 +160,10 @@ class Encoder(Builder):
     nsp: bool = False
     """Whether there is a third head, for next-sentence prediction: `model.nsp`, a linear map of the
     pooler's output to two classes."""
+
+    @property
+    def _readers(self) -> Mapping[str, tuple[Stack, Sequence[Head]]]:
+        return {"vocab": (self.encoder, (self.head, self.pooler))}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -129,6 +183,10 @@ class Encoder(Builder):
         if vocab is None:
             return None
         return Reading(vocab=vocab, longest=self.encoder.position.longest)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        return self.encoder.embedding.image_shape
 
     @property
     def task(self) -> Task | None:
@@ -157,7 +215,7 @@ class Encoder(Builder):
         return model.tie(self.ties())
 
 
-class Decoder(Builder):
+class Decoder(OfStacks):
     """A stack that predicts the next token, and a head (Radford et al. 2018). With a
     `memory_width` it also attends to an external memory of that width."""
 
@@ -170,6 +228,10 @@ class Decoder(Builder):
     """The stack."""
     head: Annotated[Head, Slot("head", vocab="vocab", d_model="decoder.output_width")]
     """The head, applied to the stack's states."""
+
+    @property
+    def _readers(self) -> Mapping[str, tuple[Stack, Sequence[Head]]]:
+        return {"vocab": (self.decoder, (self.head,))}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

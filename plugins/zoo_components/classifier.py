@@ -21,6 +21,7 @@ class TokenClassifier(Head):
     """Scores of classes for each token (Devlin et al. 2018, arXiv:1810.04805, section 5.3):
     out(dropout(x)), with or without a dense layer before."""
 
+    reads_vocab: ClassVar[bool] = False
     n_classes: Size
     """The number of classes."""
     dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "none"
@@ -105,6 +106,7 @@ class Classifier(TokenClassifier):
 class Pooler(Head):
     """A vector for each sequence (Devlin et al. 2018, arXiv:1810.04805): tanh(dense(pool(x)))."""
 
+    reads_vocab: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     pooling: Pooling = "first"
     """How the states become the input of the dense layer: the state of the first position (BERT),

@@ -150,6 +150,7 @@ class MlmHead(Activated, LinearHead):
 class NoHead(Head):
     """No head: the model returns its hidden states."""
 
+    reads_vocab: ClassVar[bool] = False
     absent: ClassVar[bool] = True
 
     @property

@@ -18,6 +18,7 @@ class DistilledClassifier(Head):
     arXiv:2012.12877, section 4): (out(x_0) + distillation(x_1)) / 2 of the states of the first two
     positions, of which the second learned from a teacher."""
 
+    reads_vocab: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     n_classes: Size
     """The number of classes."""
@@ -43,6 +44,7 @@ class PatchClassifier(Head):
     the patches (DINOv2: Oquab et al. 2023, arXiv:2304.07193, section 7.1):
     out([x_0, mean(patches)])."""
 
+    reads_vocab: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     n_classes: Size
     """The number of classes."""

@@ -19,6 +19,7 @@ class SentenceEmbedding(Head):
     """A vector for each sequence, made to be compared with others (Reimers and Gurevych 2019,
     arXiv:1908.10084): normalize(activation(dense(pool(x))))."""
 
+    reads_vocab: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     pooling: Pooling = "mean"
     """How the states of the tokens become one vector."""

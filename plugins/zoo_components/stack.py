@@ -12,6 +12,7 @@ from zoo.component import Component, Given, LayerRules, Shared, Size, Slot, cont
 from zoo.layout import LayerList, Layout, linear
 from zoo.only_with import OnlyWith
 from zoo.slots import Attention, Block, Embedding, Norm, NormPlacement, Position
+from zoo_components.attended import WhereAttended
 from zoo_components.sharing import (
     Alike,
     SharedLayers,
@@ -72,7 +73,9 @@ class LayerGroup(Component):
     block: Annotated[Block, Slot("block")]
     """The block of these layers."""
     position: Annotated[
-        Position, Slot("position", n_heads="block.n_heads", head_dim="block.head_dim")
+        Position,
+        Slot("position", n_heads="block.n_heads", head_dim="block.head_dim"),
+        WhereAttended(),
     ]
     """The position scheme of these layers."""
 
@@ -130,6 +133,7 @@ class Stack(Component):
             n_heads="block.n_heads",
             head_dim="block.head_dim",
         ),
+        WhereAttended(),
     ]
     """The position scheme."""
     relative: Annotated[

@@ -198,9 +198,9 @@ def _problems_data(problems: Sequence[Problem]) -> list[dict[str, Any]]:
 @click.option("--backends", is_flag=True, help="Which backend computes each attention, and why.")
 @click.option(
     "--flops",
-    metavar="TOKENS",
+    metavar="N",
     type=click.IntRange(min=1),
-    help="The operations of a forward pass of so many tokens; imports torch.",
+    help="The operations of a forward pass of N tokens, or images; imports torch.",
 )
 @click.option("--svg", type=PathType(".svg"), help="Draw the architecture into this SVG file.")
 @json_option
@@ -258,11 +258,11 @@ def show(
     elif backends:
         print_report(as_json, views.backends_data(found), views.backends_text)
     elif flops is not None:
-        from zoo.reports.flops import flops_data, flops_text
+        from zoo.reports.flops import flops_text
 
-        print_report(as_json, flops_data(found, flops), flops_text)
+        print_report(as_json, zoo.flops(found, flops), flops_text)
     elif svg is None or as_json:
-        print_report(as_json, views.summary_data(found), views.summary_text)
+        print_report(as_json, found.summary(), views.summary_text)
     else:
         click.echo(svg)
 
@@ -278,10 +278,9 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
     A and B are each a spec file, a model's name, or a weights file or its folder. Tensors are
     compared by digest if both are weights. The exit status is 1 if the models differ.
     """
-    from zoo.reports.diff import Side, diff_data, diff_text
+    from zoo.reports.diff import diff_text
 
-    registry = layers()
-    data = diff_data(Side.read(a, registry), Side.read(b, registry))
+    data = zoo.diff(a, b, registry=layers())
     print_report(as_json, data, diff_text)
     return 0 if data["equal"] else 1
 

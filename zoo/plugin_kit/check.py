@@ -16,8 +16,10 @@ from zoo.plugin_kit.driver import PromiseError
 from zoo.plugin_kit.hosts import complete, host_data, with_hosts
 from zoo.plugin_kit.promises import (
     PROMISES,
+    Promise,
     determinism,
     interface,
+    promises_of,
     threads,
 )
 from zoo.plugin_kit.report import Check, Report
@@ -109,13 +111,14 @@ class _Subject:
             links["interface"] = partial(self.each, "interface", interface)
         # The others compare calls.
         links["determinism"] = partial(self.each, "determinism", determinism)
-        promises = {
-            name: partial(self.each, name, check) for name, check in PROMISES[self.slot].items()
-        }
         checks: list[Check] = []
         for name, check in links.items():
             checks.append(_run(name, check) if _unbroken(checks) else Check(name, None))
         linked = _unbroken(checks)
+        offered: Mapping[str, Promise] = PROMISES[self.slot]
+        if linked:
+            offered = promises_of(self.registry.plugin(self.slot, self.kind), self.slot)
+        promises = {name: partial(self.each, name, check) for name, check in offered.items()}
         if linked and self.slot not in _HOLDERS and self.is_cut:
             promises["cuts"] = partial(self.each, "cuts", self.processes.keep)
         checks += [_run(name, p) if linked else Check(name, None) for name, p in promises.items()]

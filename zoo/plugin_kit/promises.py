@@ -21,6 +21,7 @@ from zoo.reading import read_spec
 from zoo.registering.plugin_errors import describe_failure
 from zoo.registry import Registry
 from zoo.saving import save
+from zoo.slots import Plugin, Sublayer
 from zoo.spec import ModelSpec
 
 Promise = Callable[[ModelSpec, Registry], None]
@@ -235,6 +236,16 @@ def masks(spec: ModelSpec, registry: Registry) -> None:
         raise PromiseError("\n".join(leaks))
 
 
+def nothing(spec: ModelSpec, registry: Registry) -> None:
+    """A branch that is not there adds 0 in a block that does not leave it out."""
+    driver = hosted(spec, registry, torch.float64)
+    if bool(driver(*driver.inputs(torch.float64))[0].any()):
+        raise PromiseError(
+            "the output is not 0, and the description says `absent = True`, by which a block "
+            "leaves the branch out"
+        )
+
+
 _OF_ALL: Mapping[str, Promise] = {"saving": saving}
 _OF_MODULES: Mapping[str, Promise] = {
     **_OF_ALL,
@@ -259,6 +270,16 @@ PROMISES: Mapping[str, Mapping[str, Promise]] = {
     "init": _OF_ALL,
 }
 """The promises of each slot, in addition to the checks of the pipeline."""
+
+
+def promises_of(cls: type[Plugin], slot: str) -> dict[str, Promise]:
+    """Return the promises of a component in a slot. A branch that is not there has an output that
+    depends on nothing."""
+    promises = dict(PROMISES[slot])
+    if issubclass(cls, Sublayer) and cls.absent:
+        del promises["gradients"], promises["precision"]
+        promises["nothing"] = nothing
+    return promises
 
 
 @contextmanager

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.node import Node
-from zoo.registry import Registry
+from zoo.reading import read_spec
+from zoo.registry import Registry, load_registry
+from zoo.showing.data import Diff, TensorRecord, Tensors, ValueChange, Written
 from zoo.showing.full_form import origin_of, tables_in
 from zoo.spec import ModelSpec
 from zoo.store.found_spec import read_source
@@ -41,7 +44,42 @@ class Side:
         return cls(source, spec, header.records if header is not None else None)
 
 
-def diff_data(a: Side, b: Side) -> dict[str, Any]:
+Comparable = str | Path | Mapping[str, Any] | ModelSpec
+
+
+def diff(a: Comparable, b: Comparable, *, registry: Registry | None = None) -> Diff:
+    """Compare two models: what `zoo diff --json` prints, as plain data. Imports no torch.
+
+    Tensors are compared by their SHA-256 if both sides are weights, otherwise by name and shape.
+
+    Args:
+        a: a spec, or anything that `zoo.read_spec` reads; or weights that the zoo has saved, a
+            `.safetensors` file or its folder.
+        b: the other one.
+        registry: looks up names; by default the registries around the working directory.
+
+    Returns:
+        The differing values of the specs (`spec`), each with its path in the full form and with
+        the line where either side states it; and the `tensors` that were added in `b`, removed from
+        `a` or changed, and the number of equal ones. `equal` is true if nothing differs.
+
+    Raises:
+        ZooError: a side cannot be read.
+    """
+    registry = load_registry() if registry is None else registry
+    return diff_data(_side(a, registry), _side(b, registry))
+
+
+def _side(source: Comparable, registry: Registry) -> Side:
+    if isinstance(source, ModelSpec):
+        return Side(source.name, source)
+    if isinstance(source, str | Path) and "\n" not in str(source):
+        return Side.read(str(source), registry)
+    spec = read_spec(source, registry=registry)
+    return Side(spec.name, spec)
+
+
+def diff_data(a: Side, b: Side) -> Diff:
     """Return the differences as data.
 
     `spec` lists the differing values by path. `tensors` lists those added in `b`, removed from `a`
@@ -56,7 +94,7 @@ def diff_data(a: Side, b: Side) -> dict[str, Any]:
 # --- specs --------------------------------------------------------------------------------------
 
 
-def _spec_differences(a: ModelSpec, b: ModelSpec) -> Iterator[dict[str, Any]]:
+def _spec_differences(a: ModelSpec, b: ModelSpec) -> Iterator[ValueChange]:
     left, right = (_table(spec.to_dict(), spec.origin) for spec in (a, b))
     yield from _table_differences(left, right, "")
 
@@ -84,13 +122,13 @@ class _Table(NamedTuple):
         """Return the table with these keys alone."""
         return self._replace(data={key: self.data[key] for key in keys if key in self.data})
 
-    def told(self, key: str, *, root: bool) -> dict[str, Any] | None:
+    def told(self, key: str, *, root: bool) -> Written | None:
         """Return the value at a key and where it was written; None if the key is absent."""
         if key not in self.data:
             return None
         value, origin = self.data[key], None
         if self.node is not None and not tables_in(value):
-            origin = origin_of(self.node, key, root=root)
+            origin = origin_of(self.node, key, value, root=root)
         return {"value": value, "origin": origin}
 
 
@@ -102,7 +140,7 @@ def _numbered(items: Sequence[object]) -> dict[str, object]:
     return {str(number): item for number, item in enumerate(items)}
 
 
-def _table_differences(a: _Table, b: _Table, prefix: str) -> Iterator[dict[str, Any]]:
+def _table_differences(a: _Table, b: _Table, prefix: str) -> Iterator[ValueChange]:
     """Yield each value that differs; a table that only one side has is a single value."""
     for key in dict.fromkeys([*a.data, *b.data]):
         path = f"{prefix}{key}"
@@ -124,7 +162,7 @@ def _of_layers(value: object) -> dict[int, str]:
     return {layer: str(n) for n, rule in enumerate(rules) for layer in rule.get("at", ())}
 
 
-def _layer_differences(a: _Table, b: _Table, key: str, path: str) -> Iterator[dict[str, Any]]:
+def _layer_differences(a: _Table, b: _Table, key: str, path: str) -> Iterator[ValueChange]:
     """Yield each value that differs in the layers of two stacks that some rule speaks of. A layer
     without a rule has the values of its stack. The numbers of the layers stand in the path."""
     one_of, other_of = (_of_layers(side.data[key]) for side in (a, b))
@@ -132,7 +170,7 @@ def _layer_differences(a: _Table, b: _Table, key: str, path: str) -> Iterator[di
     alike: dict[tuple[str | None, str | None], list[int]] = {}
     for layer in sorted({*one_of, *other_of}):
         alike.setdefault((one_of.get(layer), other_of.get(layer)), []).append(layer)
-    found: list[dict[str, Any]] = []
+    found: list[ValueChange] = []
     for (one, other), layers in alike.items():
         left, right = a_rules.inner(one or ""), b_rules.inner(other or "")  # None without a rule
         keys = [name for name in (left or right or a).data if name != "at"]
@@ -140,7 +178,7 @@ def _layer_differences(a: _Table, b: _Table, key: str, path: str) -> Iterator[di
         found += _table_differences(*sides, f"{path}{layers}.")
     at = [[rule["at"] for rule in side.data[key]] for side in (a, b)]
     if not found and at[0] != at[1]:  # some rules change nothing, or say together what others say
-        one_at, other_at = ({"value": value, "origin": None} for value in at)
+        one_at, other_at = (Written(value=value, origin=None) for value in at)
         found.append({"path": f"{path}.at", "a": one_at, "b": other_at})
     yield from found
 
@@ -155,7 +193,7 @@ def _same(a: object, b: object) -> bool:
 # --- tensors ------------------------------------------------------------------------------------
 
 
-def _tensor_differences(a: Side, b: Side) -> dict[str, Any]:
+def _tensor_differences(a: Side, b: Side) -> Tensors:
     by_digest = a.records is not None and b.records is not None
     left, right = (_tensors(side, by_digest) for side in (a, b))
     common = [name for name in left if name in right]
@@ -169,7 +207,7 @@ def _tensor_differences(a: Side, b: Side) -> dict[str, Any]:
     }
 
 
-def _tensors(side: Side, by_digest: bool) -> dict[str, dict[str, Any]]:
+def _tensors(side: Side, by_digest: bool) -> dict[str, TensorRecord]:
     if side.records is None or not by_digest:
         return {name: {"shape": list(t.shape)} for name, t in side.spec.tensors.items()}
     return {
@@ -181,7 +219,7 @@ def _tensors(side: Side, by_digest: bool) -> dict[str, dict[str, Any]]:
 # --- text ---------------------------------------------------------------------------------------
 
 
-def diff_text(data: Mapping[str, Any]) -> str:
+def diff_text(data: Diff) -> str:
     """Format the differences as text: a value that is read in several places is listed once, and so
     are tensors that differ in the same way in several layers."""
     if data["equal"]:
@@ -193,12 +231,12 @@ def diff_text(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _how_equal(tensors: Mapping[str, Any]) -> str:
+def _how_equal(tensors: Tensors) -> str:
     how = "byte for byte" if "sha256" in tensors["compared"] else "by name and shape"
     return f"{counted(tensors['equal'], 'tensor')} {how}"
 
 
-def _spec_text(differences: list[dict[str, Any]]) -> list[str]:
+def _spec_text(differences: list[ValueChange]) -> list[str]:
     if not differences:
         return ["", "the specs are equal"]
     same: dict[tuple[str, str, str], list[str]] = {}
@@ -216,7 +254,7 @@ def _spec_text(differences: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _value_text(found: Mapping[str, Any] | None) -> str:
+def _value_text(found: Written | None) -> str:
     if found is None:
         return ""
     value, origin = found["value"], found["origin"]
@@ -237,7 +275,7 @@ def _n_values(value: object) -> int:
     return sum(_n_values(inner) or 1 for table in tables_in(value) for inner in table.values())
 
 
-def _tensors_text(tensors: Mapping[str, Any]) -> list[str]:
+def _tensors_text(tensors: Tensors) -> list[str]:
     rows = [
         *(("-", row["name"], _tensor_text(row)) for row in tensors["removed"]),
         *(("+", row["name"], _tensor_text(row)) for row in tensors["added"]),
@@ -253,11 +291,11 @@ def _tensors_text(tensors: Mapping[str, Any]) -> list[str]:
     return [*lines, f"equal: {_how_equal(tensors)}"]
 
 
-def _tensor_text(row: Mapping[str, Any]) -> str:
+def _tensor_text(row: TensorRecord) -> str:
     shape = " x ".join(map(str, row["shape"])) or "scalar"
     return f"{row['dtype']} {shape}" if "dtype" in row else shape
 
 
-def _change_text(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+def _change_text(a: TensorRecord, b: TensorRecord) -> str:
     one, other = _tensor_text(a), _tensor_text(b)
     return f"{one} -> {other}" if one != other else f"{one}, other bytes"

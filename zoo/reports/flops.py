@@ -15,66 +15,86 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from zoo.backends import attention_backend
-from zoo.building import build_on_meta
+from zoo.building import Spec, build_on_meta
 from zoo.errors import InputError, Problem
+from zoo.purpose import Reading
+from zoo.reading import read_spec
 from zoo.registering.plugin_errors import plugin_code
+from zoo.registry import Registry
+from zoo.showing.data import Flops, FlopsPart
 from zoo.spec import ModelSpec
 from zoo.wording import counted
 
 
-def flops_data(spec: ModelSpec, length: int) -> dict[str, Any]:
-    """Count the operations of one forward pass over one sequence, without a cache.
+def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
+    """Count the operations of one forward pass, without a cache: what `zoo show --flops --json`
+    prints, as plain data.
 
     Only matrix products are counted, with a multiplication and an addition as two operations: those
-    of weights with tokens and those of attention, including masked scores. Element-wise operations
-    are not counted.
+    of weights with tokens or patches and those of attention, including masked scores. Element-wise
+    operations are not counted.
 
     Args:
-        spec: the spec of a model that reads ids.
-        length: number of tokens of the sequence; for an encoder-decoder, of the source and of the
-            target.
-
-    Returns:
-        `name`, `length`, `forward`, `per_token` (rounded), and `parts`: each with its name, the
-        number of layers that it stands for, and the operations of all of these together.
+        spec: what `zoo.build` takes; a model that is called with ids, with images, or with an image
+            and ids.
+        size: number of tokens of one sequence; for an encoder-decoder, of the source and of the
+            target. For a model that is called with images alone, their number.
+        registry: looks up names; by default the registries around the working directory.
 
     Raises:
-        InputError: the model is called with vectors, or has fewer positions than `length`.
+        InputError: the model is called with vectors, or has fewer positions than `size`, or this is
+            no number of at least 1.
+        SpecError: the spec is wrong.
         PluginError: the spec cannot be built with the available plugins, or its model cannot be
             called without values.
     """
+    if type(size) is not int or size < 1:
+        raise InputError(f"size is a number of tokens or images, from 1, not {size!r}")
+    spec = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
+    images, length = _inputs_of(spec, size)
     model = build_on_meta(spec, torch.float32).eval()
-    inputs = _inputs(spec, length)
     counter = FlopCounterMode(display=False)
     told = "a call on the meta device, which has no values,"
     with torch.inference_mode(), attention_backend("math"), counter, plugin_code(told):
-        model(*inputs)
+        model(*images, *length)
     total = counter.get_total_flops()
+    n_images, n_tokens = (
+        one[0].shape[at] if one else None for one, at in ((images, 0), (length, 1))
+    )
     return {
         "name": spec.name,
-        "length": length,
+        "images": n_images,
+        "length": n_tokens,
         "forward": total,
-        "per_token": round(total / length),
+        "per_token": round(total / n_tokens) if n_tokens and not n_images else None,
+        "per_image": round(total / n_images) if n_images and not n_tokens else None,
         "parts": _parts(counter.get_flop_counts()),
     }
 
 
-def _inputs(spec: ModelSpec, length: int) -> list[torch.Tensor]:
-    """Return the inputs of the model: ids, or those of a source and of a target."""
-    read = spec.model.called_with
+def _inputs_of(spec: ModelSpec, size: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the inputs of the model on the meta device: the images, and the ids."""
+    model, how = spec.model, spec.model.generation
+    if model.image_shape is not None:
+        return [torch.zeros(size, *model.image_shape, device="meta")], []
+    if how is not None and how.image_shape is not None:
+        read = [Reading(how.target_vocab, how.longest)]
+        images = [torch.zeros(1, *how.image_shape, device="meta")]
+    else:
+        read, images = list(model.called_with), []
     if not read:
         hint = (
-            "its builder states no `generation` or `reading` of ids; "
+            "its builder states no `generation` or `reading` of ids, and no `image_shape`; "
             "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
         )
-        raise InputError(Problem(f"{spec.name} is not called with ids alone", help=hint))
-    longest = min((one.longest for one in read if one.longest is not None), default=length)
-    if length > longest:
-        raise InputError(f"{spec.name} has {longest:,} positions, which are fewer than {length:,}")
-    return [torch.zeros(1, length, dtype=torch.long, device="meta") for _ in read]
+        raise InputError(Problem(f"{spec.name} is called with neither ids nor images", help=hint))
+    longest = min((one.longest for one in read if one.longest is not None), default=size)
+    if size > longest:
+        raise InputError(f"{spec.name} has {longest:,} positions, which are fewer than {size:,}")
+    return images, [torch.zeros(1, size, dtype=torch.long, device="meta") for _ in read]
 
 
-def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[dict[str, Any]]:
+def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[FlopsPart]:
     """Return the counts as a tree of the parts of the model: two levels, and a third within layers.
     The layers of a list are summed, and parts without operations are left out."""
     flops: Counter[tuple[str, ...]] = Counter()
@@ -88,7 +108,7 @@ def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[dict[str, Any]]:
                 path.append(word)
         flops[tuple(path)] += sum(by_operator.values())
 
-    def below(parent: tuple[str, ...]) -> list[dict[str, Any]]:
+    def below(parent: tuple[str, ...]) -> list[FlopsPart]:
         deepest = 3 if parent in layers else 2
         paths = [path for path in flops if path[:-1] == parent and 0 < len(path) <= deepest]
         if len(paths) == 1 and flops[paths[0]] == flops[parent] and paths[0] not in layers:
@@ -106,14 +126,14 @@ def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[dict[str, Any]]:
     return below(())
 
 
-def flops_text(data: Mapping[str, Any]) -> str:
+def flops_text(data: Flops) -> str:
     """Format the counts as text: totals, then the tree with the share of each part."""
-    lines = [
-        f"{data['name']}  {counted(data['length'], 'token')}",
-        f"  forward    {human_flops(data['forward'])}",
-        f"  per token  {human_flops(data['per_token'])}",
-        "",
-    ]
+    sizes = (data["images"], "image"), (data["length"], "token")
+    told = ", ".join(counted(number, what) for number, what in sizes if number is not None)
+    lines = [f"{data['name']}  {told}", f"  forward    {human_flops(data['forward'])}"]
+    each = ("token", data["per_token"]), ("image", data["per_image"])
+    lines += [f"  per {what}  {human_flops(n)}" for what, n in each if n is not None]
+    lines.append("")
     rows = list(_rows(data["parts"], ""))
     width = max((len(name) for name, _ in rows), default=0)
     for name, flops in rows:
@@ -121,7 +141,7 @@ def flops_text(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _rows(parts: Sequence[Mapping[str, Any]], indent: str) -> Iterator[tuple[str, int]]:
+def _rows(parts: Sequence[FlopsPart], indent: str) -> Iterator[tuple[str, int]]:
     for part in parts:
         last = part is parts[-1]
         title = part["name"] if part["layers"] is None else f"{part['name']} x {part['layers']}"

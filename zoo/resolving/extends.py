@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from zoo.document import Document, read_document
-from zoo.errors import Findings, Place, Problem
+from zoo.document import Document, from_weights, read_document
+from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
 from zoo.registry import Registry
 from zoo.resolving.tables import Leaf, Table, as_table, merge
 from zoo.wording import did_you_mean, quoted, typed
@@ -37,6 +37,8 @@ def _with_parents(
     found = _find_parent(parent, document, registry, findings)
     if found is None:
         raise findings.error()
+    if isinstance(found, Document):
+        return merge(_with_parents(found, registry, findings, chain), table)
     path, named = found
     if any(seen.text is not None and Path(seen.name).resolve() == path.resolve() for seen in chain):
         story = " -> ".join(Path(seen.name).name for seen in chain)
@@ -50,15 +52,39 @@ def _with_parents(
     raise findings.error()
 
 
+def _saved(name: str, folder: Path, named: Place) -> Document | None:
+    """Return the spec of the saved model of this name in a folder, which is a full form and extends
+    nothing; None if there is none.
+
+    Raises:
+        SpecError: it is damaged, or the zoo has not saved it.
+    """
+    from zoo.weights.file import weights_path  # here: few specs extend what was saved
+    from zoo.weights.reader import read_header
+
+    for path in (folder / name, folder / f"{name}.safetensors"):
+        weights = weights_path(path)
+        is_there = weights.is_file() and (path.is_dir() or path.suffix == ".safetensors")
+        if not is_there or path.is_symlink() or weights.is_symlink():
+            continue
+        try:
+            return from_weights(read_header(weights).spec, str(weights))
+        except WeightsError as error:
+            told = (("named here", named),)
+            raise SpecError([one._replace(related=told) for one in error.problems]) from None
+    return None
+
+
 def _find_parent(
     parent: Leaf | Table, document: Document, registry: Registry, findings: Findings
-) -> tuple[Path, Callable[[], Place]] | None:
-    """Return the file of a parent and the place that names it; None, with a finding, if invalid."""
+) -> tuple[Path, Callable[[], Place]] | Document | None:
+    """Return the file of a parent and the place that names it, or the spec of a saved model; None,
+    with a finding, if invalid."""
     name = parent.value if isinstance(parent, Leaf) else None
     near = "beside this one" if Path(document.name).is_file() else "in the working directory"
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         message = "`extends` names one spec, without folders or an ending"
-        hint = f"a spec file {near}, or a model of the registry"
+        hint = f"a spec file or a saved model {near}, or a model of the registry"
         findings.add_once(Problem(message, parent.place(value=True), hint))
         return None
     # Text and data that come from no file extend specs in the working directory. A spec that was
@@ -72,6 +98,8 @@ def _find_parent(
         return path, lambda: parent.place(value=True)
     if entry := registry.models.get(name):
         return entry.folder / entry.target, lambda: entry.place
+    if folder is not None and (saved := _saved(name, folder, parent.place(value=True))):
+        return saved
     others = folder.glob("*.toml") if folder is not None else ()
     beside = [path.stem for path in others if path.is_file() and not path.is_symlink()]
     where = "in the registry" if folder is None else f"{near} or in the registry"

@@ -86,7 +86,7 @@ class Usage:
             elif key in known:
                 message = f"{quoted(key)}{inside} has no effect: all that read it state their own"
                 nearer = list(self.nearer.get(entry, {}).values())
-                hint = self._over(table.path, nearer) or "remove it, or the nearer values"
+                hint = self._over(table.path, nearer) or _in_saved(nearer)
                 notes = tuple(
                     (f"{quoted(key)} is stated nearer here", other.place(value=False))
                     for other in nearer
@@ -161,6 +161,15 @@ class Usage:
             # Name the same place in other stacks too, as `decoder` beside `encoder`.
             alike = [home for home in nearest if home[1:] == nearest[0][1:]]
         return f"{quoted(key)} is a key of {' and of '.join(f'`{dotted(home)}`' for home in alike)}"
+
+
+def _in_saved(nearer: Sequence[Leaf | Table]) -> str:
+    """Return a hint for a value that nearer ones leave without effect. Those of a saved spec, which
+    this one extends, cannot be removed."""
+    saved = [f"`{dotted(other.path)}`" for other in nearer if other.document.stored]
+    if not saved:
+        return "remove it, or the nearer values"
+    return f"a saved spec states each value in its own table: write it there, {' and '.join(saved)}"
 
 
 def _nested(outer: Sequence[str], key: str) -> str:

@@ -70,8 +70,8 @@ _ROOT_KEYS: Mapping[str, Schema] = {
     "extends": {
         "type": "string",
         "pattern": _SPEC_NAME,
-        "description": "A spec file beside this one, without its ending, or a registered model: "
-        "what it says holds unless it is said here.",
+        "description": "A spec file beside this one, without its ending, a registered model, or a "
+        "saved model beside this file: what it says holds unless it is said here.",
     },
 }
 

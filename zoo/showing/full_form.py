@@ -30,7 +30,7 @@ def _lines(data: Mapping[str, Any], node: Node | None, path: str) -> Iterator[st
     heads. tomlkit formats only keys and values: for a whole document it takes quadratic time."""
     for key, value in data.items():
         if not tables_in(value):
-            origin = f" # {origin_of(node, key, root=not path)}" if node is not None else ""
+            origin = f" # {origin_of(node, key, value, root=not path)}" if node is not None else ""
             yield f"{_key(key)} = {tomlkit.item(value).as_string()}{origin}"
     for key, value in data.items():
         inner = f"{path}.{_key(key)}" if path else _key(key)
@@ -53,11 +53,13 @@ def _key(name: str) -> str:
     return tomlkit.key(name).as_string()
 
 
-def origin_of(node: Node, key: str, *, root: bool) -> str:
+def origin_of(node: Node, key: str, value: object, *, root: bool) -> str:
     """Return the file and line where a value of a component was written, or `default`."""
     leaf: object = node.values.get(key)
     if key == "kind" or (root and key == "builder"):
         leaf = node.kind
+        if leaf is not None and leaf.value != value:  # what is stated has no effect here
+            return "default"
     elif leaf == [] or (
         root and key in ("format", "name")
     ):  # `layers = []` has no rule with an origin

@@ -12,6 +12,7 @@ from zoo.component import Component, fields_of
 from zoo.layout import Tensor
 from zoo.showing.alike import MOST_LAYERS, folded, in_one
 from zoo.showing.children import distinctive_values
+from zoo.showing.data import Part, Summary
 from zoo.showing.parts import Row, ranges, rows_of, values_text
 from zoo.slots import Attention
 from zoo.wording import counted
@@ -24,7 +25,7 @@ WIDTH, NARROWEST = 100, 40
 """The width of the lines of the tree, and the least width for the description of a part."""
 
 
-def summary_data(spec: ModelSpec) -> dict[str, Any]:
+def summary_data(spec: ModelSpec) -> Summary:
     """Return the sizes of a model: parameters, bytes, the cache of generation, and the tree of
     parts."""
     shared = spec.layout.n_parameters - spec.n_parameters
@@ -52,7 +53,7 @@ def _bytes(elements: int) -> dict[str, int]:
     return {dtype: elements * size for dtype, size in BYTES.items()}
 
 
-def _tree_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _tree_data(rows: Sequence[Row]) -> list[Part]:
     return [
         {
             "name": row.name,
@@ -68,7 +69,7 @@ def _tree_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def summary_text(data: Mapping[str, Any]) -> str:
+def summary_text(data: Summary) -> str:
     """Format the summary as text: the sizes, then the tree."""
     sizes = data["parameters"]
     lines = [
@@ -86,10 +87,9 @@ def summary_text(data: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", *_tree_lines(data)])
 
 
-def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
-    per_token, per_source_token = (
-        data[f"kv_cache_bytes_per_{token}"] for token in ("token", "source_token")
-    )
+def _cache_lines(data: Summary) -> Iterator[str]:
+    per_token = data["kv_cache_bytes_per_token"]
+    per_source_token = data["kv_cache_bytes_per_source_token"]
     recent = [(part["bytes_per_token"], part["tokens"]) for part in data["kv_cache_of_last_tokens"]]
     if any(per_token.values()):
         line = f"  kv cache    {_by_dtype(per_token)} per token"
@@ -106,7 +106,7 @@ def _cache_lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"  state       {human_bytes(state)} float32 per sequence, whatever its length"
 
 
-def _tree_lines(data: Mapping[str, Any]) -> Iterator[str]:
+def _tree_lines(data: Summary) -> Iterator[str]:
     """Yield a line for each part: name, parameters, description. A long description continues on
     the lines below."""
     ties: dict[str, str] = {}
@@ -160,9 +160,7 @@ class _Part(NamedTuple):
         return numbers + (f", run {self.runs} times" if self.runs != len(self.layers) else "")
 
 
-def _parts_of(
-    parts: Sequence[Mapping[str, Any]], ties: Mapping[str, str], prefix: str
-) -> list[_Part]:
+def _parts_of(parts: Sequence[Part], ties: Mapping[str, str], prefix: str) -> list[_Part]:
     found = []
     for part in parts:
         path, count = f"{prefix}{part['name']}", part["parameters_each"]
@@ -275,7 +273,7 @@ def _attentions(
     component: Component, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Attention]]:
     """Yield every attention inside, with its path, which has layer numbers for layer rules."""
-    if isinstance(component, Attention):
+    if isinstance(component, Attention) and not component.absent:
         yield path, component
     for name in fields_of(type(component)):
         value = getattr(component, name)

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from zoo.document import Document
 
 MAX_SYNTAX_ERRORS = 20
+SEVERAL = 3
+"""The number of syntax errors from which it is asked whether a text is meant as TOML."""
 _TWICE = re.compile("Cannot|Duplicate")  # how tomllib's messages about duplicate keys begin
 _DIGITS = re.compile(r"(?<![0-9_])[0-9_]{4300,}")  # more digits than Python converts to an integer
 _CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 _NO_KEY = "invalid initial character for a key part"
+_STATEMENT = re.compile(r"""[\w"'.\s-]+=|\[[^()]*\]\s*(#|$)""")
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -30,7 +33,7 @@ def read_around_errors(document: Document) -> None:
 
     Raises:
         SpecError: the text has other syntax errors. It lists all of them and the duplicate keys;
-            for a text that is JSON, it says only that.
+            of a text that is JSON, or no TOML at all, it says only that.
     """
     text = document.text or ""
     if text.lstrip().startswith("{"):
@@ -67,8 +70,22 @@ def read_around_errors(document: Document) -> None:
             place = document.at_offset(digits.start() if digits else 0)
             broken.append(Problem(INTEGER_MESSAGE, place))
             break
+    if broken and _is_of_another_format(document, broken):
+        hint = "TOML consists of lines such as `n_layers = 6`, and of heads such as `[decoder]`"
+        first = min(problem.place.line or 1 for problem in broken if problem.place)
+        raise SpecError(Problem("this is not TOML", document.at(first, 1), hint))
     if broken:
         raise SpecError(in_order([*document.problems, *broken]))
+
+
+def _is_of_another_format(document: Document, broken: list[Problem]) -> bool:
+    """Return whether a text with these errors is prose, code or another format, and not TOML with
+    mistakes: most of its lines, as far as they were read, are neither `key = ...` nor a head."""
+    last = max((problem.place.line or 0 for problem in broken if problem.place), default=0)
+    read = [line.strip() for line in (document.text or "").split("\n")[:last]]
+    lines = [line for line in read if line and not line.startswith("#")]
+    statements = [line for line in lines if _STATEMENT.match(line)]
+    return len(broken) >= SEVERAL and 2 * len(statements) < len(lines)
 
 
 def _duplicate_problem(document: Document, duplicate: Duplicate) -> Problem:

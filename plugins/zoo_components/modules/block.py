@@ -117,11 +117,13 @@ class ResidualBlock(nn.Module):
     def _parallel(
         self, x: torch.Tensor, context: LayerContext, maps: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        normed = self.self_attn.pre_norm(x)
-        attended = self._branch("self_attn", normed, context, maps)
-        own = normed if self.shared_norm else self.ffn.pre_norm(x)
-        added = attended + self._branch("ffn", own, context, maps)
-        return self._skipped("self_attn", x) + added
+        summed, normed = None, x
+        for name in self.names:
+            if name != "ffn" or not self.shared_norm:
+                normed = getattr(self, name).pre_norm(x)
+            added = self._branch(name, normed, context, maps)
+            summed = added if summed is None else summed + added
+        return x if summed is None else self._skipped(self.names[0], x) + summed
 
     def _skipped(self, name: str, x: torch.Tensor) -> torch.Tensor:
         scale = self.skip_scales[name]
