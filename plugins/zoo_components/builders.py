@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from zoo.component import Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.purpose import Generation, Reading, Task
+from zoo.purpose import Classes, Generation, Reading, Task
 from zoo.slots import Builder, Head
 from zoo_components.stack import DecoderStack, EncoderStack
 
@@ -128,11 +128,20 @@ class Encoder(Builder):
         vocab = self.encoder.vocab_of_ids
         if vocab is None:
             return None
-        return Reading(vocab=vocab, longest=self.encoder.position.longest)
+        return Reading(
+            vocab=vocab, longest=self.encoder.position.longest, pad_id=self.encoder.pad_id
+        )
 
     @property
     def task(self) -> Task | None:
         return None if self.reading is None else self.head.task
+
+    @property
+    def classes(self) -> Classes | None:
+        return None if self.reading is None else self.head.classes
+
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        return self.model_copy(update={"head": self.head.labelled(labels)})
 
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()
@@ -199,13 +208,25 @@ class Decoder(Builder):
         vocab = self.decoder.vocab_of_ids
         if vocab is None or self.memory_width is not None:
             return None
-        return Reading(vocab=vocab, longest=self.decoder.position.longest)
+        return Reading(
+            vocab=vocab,
+            longest=self.decoder.position.longest,
+            pad_id=self.decoder.pad_id,
+            mask="target_mask",
+        )
 
     @property
     def task(self) -> Task | None:
         if self.generation is not None:
             return "generate"
         return None if self.reading is None or self.head.absent else self.head.task
+
+    @property
+    def classes(self) -> Classes | None:
+        return None if self.reading is None else self.head.classes
+
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        return self.model_copy(update={"head": self.head.labelled(labels)})
 
     def layout(self) -> Layout:
         return _whole(decoder=self.decoder.layout(), head=self.head.layout())
