@@ -18,6 +18,7 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
 )
+from trials import Refused
 
 import zoo
 from zoo.cli import run
@@ -182,3 +183,178 @@ def test_an_imported_classifier_is_trained_further_and_exported(
         best = model.run([text])[0]["classes"][0]
         assert best["label"] == theirs.config.id2label[int(scores.argmax())]
         assert best["probability"] == pytest.approx(float(scores.max()), rel=1e-4)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+LABELS = '"model.toml"\nlabels = '
+OTHER = '"model.toml"\nweights = "filler"'
+REFUSALS: dict[str, tuple[str, str, str]] = {
+    "more labels than classes": (
+        RECIPE_OF_CLASSES,
+        CLASSES.replace("n_classes = 3", "n_classes = 2"),
+        "the training data has 3 labels, and classes scores 2 classes: `beside`, `over`, `under`",
+    ),
+    "another number of stated labels": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{LABELS}["over", "under"]'),
+        CLASSES,
+        "recipe.toml:4:10: error: there are 2 labels, and classes scores 3 classes",
+    ),
+    "a label twice": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{LABELS}["over", "over", "under"]'),
+        CLASSES,
+        "two labels are the same",
+    ),
+    "an unknown label": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{LABELS}["over", "under", "besides"]'),
+        CLASSES,
+        "labels.tsv:3:10: error: unknown label `beside`",
+    ),
+    "an unknown held-out label": (
+        RECIPE_OF_CLASSES.replace("valid = 6", 'valid = "other.tsv"'),
+        CLASSES,
+        "other.tsv:2:10: error: unknown label `above`",
+    ),
+    "a label without a text": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{LABELS}["over", "under", "beside", "in"]'),
+        CLASSES.replace("n_classes = 3", "n_classes = 4"),
+        "recipe.toml:4:38: error: no text of the training data has the label `in`",
+    ),
+    "an empty label": (
+        RECIPE_OF_CLASSES.replace("labels.tsv", "half.tsv"),
+        CLASSES,
+        "half.tsv:2:9: error: the target is missing",
+    ),
+    "an empty text": (
+        RECIPE_OF_CLASSES.replace("labels.tsv", "half.tsv"),
+        CLASSES,
+        "half.tsv:3:1: error: the source is missing",
+    ),
+    "labels for a model that does not classify": (
+        RECIPE.replace('"model.toml"', f'{LABELS}["over"]'),
+        MODEL,
+        "`labels` has no effect: filler does not classify",
+    ),
+    "text for a classifier": (
+        RECIPE.replace("filler", "classes"),
+        CLASSES,
+        "the data is text, and the model learns from texts with labels",
+    ),
+    "pairs for a model that fills in": (
+        RECIPE_OF_CLASSES,
+        MODEL,
+        'a model that fills in masked tokens learns from `kind = "text"`',
+    ),
+    "a single class": (
+        RECIPE_OF_CLASSES,
+        CLASSES.replace("n_classes = 3", "n_classes = 1"),
+        "classes has a single class, so that there is nothing to choose",
+    ),
+    "classes of each token": (
+        RECIPE_OF_CLASSES,
+        CLASSES.replace('"classifier"', '"token_classifier"'),
+        "classes cannot be trained by a recipe to classify each token",
+    ),
+    "masking where nothing is masked": (
+        RECIPE_OF_CLASSES + "[masking]\nrate = 0.3\n",
+        CLASSES,
+        "`[masking]` has no effect: classes fills in no masked tokens",
+    ),
+    "more than all": (
+        RECIPE + "[masking]\nrandom = 0.3\n",
+        MODEL,
+        "`masked` and `random` are more than all",
+    ),
+    "no mask token": (
+        RECIPE.replace("words.json", "unmasked.json"),
+        MODEL,
+        "the tokenizer has no mask token: neither `[MASK]` nor `<mask>`",
+    ),
+    "another padding": (
+        RECIPE,
+        MODEL.replace("pad_id = 0", "pad_id = 1"),
+        "padding is 0 for the tokenizer, and 1 for the model",
+    ),
+    "too small a vocabulary": (
+        RECIPE,
+        MODEL.replace(f"vocab = {len(VOCAB)}", "vocab = 9"),
+        f"the tokenizer and the model disagree: {len(VOCAB)} tokens, and a vocabulary of 9",
+    ),
+    "too few positions": (
+        RECIPE.replace("max_length = 12", "max_length = 13"),
+        MODEL,
+        "sequences of max_length = 13 tokens do not fit: filler has positions for 12",
+    ),
+    "no other model": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', '"model.toml"\nweights = "nowhere"'),
+        CLASSES,
+        "there is no weights file and no model `nowhere`",
+    ),
+    "a head of another kind": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', OTHER),
+        CLASSES,
+        "`head.dense.weight` is of another kind of `head` there",
+    ),
+    "what to let begin anew": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', OTHER),
+        CLASSES,
+        'to let them begin anew, state `new = ["head.*"]`',
+    ),
+    "an encoder of another shape": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{OTHER}\nnew = ["head.*"]'),
+        CLASSES.replace("d_ff = 32", "d_ff = 31"),
+        "`encoder.layers.0.ffn.up_proj.weight` is [32, 16] there, and [31, 16] in classes",
+    ),
+    "new weights that are not there": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{OTHER}\nnew = ["heads.*"]'),
+        CLASSES,
+        "`heads.*` is the name of no weight of classes",
+    ),
+    "new weights of no other model": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', '"model.toml"\nnew = ["head.*"]'),
+        CLASSES,
+        "without `weights`, all weights begin anew",
+    ),
+    "two models": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', '"filler"\nweights = "filler"'),
+        CLASSES,
+        "`weights` is for a spec, and `model` is a saved model, which has weights",
+    ),
+}
+
+
+@pytest.mark.parametrize(("recipe", "model", "told"), REFUSALS.values(), ids=REFUSALS)
+def test_what_does_not_fit_is_refused_with_its_place(
+    project: Path, refused: Refused, recipe: str, model: str, told: str
+) -> None:
+    write_encoder(project, recipe, model)
+    zoo.save(zoo.build(MODEL), "filler")
+    Path("other.tsv").write_text("a x is u\tover\na y is v\tabove\n")
+    Path("half.tsv").write_text("a x is u\tover\na y is v\t\n\tunder\n")
+    unmasked = Path("words.json").read_text().replace("[MASK]", "[NONE]")
+    Path("unmasked.json").write_text(unmasked)
+    assert told in refused("validate", "recipe.toml")
+    assert told in refused("train", "recipe.toml", "-o", "out")
+
+
+def test_a_room_for_special_tokens_alone(project: Path, refused: Refused) -> None:
+    write_encoder(project, RECIPE.replace("max_length = 12", "max_length = 2"))
+    told = refused("train", "recipe.toml", "-o", "out")
+    assert "max_length = 2 leaves no room beside 2 special tokens" in told
+
+
+# --- long texts ---------------------------------------------------------------------------------
+
+
+def test_long_texts(train: Train, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text is cut into pieces; a text with a label is truncated, which is told."""
+    short = RECIPE.replace("max_length = 12", "max_length = 4")
+    assert train("text", short)["examples"] == {"train": 40 * 2, "valid": 24, "test": 0}
+    packed = RECIPE.replace('"valid.txt"', '"valid.txt"\npacked = true')
+    n_tokens = 36 * 6 + 3 * 6 + 5
+    assert train("packed", packed)["examples"]["train"] == -(-n_tokens // 12)
+    capsys.readouterr()
+    labelled = RECIPE_OF_CLASSES.replace("max_length = 12", "max_length = 5")
+    assert train("classes", labelled, CLASSES)["examples"] == {"train": 30, "valid": 6, "test": 0}
+    told = capsys.readouterr().err
+    assert "train: 30 of 30 texts are longer than max_length = 5, and truncated" in told
