@@ -204,6 +204,7 @@ FIELDS: Mapping[str, Case] = {
     "embedding.tokens.mask_id": Case({"token_dropout": 0.1, "mask_id": 3}),
     "embedding.conv_frontend.kernel_sizes": Case(instead=[[5, 3]]),
     "embedding.conv_frontend.strides": Case(instead=[[1, 2], [2, 1]]),
+    "head.classifier.labels": Case({"n_classes": 2}, instead=[["no", "yes"], ["yes", "no"]]),
     "head.token_classifier.dense_bias": Case({"dense": "tanh"}),
     "head.span.dense_bias": Case({"dense": "tanh"}),
     "head.sentence.pooling": Case({"normalize": False}),
@@ -320,6 +321,7 @@ def observations(spec: ModelSpec, dtype: torch.dtype) -> Iterator[Any]:
     """Yield the observations of a model, one after the other: plain data, or tensors by name."""
     layout = spec.layout
     yield [*spec.tensors.items()], layout.cache_per_token, layout.cache_per_memory_token
+    yield spec.model.classes
     model = zoo.build(spec, dtype=dtype)
     yield {name: t.clone() for name, t in model.state_dict().items()}
     random = torch.Generator().manual_seed(1)

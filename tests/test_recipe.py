@@ -148,12 +148,12 @@ REFUSALS = {
         "one vocabulary cannot serve 300 source and 280 target tokens",
     ),
     "other padding": (("", ""), ("pad_id = 0", "pad_id = 7"), "state `pad_id = 0` in the spec"),
-    "an encoder": (
+    "an encoder without a head": (
         ("", ""),
         (
             MODEL,
             MODEL.split("source_vocab")[0].replace("_decoder", "") + "vocab = 300\n"
-            "n_layers = 1\nd_model = 16\nn_heads = 2\nd_ff = 32\n",
+            'n_layers = 1\nd_model = 16\nn_heads = 2\nd_ff = 32\nhead = "none"\n',
         ),
         "toy cannot be trained by a recipe",
     ),

@@ -79,7 +79,7 @@ def test_what_does_not_learn_is_no_part_of_the_throughput(
         monkeypatch.setattr(cls, name, taking)
 
     slow(Loop, "update", 1.0)
-    slow(Loop, "mean_loss", 1000.0)
+    slow(Loop, "measure", 1000.0)
     slow(Run, "checkpoint", 1000.0)
     recipe = RECIPE.replace("valid_every = 6", "valid_every = 3")
     zoo.train(write_toy(project, recipe), output="out")

@@ -17,9 +17,9 @@ from toy_training import MODEL, PAIRS, RECIPE, in_processes, write_toy
 
 import zoo
 from zoo.purpose import Generation
-from zoo.training.batches import Row, batches
+from zoo.training.batches import Row, batches, n_labels
 from zoo.training.encoding import encode
-from zoo.training.objective import collate, n_labels, summed_loss
+from zoo.training.objective import collate, summed_loss
 from zoo.training.optimization import make_optimizer, set_learning_rate, share_of_peak
 from zoo.training.split import Example
 from zoo.training.tables import (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from pydantic import ValidationError
@@ -22,6 +24,7 @@ from zoo.families.spec import family_spec
 from zoo.loading import load
 from zoo.model_files import WEIGHTS
 from zoo.registry import Registry, load_registry
+from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
 from zoo.weights.file import laid_out
 from zoo.weights.held_tensors import DTYPES, bytes_of, stored
@@ -59,7 +62,7 @@ def export_folder(
     _check_zeros(model, plan, Place(str(path)))
     tensors = dict(_made(model, plan, origin))
     with new_folder(output) as folder:
-        (folder / CONFIG).write_bytes(origin.config.encode())
+        (folder / CONFIG).write_bytes(_config(model, origin).encode())
         write_companions(companions, folder)
         for place in sorted({name.rpartition("/")[0] for name in tensors}):
             (folder / place).mkdir(exist_ok=True)  # its configuration may have been moved away
@@ -79,9 +82,9 @@ def _origin(model: Transformer, where: Place) -> Origin:
     if "part" in model.origin:
         raise WeightsError(
             Problem(
-                "only a part of the weights is the checkpoint's: they were loaded with `only`",
+                "only a part of the weights is the checkpoint's: the others began anew",
                 where,
-                help="load all of them",
+                help="export a model that was loaded without `only`, and trained without `new`",
             )
         )
     try:
@@ -99,7 +102,7 @@ def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) 
     file = parse_json(Path(CONFIG), origin.config.encode())
     family = with_rules(families.family(origin.family), dense_rules(origin.tensors))
     scope = families.scope(family, file, frozenset(origin.tensors))
-    own = model.spec.to_dict()
+    own = _unlabelled(model.spec).to_dict()
     words = families.vocabulary.sentence
     sentence = words is not None and own["head"]["kind"] == words.kind
     head = {"head": own["head"]} if sentence else {}  # which config.json does not describe
@@ -114,6 +117,22 @@ def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) 
             )
         )
     return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
+
+
+def _unlabelled(spec: ModelSpec) -> ModelSpec:
+    """The spec without names of classes, which a family does not put there."""
+    return spec if spec.model.classes is None else replace(spec, model=spec.model.labelled(None))
+
+
+def _config(model: Transformer, origin: Origin) -> str:
+    """The text of config.json, with the names of the classes that the spec states, if it does."""
+    classes = model.spec.model.classes
+    if classes is None or classes.labels is None:
+        return origin.config
+    data: dict[str, Any] = json.loads(origin.config)
+    data["id2label"] = {str(number): label for number, label in enumerate(classes.labels)}
+    data["label2id"] = {label: number for number, label in enumerate(classes.labels)}
+    return json.dumps(data, indent=2) + "\n"
 
 
 def _check_zeros(model: Transformer, plan: Plan, where: Place) -> None:

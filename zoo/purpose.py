@@ -61,7 +61,23 @@ class Reading(NamedTuple):
     Args:
         vocab: ids are below this.
         longest: the most tokens that the positions allow; None for no limit.
+        pad_id: the padding id, which the model masks itself.
+        mask: the argument of a call that says which tokens are not padding, (batch, length).
     """
 
     vocab: int
     longest: int | None = None
+    pad_id: int | None = None
+    mask: Literal["source_mask", "target_mask"] = "source_mask"
+
+
+class Classes(NamedTuple):
+    """The classes of which a model scores each for a text.
+
+    Args:
+        number: how many there are.
+        labels: their names by number; None if the spec does not state them.
+    """
+
+    number: int
+    labels: tuple[str, ...] | None = None

@@ -6,14 +6,14 @@ that the parent passes. Its docstring states the `forward` of the module that `b
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from zoo.component import Component, Given, Shared, Slot
 from zoo.layout import Layout, Placed
 from zoo.only_with import NotWith
-from zoo.purpose import Generation, Reading, Task
+from zoo.purpose import Classes, Generation, Reading, Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -300,6 +300,17 @@ class Head(Plugin):
         softmax, so that a model with it can generate."""
         return False
 
+    @property
+    def classes(self) -> Classes | None:
+        """The classes of a head that scores those of a whole sequence, (batch, classes); None for
+        others."""
+        return None
+
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        """This head with other names of its classes, or without names. Only for a head that has
+        `classes`."""
+        raise self._lacks("labelled")
+
     def ties(self, embedding: str) -> dict[str, str]:
         """The head's tensors that are the same as the token table named `embedding`."""
         return {}
@@ -433,6 +444,16 @@ class Builder(Plugin):
     def task(self) -> Task | None:
         """The task of `zoo run` with the model; None if there is none."""
         return None
+
+    @property
+    def classes(self) -> Classes | None:
+        """The classes that the model scores for a text; None if it classifies no texts."""
+        return None
+
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        """This model with other names of its classes, or without names. Only for a model that has
+        `classes`."""
+        raise self._lacks("labelled")
 
     def build(self) -> "Transformer":
         """The module, on torch's current default device."""

@@ -8,7 +8,7 @@ from pydantic_core import core_schema
 
 from zoo.component import ChildValidator, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear
-from zoo.purpose import Generation, Reading, Task
+from zoo.purpose import Classes, Generation, Reading, Task
 from zoo.slots import Builder, Head
 from zoo_components.stack import DecoderStack, EncoderStack, Stack
 
@@ -182,7 +182,9 @@ class Encoder(OfStacks):
         vocab = self.encoder.vocab_of_ids
         if vocab is None:
             return None
-        return Reading(vocab=vocab, longest=self.encoder.position.longest)
+        return Reading(
+            vocab=vocab, longest=self.encoder.position.longest, pad_id=self.encoder.pad_id
+        )
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
@@ -191,6 +193,13 @@ class Encoder(OfStacks):
     @property
     def task(self) -> Task | None:
         return None if self.reading is None else self.head.task
+
+    @property
+    def classes(self) -> Classes | None:
+        return None if self.reading is None else self.head.classes
+
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        return self.model_copy(update={"head": self.head.labelled(labels)})
 
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()
@@ -261,13 +270,25 @@ class Decoder(OfStacks):
         vocab = self.decoder.vocab_of_ids
         if vocab is None or self.memory_width is not None:
             return None
-        return Reading(vocab=vocab, longest=self.decoder.position.longest)
+        return Reading(
+            vocab=vocab,
+            longest=self.decoder.position.longest,
+            pad_id=self.decoder.pad_id,
+            mask="target_mask",
+        )
 
     @property
     def task(self) -> Task | None:
         if self.generation is not None:
             return "generate"
         return None if self.reading is None or self.head.absent else self.head.task
+
+    @property
+    def classes(self) -> Classes | None:
+        return None if self.reading is None else self.head.classes
+
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        return self.model_copy(update={"head": self.head.labelled(labels)})
 
     def layout(self) -> Layout:
         return _whole(decoder=self.decoder.layout(), head=self.head.layout())

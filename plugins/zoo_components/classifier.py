@@ -1,11 +1,13 @@
 """Heads that classify tokens or sequences, or pool a sequence to a vector: the `head` slot."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from zoo.component import Probability, Shared, Size, Slot
+from pydantic import Field, model_validator
+
+from zoo.component import Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, linear
 from zoo.only_with import UNSTATED, OnlyWith
-from zoo.purpose import Task
+from zoo.purpose import Classes, Task
 from zoo.slots import Head, Norm
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ Pooling = Literal["first", "last", "mean", "mean_sqrt", "weighted_mean", "max"]
 """The vector of a sequence: the state of its first position; the state of its last token that is
 not padding; of the states of all n that are not, the mean, the sum over sqrt(n), the mean weighted
 by their place in the sequence, from 1, or the largest of each element."""
+
+Label = Annotated[str, Field(min_length=1)]
 
 
 class TokenClassifier(Head):
@@ -94,10 +98,31 @@ class Classifier(TokenClassifier):
     dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "tanh"
     """The activation of a dense layer of width d_model before the output; with `none` there is no
     such layer."""
+    labels: Annotated[tuple[Label, ...], Field(min_length=1)] | None = None
+    """The names of the classes, in the order of their numbers; training by a recipe states them."""
     pooling: Pooling = "first"
     """How the states become the vector that is classified: the state of the first position (BERT),
     of the last token that is not padding (GPT), or a pooling over all tokens that are not
     padding."""
+
+    @model_validator(mode="after")
+    def _check_labels(self) -> Self:
+        if self.labels is not None and len(self.labels) != self.n_classes:
+            raise contradiction(
+                f"there are {len(self.labels)} labels for n_classes = {self.n_classes}",
+                "labels",
+                "n_classes",
+            )
+        if self.labels is not None and len(set(self.labels)) < len(self.labels):
+            raise contradiction("two labels are the same", "labels")
+        return self
+
+    @property
+    def classes(self) -> Classes:
+        return Classes(self.n_classes, self.labels)
+
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        return self.model_copy(update={"labels": labels})
 
     def build(self) -> "nn.Module":
         return self._build(pooling=self.pooling)

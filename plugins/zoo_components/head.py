@@ -49,8 +49,8 @@ class LinearHead(Head):
         return self.output != "softmax"
 
     @property
-    def task(self) -> Task:
-        return "fill_mask"
+    def task(self) -> Task | None:
+        return "fill_mask" if self.scores_tokens else None
 
     def ties(self, embedding: str) -> dict[str, str]:
         return {"out.weight": embedding} if self.tied else {}

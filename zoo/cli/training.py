@@ -103,7 +103,7 @@ def score(
     dtype: str,
     as_json: bool,
 ) -> None:
-    """Measure a model: BLEU of translations, perplexity of text.
+    """Measure a model: BLEU, perplexity, or accuracy.
 
     MODEL is a folder made by `zoo train`, which is measured on the test data of its recipe; or,
     with a file of text, any decoder with a tokenizer.
@@ -135,6 +135,16 @@ def _score_text(report: dict[str, Any]) -> str:
         if "window" in report:
             text += f" (window {report['window']:,}, stride {report['stride']:,})"
         return text
+    if "masked_perplexity" in report:
+        return (
+            f"accuracy: {report['accuracy']:.4f} on {counted(report['masked_tokens'], 'token')} "
+            f"that are masked, perplexity {report['masked_perplexity']:.4g}"
+        )
+    if "macro_f1" in report:
+        return (
+            f"accuracy: {report['accuracy']:.4f} on {counted(report['texts'], 'text')}, "
+            f"macro F1 {report['macro_f1']:.4f}"
+        )
     pairs = counted(report["pairs"], "pair")
     return f"BLEU: {report['bleu']:.2f} on {pairs} ({report['signature']})"
 
@@ -153,6 +163,6 @@ def _text(report: dict[str, Any]) -> str:
         f"{counted(report['steps'], 'step')}{many}",
         f"loss: {', '.join(losses)}",
     ]
-    if "bleu" in report or "perplexity" in report:
+    if not report.keys().isdisjoint(("bleu", "perplexity", "accuracy")):
         lines.append(_score_text(report))
     return "\n".join([*lines, report["path"], report["content_digest"]])

@@ -1,9 +1,10 @@
-"""What the config.json of an imported model says besides its spec."""
+"""What the classes of a model are: as its spec says or, of an imported model, its config.json."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pydantic import (
     BaseModel,
@@ -13,7 +14,10 @@ from pydantic import (
     field_validator,
 )
 
-from zoo.transformer import Transformer
+from zoo.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from zoo.transformer import Transformer
 
 
 class Labels(BaseModel):
@@ -39,14 +43,30 @@ class Labels(BaseModel):
 
 def published_config(model: Transformer) -> str | None:
     """The text of the config.json that the model was imported with, if there was one."""
-    config = (model.origin or {}).get("config")
-    return config if isinstance(config, str) else None
+    return _config_of(model.origin)
 
 
 def read_labels(model: Transformer) -> Labels:
-    """Read the classes from the config.json that the model was imported with; there are none if
-    there was none, or if it cannot be read."""
-    config = published_config(model)
+    """Read the classes of a model, as `labels_of`."""
+    return labels_of(model.spec, model.origin)
+
+
+def labels_of(spec: ModelSpec, origin: Mapping[str, Any] | None) -> Labels:
+    """Read the classes of a model from its spec and from the config.json that it was imported with,
+    if there was one and it can be read. The names in the spec come first."""
+    found = _published(_config_of(origin))
+    classes = spec.model.classes
+    if classes is None or classes.labels is None:
+        return found
+    return found.model_copy(update={"id2label": dict(enumerate(classes.labels))})
+
+
+def _config_of(origin: Mapping[str, Any] | None) -> str | None:
+    config = (origin or {}).get("config")
+    return config if isinstance(config, str) else None
+
+
+def _published(config: str | None) -> Labels:
     if config is None:
         return Labels()
     try:

@@ -15,6 +15,8 @@ from zoo.running.tokenizer_file import read_tokenizer
 if TYPE_CHECKING:
     from zoo.running.chat import Chat, ChatTemplate
 
+MASKS = ("[MASK]", "<mask>")
+"""The names of the mask token in published tokenizers."""
 _PARTIAL = "\N{REPLACEMENT CHARACTER}"
 """The text of a part of a character."""
 
@@ -108,8 +110,13 @@ class Tokenized:
 
     def mask_id(self) -> int | None:
         """The id of the masked token, found by its names in published tokenizers."""
-        found = (self.source.token_to_id(name) for name in ("[MASK]", "<mask>"))
-        return next((id_ for id_ in found if id_ is not None), None)
+        return mask_of(self.source)
+
+
+def mask_of(tokenizer: Any) -> int | None:
+    """The id of a tokenizer's mask token; None if it has none of these names."""
+    found = (tokenizer.token_to_id(name) for name in MASKS)
+    return next((id_ for id_ in found if id_ is not None), None)
 
 
 def pieces(text: Text, ids: Iterable[int]) -> Iterator[str]:

@@ -225,10 +225,10 @@ class TextModel:
         """Raise InputError if an id is outside the vocabulary, or the model has too few
         positions."""
         spec = self.transformer.spec
-        vocab, longest = spec.model.called_with[0]
-        read_ids([ids], None, what="text", vocab=vocab, pad_id=None, pad="right")
+        reading = spec.model.called_with[0]
+        read_ids([ids], None, what="text", vocab=reading.vocab, pad_id=None, pad="right")
         most_new = max_new_tokens if self.task == "generate" else 0
-        check_length(len(ids), longest, "text", most_new=most_new)
+        check_length(len(ids), reading.longest, "text", most_new=most_new)
 
     def _mask_id(self, stated: int | None) -> int | None:
         """The id of a masked token: `stated` if given, otherwise that of the tokenizer."""

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+IGNORED = -100
+"""The label of positions that have no loss."""
+
 
 class Row(NamedTuple):
     """One example as ids: those of the source, if there is one, and those of the target with its
@@ -22,8 +25,49 @@ class Row(NamedTuple):
         """The number of tokens of the longer side, as the model sees them."""
         return max(len(self.target) - 1, len(self.source or ()))
 
+    @property
+    def n_labels(self) -> int:
+        """The number of tokens that have a loss: those of the target, and its end."""
+        return len(self.target) - 1
 
-def batches(rows: Sequence[Row], *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens that the throughput counts: those of the target, and its end."""
+        return len(self.target) - 1
+
+
+class Labelled(NamedTuple):
+    """A text as ids, with the special tokens that its tokenizer adds, and what is predicted from
+    it: the class, or for each position the token there, or `IGNORED`."""
+
+    ids: Sequence[int]
+    labels: Sequence[int]
+
+    @property
+    def length(self) -> int:
+        """The number of tokens."""
+        return len(self.ids)
+
+    @property
+    def n_labels(self) -> int:
+        """The number of labels that have a loss."""
+        return len(self.labels) - list(self.labels).count(IGNORED)
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens that the throughput counts: all."""
+        return len(self.ids)
+
+
+AnyRow = Row | Labelled
+
+
+def n_labels(rows: Sequence[AnyRow]) -> int:
+    """The number of labels of these rows that have a loss."""
+    return sum(row.n_labels for row in rows)
+
+
+def batches(rows: Sequence[AnyRow], *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
     """The batches of one epoch, each a list of indices into `rows`.
 
     Rows of equal length are shuffled, then cut into batches, and the batches are shuffled. The
@@ -49,7 +93,7 @@ def batches(rows: Sequence[Row], *, tokens: int, seed: int, epoch: int) -> list[
     return [found[place] for place in random.permutation(len(found))]
 
 
-def part(batch: Sequence[Row], index: int, count: int) -> Sequence[Row]:
+def part(batch: Sequence[AnyRow], index: int, count: int) -> Sequence[AnyRow]:
     """Every `count`-th row of a batch from row `index` on: one part of `count`, which may be
     empty."""
     return batch[index::count]

@@ -11,13 +11,14 @@ from zoo.atomic import new_file, write_text
 from zoo.families.origin import Companion, read_companions
 from zoo.model_files import COMPANIONS, MODULES, SETTINGS, TERMS, find_files
 from zoo.running.settings import SettingsWarning, read_settings
+from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.start import Start
 from zoo.training.tables import OfModel
 from zoo.training.tables import Tokenizer as Table
-from zoo.training.tokens import Tokens, folder_of
+from zoo.training.tokens import AnyTokens, Tokens, folder_of
 
 
-def write_besides(tokens: Tokens, table: Table, start: Start, folder: Path) -> None:
+def write_besides(tokens: AnyTokens, table: Table, start: Start, folder: Path) -> None:
     """Write the tokenizers of a new run, with the ids of their special tokens.
 
     If they are those of the model that training starts from, all files beside it still hold true:
@@ -39,6 +40,8 @@ def write_besides(tokens: Tokens, table: Table, start: Start, folder: Path) -> N
             file.write(companion.data)
     if not isinstance(table, OfModel):
         tokens.save(folder)
+    elif isinstance(tokens, ReaderTokens):
+        return  # nothing is generated
     elif changed := _settings(tokens, start, folder):
         write_text(folder / SETTINGS, json.dumps(changed, indent=2) + "\n")
 

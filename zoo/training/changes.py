@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo.errors import Problem, TrainingError
 from zoo.spec import ModelSpec
-from zoo.training.batches import Row
+from zoo.training.batches import AnyRow
 from zoo.training.recipe import KINDS, Recipe
 from zoo.wording import quoted
 
@@ -19,13 +19,17 @@ _FREE = ("steps", "accumulate", "log_every", "valid_every", "checkpoint_every")
 rounding."""
 
 
-def identity(recipe: Recipe, spec: ModelSpec, rows: Sequence[Row]) -> dict[str, Any]:
+def identity(recipe: Recipe, spec: ModelSpec, rows: Sequence[AnyRow]) -> dict[str, Any]:
     """Everything but the machine that determines the weights of a step: the values of the recipe by
     their key path, with defaults, and the digests of the model and of the encoded data."""
     data = hashlib.sha256()
     for row in rows:
         data.update(json.dumps(row).encode())
-    return {"recipe": _deciding(recipe), "model": spec.digest, "data": data.hexdigest()}
+    return {
+        "recipe": _deciding(recipe, masks=spec.model.task == "fill_mask"),
+        "model": spec.digest,
+        "data": data.hexdigest(),
+    }
 
 
 def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpoint: Path) -> None:
@@ -72,12 +76,14 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
         raise TrainingError(problems)
 
 
-def _deciding(recipe: Recipe) -> dict[str, Any]:
+def _deciding(recipe: Recipe, *, masks: bool) -> dict[str, Any]:
     tables: dict[str, Any] = recipe.head.model_dump(mode="json", exclude={"format"})
     for name in KINDS:
         kind = {"kind": recipe.document.data[name]["kind"]}
         tables[name] = kind | getattr(recipe, name).model_dump(mode="json")
     tables["training"] = recipe.training.model_dump(mode="json", exclude=set(_FREE))
+    if masks:
+        tables["masking"] = recipe.masking.model_dump(mode="json")
     return dict(_values(tables, ""))
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from zoo.errors import Problem, SpecError, ZooError, placed
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
+from zoo.training.labels import with_labels
 from zoo.training.recipe import Recipe
 from zoo.training.split import Splits
 from zoo.training.start import check_sides, find_data, find_start
@@ -47,6 +48,7 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
     if start is not None and splits is not None:
         with _noted(problems):
             check_sides(recipe, start, splits)
+            start = with_labels(recipe, start, splits, folder)
     if start is not None:
         with _noted(problems):
             try:

@@ -44,7 +44,7 @@ def read_data(
         if isinstance(stated, int):
             return []  # held out of the training data
         try:
-            found = read(stated)
+            found = _examples(*read(stated))
         except TrainingError as error:
             problems.extend((placed(error, place_of(name)) if place_of else error).problems)
             return []
@@ -63,11 +63,11 @@ def read_data(
 
 def read_lines(path: Path) -> list[Example]:
     """Read a text, one example for each line that is not blank. Raises as `read_data`."""
-    return _not_blank(_text(path))
+    return _not_blank(_examples(_text_lines(path), path))
 
 
-def _text(path: Path) -> list[Example]:
-    return _examples((_Line(None, line.text, line) for line in _lines(path)), path)
+def _text_lines(path: Path) -> Iterator[_Line]:
+    return (_Line(None, line.text, line) for line in _lines(path))
 
 
 def _not_blank(examples: list[Example]) -> list[Example]:
@@ -79,49 +79,6 @@ def read_whole(path: Path) -> str:
     for _ in _lines(path):
         pass  # a file that is not UTF-8 is reported with the place of the error
     return path.read_bytes().decode("utf-8-sig")
-
-
-Read = Callable[[Any], list[Example]]
-
-
-@singledispatch
-def _reader(data: Any, folder: Path) -> Read:
-    raise TypeError(f"{type(data).__name__} is not a table of data")
-
-
-@_reader.register
-def _(data: Tsv, folder: Path) -> Read:
-    return lambda name: _examples(_tsv(folder / name, data), folder / name)
-
-
-@_reader.register
-def _(data: Text, folder: Path) -> Read:
-    return lambda name: _text(folder / name)
-
-
-@_reader.register
-def _(data: Parallel, folder: Path) -> Read:
-    def read(files: Files) -> list[Example]:
-        source, target = folder / files.source, folder / files.target
-        return _examples(_parallel(source, target), source)
-
-    return read
-
-
-@_reader.register
-def _(data: Datasets, folder: Path) -> Read:
-    from zoo.training.hub import read_split
-
-    # An existing folder is relative to the recipe's; any other name is on the Hub.
-    local = folder / data.path
-    path = str(local) if local.exists() else data.path
-    return lambda split: _examples(
-        (
-            _Line(source, target, _Where(Path(f"{path} ({split})"), number, ""))
-            for number, (source, target) in enumerate(read_split(data, path, split), 1)
-        ),
-        Path(path),
-    )
 
 
 class _Where(NamedTuple):
@@ -142,6 +99,62 @@ class _Line(NamedTuple):
     target: str
     source_at: _Where
     target_at: _Where | None = None
+
+    def target_place(self) -> Place:
+        """The place of the target."""
+        at = self.target_at or self.source_at
+        return at.place(max(1, at.text.rfind(self.target) + 1))
+
+
+Read = Callable[[Any], tuple[Iterator[_Line], Path]]
+"""Returns the lines of a part of the data, and the file that messages name."""
+
+
+@singledispatch
+def _reader(data: Any, folder: Path) -> Read:
+    raise TypeError(f"{type(data).__name__} is not a table of data")
+
+
+@_reader.register
+def _(data: Tsv, folder: Path) -> Read:
+    return lambda name: (_tsv(folder / name, data), folder / name)
+
+
+@_reader.register
+def _(data: Text, folder: Path) -> Read:
+    return lambda name: (_text_lines(folder / name), folder / name)
+
+
+@_reader.register
+def _(data: Parallel, folder: Path) -> Read:
+    def read(files: Files) -> tuple[Iterator[_Line], Path]:
+        source, target = folder / files.source, folder / files.target
+        return _parallel(source, target), source
+
+    return read
+
+
+@_reader.register
+def _(data: Datasets, folder: Path) -> Read:
+    from zoo.training.hub import read_split
+
+    # An existing folder is relative to the recipe's; any other name is on the Hub.
+    local = folder / data.path
+    path = str(local) if local.exists() else data.path
+
+    def lines(split: str) -> Iterator[_Line]:
+        for number, (source, target) in enumerate(read_split(data, path, split), 1):
+            yield _Line(source, target, _Where(Path(f"{path} ({split})"), number, ""))
+
+    return lambda split: (lines(split), Path(path))
+
+
+def place_of_target(data: Data, folder: Path, part: str, target: str) -> Place | None:
+    """The place of the first line with this target in a part of the data, `train`, `valid` or
+    `test`, or in the training data if the part is taken out of it; None if there is none."""
+    stated = getattr(data, part)
+    lines, _ = _reader(data, folder)(data.train if isinstance(stated, int) else stated)
+    return next((line.target_place() for line in lines if line.target == target), None)
 
 
 def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:

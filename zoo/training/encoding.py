@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from zoo.training.batches import Row
+from zoo.training.batches import IGNORED, AnyRow, Labelled, Row
+from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.split import Example
-from zoo.training.tokens import Tokens
+from zoo.training.tokens import AnyTokens, Tokens
 
 
 def encode(
@@ -26,6 +27,53 @@ def encode(
     pairs = zip(tokens.encode_sources(sources), targets, strict=True)
     rows = (Row(source, target) for source, target in pairs)
     return [row for row in rows if row.length <= max_length]
+
+
+def encode_any(
+    examples: Sequence[Example],
+    tokens: AnyTokens,
+    *,
+    max_length: int,
+    labels: Sequence[str] = (),
+    packed: bool = False,
+) -> Sequence[AnyRow]:
+    """Encode examples as what the model reads: `encode_read`, or else `encode`."""
+    if isinstance(tokens, ReaderTokens):
+        return encode_read(examples, tokens, max_length=max_length, labels=labels, packed=packed)
+    return encode(examples, tokens, max_length=max_length, packed=packed)
+
+
+def encode_read(
+    examples: Sequence[Example],
+    tokens: ReaderTokens,
+    *,
+    max_length: int,
+    labels: Sequence[str] = (),
+    packed: bool = False,
+) -> list[Labelled]:
+    """Encode the examples of a model that reads whole texts.
+
+    A text with a label is truncated to `max_length` tokens, and its class is the number of the
+    label in `labels`. Other text is cut into pieces, each with the special tokens that the
+    tokenizer adds. With `packed`, texts with their special tokens are joined in their order, and
+    cut. What is predicted of such a text is not drawn yet: its labels are all `IGNORED`. Texts of
+    special tokens alone are left out, as nothing could be drawn from them.
+    """
+    texts = [example.source_or_text for example in examples]
+    found = tokens.encode(texts, longest=None if packed else max_length)
+    if tokens.reader.classes is not None:
+        number = {label: place for place, label in enumerate(labels)}
+        return [
+            Labelled(one.first, (number[example.target],))
+            for example, one in zip(examples, found, strict=True)
+        ]
+    pieces: Iterable[Sequence[int]] = chain.from_iterable((one.first, *one.others) for one in found)
+    if packed:
+        joined = list(chain.from_iterable(pieces))
+        pieces = (joined[at : at + max_length] for at in range(0, len(joined), max_length))
+    return [
+        Labelled(ids, (IGNORED,) * len(ids)) for ids in pieces if not tokens.special.issuperset(ids)
+    ]
 
 
 def _pieces(ids: Sequence[int], length: int) -> Iterator[Sequence[int]]:

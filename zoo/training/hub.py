@@ -14,7 +14,7 @@ from zoo.wording import quoted
 
 def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | None, str]]:
     """The sources, None for text, and targets of one split. Text is as the data set has it; white
-    space around the sides of pairs is left out.
+    space around the sides of pairs is left out. A label that is stored as a number has its name.
 
     Raises:
         TrainingError: `datasets` is not installed or cannot load it, or a field is missing.
@@ -25,8 +25,11 @@ def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | No
     except Exception as error:  # the package has no base class for users' mistakes
         message = f"`datasets` cannot load the split {quoted(split)} of {quoted(path)}: {error}"
         raise TrainingError(message) from None
+    names = getattr(rows.features.get(data.target), "names", None)  # of a `ClassLabel`
     for row in rows:
         target = _field(row, data.target)
+        if names is not None and target.isdigit():
+            target = names[int(target)]
         if data.source is None:
             yield None, target
         else:

@@ -8,24 +8,35 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
+from torch import nn
 
 from zoo.auxiliary import auxiliary_loss
 from zoo.errors import Problem, TrainingError
 from zoo.sharding.parts import local
-from zoo.training.batches import Row, batches, part
+from zoo.training.batches import AnyRow, Labelled, batches, n_labels, part
 from zoo.training.learner import Learner
-from zoo.training.objective import collate, n_labels, summed_loss, without_labels
+from zoo.training.masking import Masker
+from zoo.training.objective import (
+    AnyBatch,
+    collate,
+    loss_and_hits,
+    summed_loss,
+    without_labels,
+)
 from zoo.training.optimization import set_learning_rate, share_of_peak
 from zoo.training.progress import Progress
+from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
-from zoo.training.tokens import Tokens
+from zoo.training.tokens import AnyTokens
 
 Record = dict[str, float]
-"""One line of the log: `step`, `loss`, `learning_rate`, `tokens_per_second` (target tokens), and
-`valid_loss` if it was measured."""
+"""One line of the log: `step`, `loss`, `learning_rate`, `tokens_per_second` (target tokens, or all
+tokens of texts that are read as a whole), and if it was measured, `valid_loss`, and of a model that
+reads whole texts `valid_accuracy`."""
 
 
 @dataclass
@@ -41,17 +52,19 @@ class Loop:
         on_checkpoint: called with the number of steps done whenever a checkpoint is due.
         history: the log so far.
         kept: the number of steps of the last checkpoint; 0 if there is none.
+        masker: draws the masked tokens of the training examples; None if none are masked.
     """
 
     recipe: Recipe
     learner: Learner
-    tokens: Tokens
-    train: Sequence[Row]
-    valid: Sequence[Row]
+    tokens: AnyTokens
+    train: Sequence[AnyRow]
+    valid: Sequence[AnyRow]
     progress: Progress
     on_checkpoint: Callable[[int], None]
     history: list[Record] = field(default_factory=list[Record])
     kept: int = 0
+    masker: Masker | None = None
 
     def run(self, done: int) -> None:
         """Do the steps after the first `done`.
@@ -62,25 +75,28 @@ class Loop:
         training, self.kept = self.recipe.training, done
         order: list[list[int]] = []
         n_batches = len(self.batches(0))
-        loss, n_tokens, since = self.zero(), 0, time.perf_counter()
+        loss, n_predicted, n_tokens, since = self.zero(), 0, 0, time.perf_counter()
         for step in range(done + 1, training.steps + 1):
             epoch, place = divmod(step - 1, n_batches)
             if place == 0 or not order:
                 order = self.batches(epoch)
-            batch = [self.train[index] for index in order[place]]
+            batch = self.drawn([self.train[index] for index in order[place]], step)
             loss += self.update(batch, step)
-            n_tokens += n_labels(batch)
+            n_predicted += n_labels(batch)
+            n_tokens += sum(row.n_tokens for row in batch)
             is_last = step == training.steps
             kept = is_last or step % training.checkpoint_every == 0
             measured = bool(self.valid) and (is_last or step % training.valid_every == 0)
             # Also before a checkpoint, so that a resumed run starts with an empty sum of losses.
             if kept or measured or step % training.log_every == 0:
-                record = self.record(step, float(loss), n_tokens, time.perf_counter() - since)
+                seconds = time.perf_counter() - since
+                record = self.record(step, float(loss), n_predicted, n_tokens / seconds)
                 if measured:
-                    record["valid_loss"] = self.mean_loss(self.valid)
+                    found = self.measure(self.valid)
+                    record |= {f"valid_{key}": value for key, value in found.items()}
                 self.history.append(record)
                 self.progress.log(record)
-                loss, n_tokens, since = self.zero(), 0, time.perf_counter()
+                loss, n_predicted, n_tokens, since = self.zero(), 0, 0, time.perf_counter()
             self.progress.advance(step)
             if kept:
                 self.check_weights(step)  # waits for the device
@@ -98,7 +114,14 @@ class Loop:
             epoch=epoch,
         )
 
-    def update(self, batch: Sequence[Row], step: int) -> torch.Tensor:
+    def drawn(self, batch: Sequence[AnyRow], step: int) -> Sequence[AnyRow]:
+        """The rows of a batch with what is predicted of them in this step."""
+        if self.masker is None:
+            return batch
+        rows = cast("Sequence[Labelled]", batch)
+        return self.masker.drawn(rows, seed=self.recipe.head.seed, step=step)
+
+    def update(self, batch: Sequence[AnyRow], step: int) -> torch.Tensor:
         """Update the weights once, by one batch that is divided among all processes.
 
         Each process computes its rows of the batch in `accumulate` parts. All losses are divided by
@@ -120,6 +143,7 @@ class Loop:
         # No more rounds than have rows: in one more, all parts would be empty.
         rounds = min(training.accumulate, math.ceil(len(batch) / accelerator.num_processes))
         n_parts = rounds * accelerator.num_processes
+        summed = partial(summed_loss, label_smoothing=training.label_smoothing)
         # Gradients are averaged over processes: multiply by their number to get the sum.
         scale = accelerator.num_processes / n_labels(batch)
         total = self.zero()
@@ -127,7 +151,7 @@ class Loop:
             last = index == rounds - 1
             with nullcontext() if last else accelerator.no_sync(model):
                 first = index * accelerator.num_processes
-                loss = self.loss(batch, first, n_parts, label_smoothing=training.label_smoothing)
+                loss = self.computed(summed, batch, first, n_parts)
                 # A mean over the tokens of this call, so it is weighted by their number.
                 share = n_labels(part(batch, first + accelerator.process_index, n_parts))
                 accelerator.backward((loss + share * auxiliary_loss(model)) * scale)
@@ -138,21 +162,21 @@ class Loop:
         optimizer.zero_grad()
         return total
 
-    def loss(
-        self, batch: Sequence[Row], first: int, n_parts: int, *, label_smoothing: float
+    def computed(
+        self,
+        compute: Callable[[nn.Module, AnyBatch], torch.Tensor],
+        batch: Sequence[AnyRow],
+        first: int,
+        n_parts: int,
     ) -> torch.Tensor:
-        """The summed loss of this process' part of a batch that is cut into `n_parts`. The process
-        with index i has part `first + i`."""
+        """What `compute` returns for this process' part of a batch that is cut into `n_parts`. The
+        process with index i has part `first + i`."""
         accelerator = self.learner.accelerator
         mine = part(batch, first + accelerator.process_index, n_parts)
         # A process without rows still has to take part in the collective operations.
         tensors = collate(mine or batch[:1], self.tokens, accelerator.device)
         with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=self.mixed):
-            return summed_loss(
-                self.learner.model,
-                tensors if mine else without_labels(tensors),
-                label_smoothing=label_smoothing,
-            )
+            return compute(self.learner.model, tensors if mine else without_labels(tensors))
 
     def seed(self, step: int) -> None:
         """Seed dropout by the recipe's seed, the step and the process alone, so that a resumed run
@@ -161,17 +185,17 @@ class Loop:
         digest = hashlib.sha256(name.encode()).digest()
         torch.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
-    def record(self, step: int, loss: float, n_tokens: int, seconds: float) -> Record:
-        """Make a line of the log, from this process' loss and the tokens of all processes since the
+    def record(self, step: int, loss: float, n_predicted: int, throughput: float) -> Record:
+        """Make a line of the log, from this process' loss and the labels of all processes since the
         last line."""
-        mean = self.sum_of(loss) / n_tokens
+        mean = self.sum_of(loss) / n_predicted
         if not math.isfinite(mean):
             raise self.diverged(f"the loss is {mean} at step {step:,}")
         return {
             "step": step,
             "loss": mean,
             "learning_rate": self.learner.optimizer.param_groups[0]["lr"],
-            "tokens_per_second": n_tokens / seconds,
+            "tokens_per_second": throughput,
         }
 
     @torch.no_grad()
@@ -195,15 +219,20 @@ class Loop:
         )
 
     @torch.no_grad()
-    def mean_loss(self, rows: Sequence[Row]) -> float:
-        """The mean cross-entropy per token of these rows, in nats, without label smoothing."""
+    def measure(self, rows: Sequence[AnyRow]) -> dict[str, float]:
+        """Measure the model on rows: `loss`, the mean cross-entropy per label, in nats, without
+        label smoothing; and for a model that reads whole texts `accuracy`, the share of labels
+        that have the highest score."""
         accelerator = self.learner.accelerator
         self.learner.model.eval()
-        loss = self.zero()
+        sums = torch.zeros(2, device=accelerator.device)
         for places in batches(rows, tokens=self.recipe.training.batch_tokens, seed=0, epoch=0):
             batch = [rows[index] for index in places]
-            loss += self.loss(batch, 0, accelerator.num_processes, label_smoothing=0.0)
-        return self.sum_of(float(loss)) / n_labels(rows)
+            sums += self.computed(loss_and_hits, batch, 0, accelerator.num_processes)
+        loss, hits = (self.sum_of(float(one)) / n_labels(rows) for one in sums)
+        if isinstance(self.tokens, ReaderTokens):
+            return {"loss": loss, "accuracy": hits}
+        return {"loss": loss}
 
     @property
     def mixed(self) -> bool:

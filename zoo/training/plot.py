@@ -24,7 +24,7 @@ def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -
         points = [(record["step"], record[key]) for record in history if key in record]
         if points:
             axes.plot(*zip(*points, strict=True), label=label, marker="." * (len(points) < 50))
-    axes.set(title=name, xlabel="step", ylabel="cross-entropy of a token, nats")
+    axes.set(title=name, xlabel="step", ylabel="cross-entropy, nats")
     axes.grid(alpha=0.3)
     axes.legend()
     rates = [(record["step"], record["learning_rate"]) for record in history]

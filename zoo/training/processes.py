@@ -65,8 +65,14 @@ def make_model(start: Start, recipe: Recipe, accelerator: Any, registry: Registr
         mesh = init_device_mesh(accelerator.device.type, n_processes, mesh_dim_names=("fsdp",))
     if start.weights is None:
         model = build(start.spec, seed=recipe.head.seed, mesh=mesh)
-    else:
+    elif start.taken is None:
         model = load(start.source, dtype=torch.float32, mesh=mesh, registry=registry)
+    else:
+        model = build(start.spec, seed=recipe.head.seed, mesh=mesh)
+        other = load(start.source, dtype=torch.float32, mesh=mesh, registry=registry)
+        mine, theirs = model.state_dict(), other.state_dict()
+        for name, there in start.taken.items():
+            mine[name].copy_(theirs[there])
     for name in start.frozen:
         model.get_parameter(name).requires_grad_(False)
     if mesh is not None:

@@ -82,12 +82,15 @@ def progress_of(name: str, done: int, steps: int, *, speaks: bool) -> Iterator[P
 
 
 def progress_text(record: Mapping[str, float]) -> str:
-    """One log point as text, with losses in nats per token."""
+    """One log point as text, with losses in nats per token or text."""
     parts = [f"loss {record['loss']:.4f}"]
     if "valid_loss" in record:
         valid = record["valid_loss"]
         perplexity = math.exp(min(valid, 700.0))
         shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.1e}"
-        parts.append(f"held out {valid:.4f} (perplexity {shown})")
+        told = f"perplexity {shown}"
+        if "valid_accuracy" in record:
+            told = f"accuracy {record['valid_accuracy']:.4f}"
+        parts.append(f"held out {valid:.4f} ({told})")
     parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
     return "  ".join(parts)

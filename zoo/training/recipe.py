@@ -27,6 +27,7 @@ from zoo.training.tables import (
     Data,
     Evaluation,
     Head,
+    Masking,
     Optimizer,
     Schedule,
     Table,
@@ -43,7 +44,11 @@ KINDS: Mapping[str, Mapping[str, type[Table]]] = {
     "schedule": SCHEDULES,
 }
 """The tables whose class is selected by their key `kind`."""
-TABLES: Mapping[str, type[Table]] = {"training": Training, "evaluation": Evaluation}
+TABLES: Mapping[str, type[Table]] = {
+    "training": Training,
+    "masking": Masking,
+    "evaluation": Evaluation,
+}
 """The tables with a fixed class."""
 
 
@@ -57,6 +62,7 @@ class Recipe:
     optimizer: Optimizer
     schedule: Schedule
     training: Training
+    masking: Masking
     evaluation: Evaluation
     document: Document
 

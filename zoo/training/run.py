@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from zoo.families.origin import with_files
 from zoo.model_files import RECIPE, WEIGHTS
 from zoo.run_files import CHECKPOINTS, METRICS, PLOT
 from zoo.saving import save
-from zoo.training.batches import Row
+from zoo.training.batches import AnyRow
 from zoo.training.changes import check_same_run, identity
 from zoo.training.checkpoints import (
     checkpoints,
@@ -29,17 +29,20 @@ from zoo.training.checkpoints import (
     whole_weights,
     write_checkpoint,
 )
-from zoo.training.encoding import encode
+from zoo.training.encoding import encode_any
 from zoo.training.learner import Learner
 from zoo.training.loop import Loop
+from zoo.training.masking import masker_of
 from zoo.training.plot import plot_losses
 from zoo.training.processes import in_first_process
 from zoo.training.progress import Silent, progress_of
+from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
-from zoo.training.scores import score_lines, score_translations
+from zoo.training.scores import score_test
+from zoo.training.sides import n_outputs, sides_of
 from zoo.training.split import Splits
 from zoo.training.tables import is_packed
-from zoo.training.tokens import Tokens
+from zoo.training.tokens import AnyTokens
 from zoo.transformer import Transformer
 
 
@@ -53,6 +56,8 @@ class Run:
         tokens: the tokenizers.
         splits: the data.
         origin: where the initial weights came from; the trained weights keep it.
+        labels: the names of the classes of a classifier.
+        start_notes: notes on the model.
     """
 
     def __init__(
@@ -60,21 +65,37 @@ class Run:
         recipe: Recipe,
         folder: Path,
         learner: Learner,
-        tokens: Tokens,
+        tokens: AnyTokens,
         splits: Splits,
         origin: dict[str, Any] | None,
+        *,
+        labels: Sequence[str] = (),
+        start_notes: Sequence[str] = (),
     ) -> None:
         self.recipe, self.folder = recipe, folder
         self.learner, self.tokens, self.splits = learner, tokens, splits
-        self.origin = origin
+        self.origin, self.labels, self.start_notes = origin, labels, start_notes
         longest, packed = recipe.training.max_length, is_packed(recipe.data)
-        self.train, self.valid = (
-            encode(part, tokens, max_length=longest, packed=packed)
+        self.train, valid = (
+            encode_any(part, tokens, max_length=longest, labels=labels, packed=packed)
             for part in (splits.train, splits.valid)
         )
         # Texts are measured one by one, as by `zoo score`.
-        self.test = encode(splits.test, tokens, max_length=longest)
-        self.loop = Loop(recipe, learner, tokens, self.train, self.valid, Silent(), self.checkpoint)
+        test = encode_any(splits.test, tokens, max_length=longest, labels=labels)
+        masker = masker_of(recipe, tokens)
+        self.valid, self.test = (
+            part if masker is None else masker.held_out(part) for part in (valid, test)
+        )
+        self.loop = Loop(
+            recipe,
+            learner,
+            tokens,
+            self.train,
+            self.valid,
+            Silent(),
+            self.checkpoint,
+            masker=masker,
+        )
 
     def learn(self, *, resume: bool) -> None:
         """Do all steps, or with `resume` those after the last checkpoint."""
@@ -94,7 +115,9 @@ class Run:
 
     def left_out(self) -> dict[str, int]:
         """The number of pairs of each part that are longer than `max_length`, for parts that have
-        any. Text is cut instead."""
+        any. Text is cut instead, and texts with labels are truncated."""
+        if isinstance(self.tokens, ReaderTokens):
+            return {}
         rows = zip(self.splits.parts.items(), (self.train, self.valid, self.test), strict=True)
         counts = {
             name: len(examples) - len(kept)
@@ -105,6 +128,7 @@ class Run:
 
     def notes(self) -> Iterator[str]:
         """Notes on effects of the recipe that its reader may not expect."""
+        yield from self.start_notes
         yield from self.splits.notes()
         for name, count in self.left_out().items():
             n_all = len(getattr(self.splits, name))
@@ -112,19 +136,38 @@ class Run:
                 f"{name}: {count:,} of {n_all:,} pairs are left out, as longer than "
                 f"max_length = {self.recipe.training.max_length}"
             )
+        for name, count in self.truncated().items():
+            n_all = len(getattr(self.splits, name))
+            yield (
+                f"{name}: {count:,} of {n_all:,} texts are longer than "
+                f"max_length = {self.recipe.training.max_length}, and truncated"
+            )
         yield from self.recipe.notes()
 
+    def truncated(self) -> dict[str, int]:
+        """The number of texts with labels of each part that are longer than `max_length`, for parts
+        that have any."""
+        tokens, longest = self.tokens, self.recipe.training.max_length
+        if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is None:
+            return {}
+        parts = {
+            name: tokens.encode([example.source_or_text for example in part], longest=longest)
+            for name, part in self.splits.parts.items()
+        }
+        counts = {name: sum(bool(one.others) for one in found) for name, found in parts.items()}
+        return {name: count for name, count in counts.items() if count}
+
     def learned_nothing(self) -> str | None:
-        """A note, if the last loss is no less than that of a model that scores all tokens equally,
-        whatever the label smoothing."""
-        target = self.learner.spec.model.generation
-        assert target is not None  # other models are not trained by recipes
-        n_tokens, loss = target.target_vocab, self.loop.history[-1]["loss"]
-        equal = math.log(n_tokens)
+        """A note, if the last loss is no less than that of a model that scores all tokens or
+        classes equally, whatever the label smoothing."""
+        sides = sides_of(self.learner.spec)
+        assert sides is not None  # other models are not trained by recipes
+        number, loss = n_outputs(sides), self.loop.history[-1]["loss"]
+        equal, what = math.log(number), "classes" if self.labels else "tokens"
         if loss < 0.99 * equal:
             return None
         return (
-            f"the loss is {loss:.2f}, and if all {n_tokens:,} tokens were equally likely it would "
+            f"the loss is {loss:.2f}, and if all {number:,} {what} were equally likely it would "
             f"be {equal:.2f}: the model has learned nothing. Try another `lr`, a longer `warmup`, "
             "more `steps`"
         )
@@ -175,16 +218,15 @@ class Run:
         model = self.result(weights)
         metrics["content_digest"] = save(model, self.folder)
         if self.test:
-            measure = score_lines if self.test[0].source is None else score_translations
             on_device = model.float().to(self.learner.accelerator.device)
-            metrics |= measure(on_device, self.tokens, self.splits.test, self.recipe)
+            metrics |= score_test(on_device, self.tokens, self.splits.test, self.recipe)
         plot_losses(self.loop.history, self.recipe.head.name, self.folder / PLOT)
         history = {"history": self.loop.history}
         write_text(self.folder / METRICS, json.dumps(metrics | history, indent=1) + "\n")
         return metrics
 
     def metrics(self) -> dict[str, Any]:
-        parts: dict[str, list[Row]] = {"valid": self.valid, "test": self.test}
+        parts: dict[str, Sequence[AnyRow]] = {"valid": self.valid, "test": self.test}
         tensors = self.learner.spec.tensors
         return {
             "name": self.recipe.head.name,
@@ -196,7 +238,12 @@ class Run:
             "examples": {"train": len(self.train), **{k: len(v) for k, v in parts.items()}},
             "left_out": self.left_out(),
             "loss": self.loop.history[-1]["loss"],
-            **{f"{name}_loss": self.loop.mean_loss(rows) for name, rows in parts.items() if rows},
+            **{
+                f"{name}_{key}": value
+                for name, rows in parts.items()
+                if rows
+                for key, value in self.loop.measure(rows).items()
+            },
         }
 
     def result(self, weights: dict[str, torch.Tensor]) -> Transformer:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError, ZooError, placed
-from zoo.purpose import Generation
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.store.found_spec import read_source
@@ -14,8 +14,11 @@ from zoo.store.found_weights import find_weights
 from zoo.training.data import read_data
 from zoo.training.frozen import frozen_weights
 from zoo.training.recipe import Recipe
+from zoo.training.sides import Reader, Sides, find_sides, told_data
 from zoo.training.split import Splits
+from zoo.training.taken import taken_weights, told_unused
 from zoo.weights.file import weights_path
+from zoo.weights.reader import read_header
 from zoo.wording import quoted, typed
 
 
@@ -29,10 +32,15 @@ class Start(NamedTuple):
     """The weights of the saved model that training starts from, if it starts from one."""
     origin: dict[str, Any] | None
     """Where these weights came from, if the zoo has not made them."""
-    sides: Generation
-    """The vocabularies of the model."""
+    sides: Sides
+    """What the model reads and predicts."""
     frozen: frozenset[str]
     """The names of the weights that are not trained."""
+    taken: Mapping[str, str] | None = None
+    """The names in the saved model of the weights that are taken from it, by the names in `spec`;
+    None if it is the same model, or there is none."""
+    notes: tuple[str, ...] = ()
+    """What its reader may not expect."""
 
 
 def find_start(recipe: Recipe, registry: Registry) -> Start:
@@ -65,44 +73,45 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         _ = spec.n_parameters  # raises if the layout is wrong
     except ZooError as error:
         raise placed(error, place) from None
-    sides, frozen = _sides(recipe, spec), frozen_weights(recipe, spec)
+    sides, frozen = find_sides(recipe, spec), frozen_weights(recipe, spec)
+    if recipe.head.weights is not None:
+        if header is not None:
+            message = "`weights` is for a spec, and `model` is a saved model, which has weights"
+            hint = "its spec, with another head: `zoo show MODEL --resolved` prints it"
+            at = recipe.document.place(("weights",))
+            raise TrainingError(Problem(message, at, hint))
+        return _from_other(recipe, registry, spec, sides, frozen)
     if header is None:
         return Start(source, spec, None, None, sides, frozen)
     weights = find_weights(source, registry).path
     return Start(source, spec, weights, header.origin, sides, frozen)
 
 
-def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:
-    found = spec.model.generation
-    if found is None or not found.from_ids:
-        raise TrainingError(
-            Problem(
-                f"{spec.name} cannot be trained by a recipe",
-                recipe.document.place(("model",), value=True),
-                help="that takes a decoder, or an encoder and a decoder, from tokens to tokens, "
-                "with a head that scores the vocabulary",
-            )
-        )
-    if found.looks_ahead:
-        raise TrainingError(
-            Problem(
-                f"{spec.name} would see the tokens that it has to predict: "
-                f"{', '.join(found.looks_ahead)}",
-                recipe.document.place(("model",), value=True),
-                help="a recipe trains models whose positions see no later ones",
-            )
-        )
-    limits = [limit for limit in (found.longest, found.longest_source) if limit is not None]
-    if limits and recipe.training.max_length > min(limits):
-        raise TrainingError(
-            Problem(
-                f"sequences of max_length = {recipe.training.max_length} tokens do not fit: "
-                f"{spec.name} has positions for {min(limits)}",
-                recipe.document.place(("training", "max_length"), value=True),
-                help=f"state `max_length = {min(limits)}` in `[training]`",
-            )
-        )
-    return found
+def _from_other(
+    recipe: Recipe, registry: Registry, spec: ModelSpec, sides: Sides, frozen: frozenset[str]
+) -> Start:
+    """The start from the weights of another saved model. Raises as `find_start`."""
+    name = str(recipe.head.weights)
+    beside = recipe.folder / name
+    source = str(beside) if beside.exists() else name
+    place = recipe.document.place(("weights",), value=True)
+    try:
+        weights = find_weights(source, registry).path
+        header = read_header(weights)
+    except ZooError as error:
+        raise placed(error, place) from None
+    taken = taken_weights(recipe, spec, header)
+    part = {"new": list(recipe.head.new or ()), "content_digest": header.content_digest}
+    return Start(
+        source,
+        spec,
+        weights,
+        {"part": part},
+        sides,
+        frozen,
+        taken,
+        told_unused(name, header, taken),
+    )
 
 
 def find_data(recipe: Recipe, folder: Path) -> Splits:
@@ -122,15 +131,22 @@ def find_data(recipe: Recipe, folder: Path) -> Splits:
 def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
     """Raise `TrainingError` if a model of pairs is to be trained on text, or the reverse."""
     has_source = splits.train[0].source is not None
-    if has_source == start.sides.has_source:
+    sides = start.sides
+    if has_source == sides.has_source:
         return
     what = "pairs" if has_source else "text"
-    needs = "text, one line for each example" if has_source else "pairs of source and target"
-    help = (
-        'a decoder learns from `kind = "text"`'
-        if has_source
-        else 'pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder'
-    )
+    if isinstance(sides, Reader):
+        help = (
+            'a model that fills in masked tokens learns from `kind = "text"`'
+            if has_source
+            else 'a text and its label are the `source` and the `target` of `kind = "tsv"`'
+        )
+    else:
+        help = (
+            'a decoder learns from `kind = "text"`'
+            if has_source
+            else 'pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder'
+        )
     place = recipe.document.place(("data", "kind"), value=True)
-    message = f"the data is {what}, and the model learns from {needs}"
+    message = f"the data is {what}, and the model learns from {told_data(sides)}"
     raise TrainingError(Problem(message, place, help))

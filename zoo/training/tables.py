@@ -36,10 +36,29 @@ class Head(Table):
     model: str
     """The model to train: a spec file in the recipe's folder, a named model, or a saved model, from
     whose weights training starts."""
+    weights: str | None = None
+    """A saved model, by its folder or its name, whose weights training starts from where `model` is
+    a spec with another head. Each weight is taken from the one of the same name there, but for
+    `new`."""
+    new: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
+    """The weights that begin anew beside those of `weights`, by name with wildcards as in `frozen`:
+    `["head.*"]`."""
+    labels: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
+    """The names of the classes of a classifier, in the order of their numbers. By default those of
+    the model or, if it has none, those in the training data, sorted."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """The seed of the initial weights, the order of the data, the held-out parts and dropout."""
+    """The seed of the initial weights, the order of the data, the held-out parts, dropout and the
+    masked tokens."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """The dtype of the saved weights, which are trained in float32."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.new and self.weights is None:
+            raise contradiction("without `weights`, all weights begin anew", "new")
+        if self.labels is not None and len(set(self.labels)) < len(self.labels):
+            raise contradiction("two labels are the same", "labels")
+        return self
 
 
 class Parts(Table):
@@ -55,14 +74,15 @@ class Parts(Table):
 
 
 class Tsv(Parts):
-    """Pairs, one on each line, in columns separated by tabs."""
+    """Pairs, one on each line, in columns separated by tabs: a source and its target or, for a
+    classifier, a text and its label."""
 
     train: str
     """The file with the training data."""
     source: Column = 1
     """The column of the source, from 1."""
     target: Column = 2
-    """The column of the target, from 1."""
+    """The column of the target or the label, from 1."""
     header: bool = False
     """Whether the first line names the columns."""
     valid: HeldOut = 0
@@ -100,9 +120,9 @@ class Parallel(Parts):
 
 
 class Text(Parts):
-    """Text for models that continue it; each line is a text of its own, with its indentation and
-    all its repetitions. Blank lines, which are empty or of white space, are left out, unless the
-    text is packed."""
+    """Text for models that continue it or fill in masked tokens; each line is a text of its own,
+    with its indentation and all its repetitions. Blank lines, which are empty or of white space,
+    are left out, unless the text is packed."""
 
     train: str
     """The file with the training data."""
@@ -131,7 +151,7 @@ class Datasets(Parts):
     source: str | None = None
     """The field of the source, with dots for nested fields (`translation.de`); none for text."""
     target: str
-    """The field of the target, or of the text."""
+    """The field of the target, of the label, or of the text."""
     valid: HeldOut = 0
     """The data that the loss is measured on during training: a number of source sentences, which
     are taken out of the training data, or a split."""
@@ -182,14 +202,16 @@ class Specials(Table):
 
 class Bpe(Specials):
     """Byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), learned from the
-    training data. The model's spec has the size of the vocabulary."""
+    training data. The model's spec has the size of the vocabulary. For a model that reads whole
+    texts, `<mask>` is a fourth special token, and `bos` and `eos` stand around each text."""
 
     shared: bool = True
     """Whether source and target have one vocabulary."""
 
 
 class TokenizerFiles(Specials):
-    """Existing tokenizers, in the format of `tokenizers`."""
+    """Existing tokenizers, in the format of `tokenizers`. Of a model that reads whole texts, the
+    file's own template says what begins and ends a text, and `bos` and `eos` need not exist."""
 
     source: str
     """The file for sources or, for text models, for the text. Then its own template must put `bos`
@@ -298,10 +320,10 @@ class Training(Table):
     same."""
     max_length: Annotated[int, Field(ge=2)] = 256
     """The most tokens of a sequence. Longer pairs are left out of training, longer text is cut into
-    pieces, and texts to translate and their translations are truncated."""
+    pieces, and texts to classify or to translate and translations are truncated."""
     label_smoothing: Probability = 0.0
-    """The share of a target's probability that is spread evenly over all tokens (Szegedy et al.
-    2015, arXiv:1512.00567)."""
+    """The share of a target's probability that is spread evenly over all tokens, or all classes
+    (Szegedy et al. 2015, arXiv:1512.00567)."""
     clip_norm: PositiveFloat | None = None
     """The largest norm of all gradients together; larger ones are scaled down to it."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -322,6 +344,26 @@ class Training(Table):
     average: Size = 1
     """The result is the mean of the weights of this number of last checkpoints, or of all if there
     are fewer (Vaswani et al. 2017, section 6.1)."""
+
+
+class Masking(Table):
+    """What a masked language model predicts (Devlin et al. 2018, arXiv:1810.04805): some tokens of
+    each text, drawn anew each time (Liu et al. 2019, arXiv:1907.11692). Those of held-out texts are
+    drawn once, and are the same whatever the `seed`."""
+
+    rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.15
+    """The share of the tokens of a text that are predicted; at least one is. Special tokens are
+    not."""
+    masked: Share = 0.8
+    """The share of the predicted tokens in whose place the model reads the mask token."""
+    random: Share = 0.1
+    """The share in whose place it reads a random token. The rest are left as they are."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.masked + self.random > 1.0:
+            raise contradiction("`masked` and `random` are more than all", "masked", "random")
+        return self
 
 
 class Evaluation(Table):

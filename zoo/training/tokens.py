@@ -14,7 +14,10 @@ from zoo.atomic import write_text
 from zoo.errors import Problem, TrainingError
 from zoo.model_files import SETTINGS, TARGET_TOKENIZER, TOKENIZER
 from zoo.purpose import Generation
+from zoo.running.text import MASKS, mask_of
 from zoo.running.tokenizer_file import read_tokenizer
+from zoo.training.reader_tokens import ReaderTokens
+from zoo.training.sides import Reader, Sides
 from zoo.training.split import Example
 from zoo.training.tables import Bpe, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table
@@ -22,6 +25,8 @@ from zoo.wording import did_you_mean
 
 _PAD = 0
 """The id of padding in learned tokenizers, whose special tokens come first."""
+_MASK = tokenizers.AddedToken(MASKS[1], lstrip=True, rstrip=True, special=True)
+"""Takes the spaces around it, as a token has the one before it, and each piece of text gets one."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,21 @@ class Tokens:
         write_text(folder / SETTINGS, json.dumps(self.ids, indent=2) + "\n")
 
 
-def learn_tokens(table: Bpe, examples: Sequence[Example], model: Generation) -> Tokens:
+AnyTokens = Tokens | ReaderTokens
+"""The tokenizers of a model."""
+
+
+def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTokens:
     """Learn byte-pair encodings of the sizes of a model's vocabularies.
 
     Raises:
         TrainingError: the vocabulary is to be shared, but the model has two of different sizes; or
             the data does not yield as many tokens as the model has.
     """
+    if isinstance(model, Reader):
+        texts = [example.source_or_text for example in examples]
+        one = _learn(table, texts, model.vocab, encloses=True)
+        return with_specials(one, one, table, model)
     targets = [example.target for example in examples]
     sources = [example.source for example in examples if example.source is not None]
     if model.source_vocab is None:
@@ -99,7 +112,7 @@ def _check_shared(model: Generation) -> None:
         )
 
 
-def read_tokens(folder: Path, table: Table, model: Generation) -> Tokens:
+def read_tokens(folder: Path, table: Table, model: Sides) -> AnyTokens:
     """Read the tokenizers that `Tokens.save` wrote to a folder. Raises as `read_token_files`."""
     there = (folder / TARGET_TOKENIZER).is_file()
     return read_token_files(
@@ -107,7 +120,7 @@ def read_tokens(folder: Path, table: Table, model: Generation) -> Tokens:
     )
 
 
-def read_token_files(source: Path, target: Path | None, table: Table, model: Generation) -> Tokens:
+def read_token_files(source: Path, target: Path | None, table: Table, model: Sides) -> AnyTokens:
     """Read tokenizers.
 
     Raises:
@@ -119,8 +132,8 @@ def read_token_files(source: Path, target: Path | None, table: Table, model: Gen
 
 
 def tokens_of(
-    table: Table, examples: Sequence[Example], model: Generation, folder: Path, start: Path | None
-) -> Tokens:
+    table: Table, examples: Sequence[Example], model: Sides, folder: Path, start: Path | None
+) -> AnyTokens:
     """Learn or read the tokenizers that a recipe asks for.
 
     Args:
@@ -170,30 +183,36 @@ def _refuse_new_tokens(start: Path | None) -> None:
         )
 
 
-def check_tokenizer(table: Table, model: Generation, folder: Path, start: Path | None) -> None:
+def check_tokenizer(table: Table, model: Sides, folder: Path, start: Path | None) -> None:
     """Make the checks of `tokens_of` that are possible before a tokenizer is learned. Arguments and
     errors are those of `tokens_of`."""
     if not isinstance(table, Bpe):
         tokens_of(table, (), model, folder, start)
         return
     _refuse_new_tokens(start)
+    if isinstance(model, Reader):
+        if problems := list(_other_padding("", _PAD, model.pad_id)):
+            raise TrainingError(problems)
+        return
     if table.shared:
         _check_shared(model)
     problems = [
-        *_other_padding("source", _PAD, model.source_pad_id),
-        *_other_padding("target", _PAD, model.pad_id),
+        *_other_padding("source ", _PAD, model.source_pad_id),
+        *_other_padding("target ", _PAD, model.pad_id),
     ]
     if problems:
         raise TrainingError(problems)
 
 
-def with_specials(source: Any, target: Any, table: Specials, model: Generation) -> Tokens:
+def with_specials(source: Any, target: Any, table: Specials, model: Sides) -> AnyTokens:
     """The tokenizers with their special ids, checked against the model.
 
     Raises:
         TrainingError: a tokenizer lacks a special token, has more tokens than the model, or a
-            different padding id.
+            different padding id; or there are two for a model that reads whole texts.
     """
+    if isinstance(model, Reader):
+        return _reading(source, target, table, model)
     problems: list[Problem] = []
 
     def id_of(tokenizer: Any, token: str) -> int:
@@ -208,12 +227,37 @@ def with_specials(source: Any, target: Any, table: Specials, model: Generation) 
     if not problems:
         if model.source_vocab is not None:
             problems += _disagreements(
-                "source", source, source_pad, model.source_vocab, model.source_pad_id
+                "source ", source, source_pad, model.source_vocab, model.source_pad_id
             )
-        problems += _disagreements("target", target, pad, model.target_vocab, model.pad_id)
+        problems += _disagreements("target ", target, pad, model.target_vocab, model.pad_id)
     if problems:
         raise TrainingError(dict.fromkeys(problems))
     return Tokens(source, target, source_pad, pad, bos, eos)
+
+
+def _reading(tokenizer: Any, other: Any, table: Specials, model: Reader) -> ReaderTokens:
+    """The tokenizer of a model that reads whole texts. Raises as `with_specials`."""
+    if other is not tokenizer:
+        message = "a second tokenizer is for targets, and this model has none"
+        raise TrainingError(Problem(message, help="leave out `target`"))
+    problems: list[Problem] = []
+    pad = tokenizer.token_to_id(table.pad)
+    if pad is None:
+        hint = did_you_mean(table.pad, _added(tokenizer))
+        problems.append(Problem(f"the tokenizer has no token `{table.pad}`", help=hint))
+    mask = mask_of(tokenizer)
+    if mask is None and model.classes is None:
+        problems.append(
+            Problem(
+                f"the tokenizer has no mask token: neither `{MASKS[0]}` nor `{MASKS[1]}`",
+                help="a model that fills in masked tokens reads it in their place",
+            )
+        )
+    pad_id = None if pad is None else model.pad_id
+    problems += _disagreements("", tokenizer, pad or 0, model.vocab, pad_id)
+    if problems:
+        raise TrainingError(dict.fromkeys(problems))
+    return ReaderTokens(tokenizer, model, pad, mask)
 
 
 def _disagreements(
@@ -223,7 +267,7 @@ def _disagreements(
     size = 1 + max(tokenizer.get_vocab().values(), default=-1)
     if size > vocab:
         yield Problem(
-            f"the tokenizer and the model disagree: {size:,} {name} tokens, and a vocabulary of "
+            f"the tokenizer and the model disagree: {size:,} {name}tokens, and a vocabulary of "
             f"{vocab:,}",
             help=f"state the vocabulary's size in the spec: {size}",
         )
@@ -233,7 +277,7 @@ def _disagreements(
 def _other_padding(name: str, pad: int, pad_id: int | None) -> Iterable[Problem]:
     if pad_id is not None and pad_id != pad:
         yield Problem(
-            f"the tokenizer and the model disagree: padding is {pad} for the {name} tokenizer, and "
+            f"the tokenizer and the model disagree: padding is {pad} for the {name}tokenizer, and "
             f"{pad_id} for the model",
             help=f"state `pad_id = {pad}` in the spec",
         )
@@ -243,9 +287,12 @@ def _added(tokenizer: Any) -> list[str]:
     return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
 
 
-def _learn(table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False) -> Any:
+def _learn(
+    table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False, encloses: bool = False
+) -> Any:
     """Learn a byte-level encoding with `size` tokens. It appends `eos` to a text, as for sources;
-    with `begins`, it prepends `bos` instead, as for text to be continued.
+    with `begins`, it prepends `bos` instead, as for text to be continued; with `encloses`, it does
+    both, and there is a mask token, as for text that is read as a whole.
 
     A space is put before each text and taken off again, so that its first word is the token that
     it is elsewhere. `add_prefix_space` would not do for a text that begins with a space: that one
@@ -260,7 +307,7 @@ def _learn(table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False)
     )
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=[table.pad, table.bos, table.eos],
+        special_tokens=[table.pad, table.bos, table.eos, *[_MASK] * encloses],
         initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -272,9 +319,10 @@ def _learn(table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False)
                 help=f"state the vocabulary's size in the spec: {learned}",
             )
         )
-    edge = table.bos if begins else table.eos
+    before, after = begins or encloses, encloses or not begins
+    edges = [table.bos] * before + [table.eos] * after
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{edge} $A" if begins else f"$A {edge}",
-        special_tokens=[(edge, tokenizer.token_to_id(edge))],
+        single=" ".join([*[table.bos] * before, "$A", *[table.eos] * after]),
+        special_tokens=[(edge, tokenizer.token_to_id(edge)) for edge in edges],
     )
     return tokenizer

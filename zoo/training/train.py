@@ -14,15 +14,17 @@ from zoo.registry import Registry, load_registry
 from zoo.run_files import CHECKPOINTS
 from zoo.training.besides import write_besides
 from zoo.training.checkpoints import checkpoints
-from zoo.training.encoding import encode
+from zoo.training.encoding import encode_any
+from zoo.training.labels import labels_in, with_labels
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
 from zoo.training.processes import in_first_process, make_accelerator, make_model
+from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.run import Run
 from zoo.training.split import Splits
 from zoo.training.start import Start, check_sides, find_data, find_start
-from zoo.training.tokens import Tokens, read_tokens, tokens_of
+from zoo.training.tokens import AnyTokens, read_tokens, tokens_of
 from zoo.weights.file import weights_path
 from zoo.weights.output_names import check_output_name
 from zoo.wording import quoted
@@ -66,11 +68,13 @@ def train(
     check_output_name(folder, folder=True)
     _refuse_unreadable(folder)
     start = find_start(found, registry)
-    splits = find_data(found, found.folder if data is None else Path(data))
+    data_folder = found.folder if data is None else Path(data)
+    splits = find_data(found, data_folder)
     check_sides(found, start, splits)
+    start = with_labels(found, start, splits, data_folder)
     accelerator = make_accelerator()
     begins = not (resume and checkpoints(folder / CHECKPOINTS))
-    made: Tokens | None = None
+    made: AnyTokens | None = None
     with in_first_process(accelerator) as is_first:
         if is_first:
             if begins:
@@ -86,7 +90,16 @@ def train(
         if made is not None:
             write_besides(made, found.tokenizer, start, folder)
     tokens = read_tokens(folder, found.tokenizer, start.sides)
-    run = Run(found, folder, learner, tokens, splits, start.origin)
+    run = Run(
+        found,
+        folder,
+        learner,
+        tokens,
+        splits,
+        start.origin,
+        labels=labels_in(start),
+        start_notes=start.notes,
+    )
     run.learn(resume=resume)
     return run.finish()
 
@@ -135,7 +148,7 @@ class _OnlyTriedError(Exception):
     """The file could be written."""
 
 
-def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> Tokens:
+def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
     """Make the tokenizers of a new run. Raises `TrainingError` as `tokens_of`, or if all examples
     are left out after encoding."""
     try:
@@ -144,13 +157,19 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> Tokens:
         )
     except TrainingError as error:
         raise placed(error, recipe.document.place(("tokenizer",))) from None
-    longest = recipe.training.max_length
-    if not any(encode([example], tokens, max_length=longest) for example in splits.train):
-        raise TrainingError(
-            Problem(
-                f"no example is short enough: all are longer than max_length = {longest}",
-                recipe.document.place(("training", "max_length"), value=True),
-                help="state a larger `max_length` in `[training]`",
-            )
-        )
+    longest, labels = recipe.training.max_length, labels_in(start)
+    place = recipe.document.place(("training", "max_length"), value=True)
+    help = "state a larger `max_length` in `[training]`"
+    if isinstance(tokens, ReaderTokens) and longest <= tokens.n_special:
+        message = f"max_length = {longest} leaves no room beside {tokens.n_special} special tokens"
+        raise TrainingError(Problem(message, place, help))
+    if not any(
+        encode_any([one], tokens, max_length=longest, labels=labels) for one in splits.train
+    ):
+        if isinstance(tokens, ReaderTokens):
+            message = "there is nothing to learn from: the tokenizer makes no tokens of the texts"
+            place = recipe.document.place(("data", "train"), value=True)
+            raise TrainingError(Problem(message, place))
+        message = f"no example is short enough: all are longer than max_length = {longest}"
+        raise TrainingError(Problem(message, place, help))
     return tokens

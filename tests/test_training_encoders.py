@@ -1,0 +1,279 @@
+"""Recipes that train models which read whole texts: to fill in masked tokens, and to classify."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from toy_encoders import (
+    CLASSES,
+    LABELLED,
+    LINES,
+    MODEL,
+    RECIPE,
+    RECIPE_OF_CLASSES,
+    TEXTS,
+    VOCAB,
+    words,
+    write_encoder,
+)
+from toy_training import in_processes
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+)
+
+import zoo
+from zoo.cli import run
+from zoo.running.tokenizer_file import read_tokenizer
+from zoo.training.batches import IGNORED, Labelled, n_labels
+from zoo.training.encoding import encode_read
+from zoo.training.masking import masker_of
+from zoo.training.objective import collate, loss_and_hits, summed_loss
+from zoo.training.reader_tokens import ReaderTokens
+from zoo.training.recipe import read_recipe
+from zoo.training.scores import macro_f1
+from zoo.training.sides import sides_of
+from zoo.training.split import Example
+from zoo.training.tables import TokenizerFiles
+from zoo.training.tokens import with_specials
+
+OF_LINES = 'test = "four.txt"\n[masking]\nmasked = 1.0\nrandom = 0.0'
+Train = Callable[..., dict[str, Any]]
+CPU = torch.device("cpu")
+BOTH = {"filler": (RECIPE, MODEL), "classes": (RECIPE_OF_CLASSES, CLASSES)}
+both = pytest.mark.parametrize(("recipe", "model"), BOTH.values(), ids=BOTH)
+HF = {"vocab_size": len(VOCAB), "hidden_size": 16, "num_hidden_layers": 2, "pad_token_id": 0}
+BERT = {**HF, "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 12}
+
+
+@pytest.fixture
+def train(tmp_path: Path, config: Path) -> Train:
+    """Return a function that trains into a folder and returns the metrics."""
+
+    def made(out: str, recipe: str, model: str = MODEL, **options: Any) -> Any:
+        return zoo.train(write_encoder(tmp_path, recipe, model), output=tmp_path / out, **options)
+
+    return made
+
+
+def tokens_for(model: zoo.Transformer, folder: Path) -> ReaderTokens:
+    words(folder / "words.json")
+    tokenizer, sides = read_tokenizer(folder / "words.json"), sides_of(model.spec)
+    assert sides is not None
+    found = with_specials(tokenizer, tokenizer, TokenizerFiles(source="", pad="[PAD]"), sides)
+    assert isinstance(found, ReaderTokens)
+    return found
+
+
+def rows_for(tokens: ReaderTokens, folder: Path) -> list[Labelled]:
+    """Rows of several lengths, with what is predicted of them."""
+    texts = [" ".join(TEXTS[:n]) for n in (1, 2, 1)] + TEXTS[:2]
+    if tokens.reader.classes is not None:
+        examples = [Example(text, label) for text, label in zip(texts, "abaca", strict=True)]
+        return encode_read(examples, tokens, max_length=10, labels=("a", "b", "c"))
+    rows = encode_read([Example(None, text) for text in texts], tokens, max_length=10)
+    masker = masker_of(read_recipe(write_encoder(folder)), tokens)
+    assert masker is not None
+    return masker.drawn(rows, seed=1, step=1)
+
+
+def history(folder: Path) -> list[dict[str, float]]:
+    """The log without its times."""
+    records = json.loads((folder / "metrics.json").read_text())["history"]
+    return [{k: v for k, v in one.items() if k != "tokens_per_second"} for one in records]
+
+
+# --- the objective ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("model", [MODEL, CLASSES], ids=BOTH)
+def test_the_loss_is_that_of_each_text_alone(model: str, smoothing: float, tmp_path: Path) -> None:
+    """Without padding, against PyTorch's cross-entropy where something is predicted."""
+    made: Any = zoo.build(model, dtype=torch.float64).eval()
+    tokens = tokens_for(made, tmp_path)
+    rows = rows_for(tokens, tmp_path)
+    assert len({row.length for row in rows}) > 1
+    expected, hits, n = 0.0, 0, 0
+    with torch.no_grad():
+        for row in rows:
+            scores = made(torch.tensor([row.ids]))[0].view(-1, made(torch.tensor([[2]])).shape[-1])
+            for score, label in zip(scores, row.labels, strict=True):
+                if label == IGNORED:
+                    continue
+                target = torch.tensor(label)
+                expected += float(F.cross_entropy(score, target, label_smoothing=smoothing))
+                hits, n = hits + int(score.argmax() == label), n + 1
+        batch = collate(rows, tokens, CPU)
+        found = summed_loss(made, batch, label_smoothing=smoothing)
+        measured = loss_and_hits(made, batch)
+    assert n == n_labels(rows)
+    assert float(found) == pytest.approx(expected, rel=1e-12)
+    assert measured[1] == hits
+    if not smoothing:
+        assert float(measured[0]) == pytest.approx(expected, rel=1e-12)
+
+
+def hugging_face(kind: str) -> Any:
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12}
+        shape = {"vocab_size": len(VOCAB), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+        return GPT2ForSequenceClassification(GPT2Config(**sizes, **shape, num_labels=3))
+    if kind == "masked":
+        return BertForMaskedLM(BertConfig(**BERT))
+    return BertForSequenceClassification(BertConfig(**BERT, num_labels=3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "pairs"),
+    [
+        (
+            "masked",
+            {
+                "bert.embeddings.word_embeddings.weight": "encoder.embed.tokens.weight",
+                "bert.encoder.layer.0.attention.self.query.weight": (
+                    "encoder.layers.0.self_attn.q_proj.weight"
+                ),
+                "cls.predictions.transform.dense.weight": "head.dense.weight",
+                "cls.predictions.bias": "head.out.bias",
+            },
+        ),
+        (
+            "classes",
+            {
+                "bert.embeddings.position_embeddings.weight": "encoder.embed.positions.weight",
+                "bert.encoder.layer.1.output.dense.weight": "encoder.layers.1.ffn.down_proj.weight",
+                "bert.pooler.dense.weight": "head.dense.weight",
+                "classifier.weight": "head.out.weight",
+            },
+        ),
+        ("gpt2", {"score.weight": "head.out.weight", "transformer.ln_f.bias": "decoder.norm.bias"}),
+    ],
+    ids=["masked", "classes", "gpt2"],
+)
+def test_loss_and_gradients_are_those_of_transformers(
+    kind: str, pairs: dict[str, str], tmp_path: Path
+) -> None:
+    theirs = hugging_face(kind)
+    theirs.save_pretrained(tmp_path / "source")
+    zoo.import_folder(tmp_path / "source", tmp_path / "mine")
+    theirs = theirs.double().eval()
+    ours = zoo.load(tmp_path / "mine", dtype=torch.float64).eval()
+    tokens = tokens_for(ours, tmp_path)
+    rows = rows_for(tokens, tmp_path)
+    (summed_loss(ours, collate(rows, tokens, CPU), label_smoothing=0.0) / n_labels(rows)).backward()
+    longest = max(row.length for row in rows)
+    ids = torch.tensor([[*row.ids, *[0] * (longest - row.length)] for row in rows])
+    labels = torch.tensor([row.labels[0] for row in rows])
+    if kind == "masked":
+        labels = torch.tensor([[*row.labels, *[-100] * (longest - row.length)] for row in rows])
+    told = theirs(ids, attention_mask=(ids != 0).long(), labels=labels)
+    told.loss.backward()
+    with torch.no_grad():
+        loss = summed_loss(ours, collate(rows, tokens, CPU), label_smoothing=0.0) / n_labels(rows)
+    torch.testing.assert_close(loss, told.loss.detach(), rtol=1e-10, atol=0)
+    for their_name, our_name in pairs.items():
+        expected = theirs.get_parameter(their_name).grad
+        assert expected.abs().max() > 0
+        torch.testing.assert_close(
+            ours.get_parameter(our_name).grad, expected, rtol=1e-8, atol=1e-12
+        )
+
+
+# --- whole runs ---------------------------------------------------------------------------------
+
+
+def test_masked_words_are_learned_by_heart(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one word of a line, each other one follows."""
+    recipe = RECIPE.replace("steps = 8", "steps = 150").replace("every = 4", "every = 150")
+    recipe = recipe.replace("lines.txt", "four.txt").replace('valid = "valid.txt"', OF_LINES)
+    write_encoder(tmp_path)
+    (tmp_path / "four.txt").write_text("".join(f"{line}\n" for line in LINES))
+    report = train("out", recipe, MODEL.replace("0.1", "0.0"))
+    assert report["accuracy"] == 1.0
+    assert report["test_accuracy"] == 1.0
+    assert report["test_loss"] < 0.1
+    assert report["masked_perplexity"] == pytest.approx(math.exp(report["test_loss"]), rel=1e-4)
+    assert zoo.score(tmp_path / "out", data=tmp_path) == {
+        key: report[key] for key in ("accuracy", "masked_perplexity", "masked_tokens")
+    }
+    masked = [line.replace(line.split()[1], "[MASK]") for line in LINES]
+    found = zoo.TextModel.load(tmp_path / "out").run(masked)
+    assert [one["text"] for one in found] == LINES
+    assert run(["score", str(tmp_path / "out"), "--data", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("accuracy: 1.0000 on 4 tokens that are masked")
+
+
+def test_labels_are_learned(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = RECIPE_OF_CLASSES.replace("steps = 8", "steps = 150").replace(
+        "every = 4", "every = 150"
+    )
+    recipe = recipe.replace("valid = 6", "valid = 6\ntest = 6")
+    report = train("out", recipe, CLASSES.replace("0.1", "0.0"))
+    assert report["accuracy"] == report["macro_f1"] == report["valid_accuracy"] == 1.0
+    assert report["texts"] == 6
+    assert report["valid_loss"] < 0.1
+    model = zoo.TextModel.load(tmp_path / "out")
+    # In the order of the alphabet, and in the file alone.
+    assert model.transformer.spec.model.classes == (3, ("beside", "over", "under"))
+    found = model.run([text for text, _ in LABELLED])
+    assert [one["classes"][0]["label"] for one in found] == [label for _, label in LABELLED]
+    scores = {key: report[key] for key in ("accuracy", "macro_f1", "texts")}
+    assert zoo.score(tmp_path / "out", data=tmp_path) == scores
+    capsys.readouterr()
+    assert run(["run", str(tmp_path / "out"), TEXTS[0]]) == 0
+    assert capsys.readouterr().out.startswith("under 0.")
+    assert run(["score", str(tmp_path / "out"), "--data", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "accuracy: 1.0000 on 6 texts, macro F1 1.0000\n"
+
+
+@both
+def test_a_resumed_run_is_the_same(train: Train, tmp_path: Path, recipe: str, model: str) -> None:
+    whole = train("whole", recipe, model)
+    train("out", recipe.replace("steps = 8", "steps = 4"), model)
+    resumed = train("out", recipe, model, resume=True)
+    assert resumed["content_digest"] == whole["content_digest"]
+    assert history(tmp_path / "out")[-1] == history(tmp_path / "whole")[-1]
+    other = train("seed", recipe.replace('"model.toml"', '"model.toml"\nseed = 1'), model)
+    assert other["content_digest"] != whole["content_digest"]
+
+
+@both
+def test_parts_and_processes_make_the_same_update(
+    train: Train, tmp_path: Path, recipe: str, model: str
+) -> None:
+    lean = model.replace("dropout = 0.1", "dropout = 0.0")
+    recipe = recipe.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
+    recipe = recipe.replace("batch_tokens = 60", "batch_tokens = 20")  # some parts are empty
+    alone = train("alone", recipe, lean)
+    parts = train("parts", recipe.replace("steps = 8", "steps = 8\naccumulate = 3"), lean)
+    assert parts["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
+    write_encoder(tmp_path, recipe.replace("steps = 8", "steps = 8\naccumulate = 2"), lean)
+    in_processes(
+        "train", tmp_path / "recipe.toml", "-o", tmp_path / "two", processes=2, timeout=300
+    )
+    for mine, theirs in zip(history(tmp_path / "two"), history(tmp_path / "alone"), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-5)
+
+
+def test_macro_f1() -> None:
+    # Class 0: precision 2/3, recall 2/2; 1: none found; 2: precision and recall 1/1; 3: no recall.
+    pairs = [(0, 0), (0, 0), (1, 0), (2, 2), (2, 3)]
+    f1 = [2 * (2 / 3) / (2 / 3 + 1), 0.0, 2 * 0.5 / 1.5, 0.0]
+    assert macro_f1(pairs) == pytest.approx(sum(f1) / 4)
+    assert macro_f1([(5, 5)]) == 1.0

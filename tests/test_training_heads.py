@@ -1,0 +1,360 @@
+"""Labels of a classifier, weights from a model with another head, and what of both is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from toy_encoders import CLASSES, LABELLED, MODEL, RECIPE, RECIPE_OF_CLASSES, VOCAB, write_encoder
+from toy_training import in_processes
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+)
+from trials import Refused
+
+import zoo
+from zoo.cli import run
+from zoo.running.labels import labels_of
+
+Train = Callable[..., dict[str, Any]]
+BERT = {
+    "vocab_size": len(VOCAB),
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 12,
+    "pad_token_id": 0,
+}
+FROM_OTHER = RECIPE_OF_CLASSES.replace(
+    '"model.toml"', '"model.toml"\nweights = "filler"\nnew = ["head.*"]'
+).replace("steps = 8", "steps = 1")
+
+
+@pytest.fixture
+def train(project: Path) -> Train:
+    """Return a function that trains in the working directory and returns the metrics."""
+
+    def made(out: str, recipe: str, model: str = MODEL, **options: Any) -> Any:
+        return zoo.train(write_encoder(project, recipe, model), output=out, **options)
+
+    return made
+
+
+def tensors(path: str | Path) -> dict[str, torch.Tensor]:
+    return dict(zoo.load(path).state_dict())
+
+
+def names(path: str | Path) -> tuple[str, ...]:
+    model = zoo.load(path)
+    found = labels_of(model.spec, model.origin).id2label
+    return tuple(found[number] for number in sorted(found))
+
+
+# --- weights of another model -------------------------------------------------------------------
+
+
+def test_a_new_head_on_a_saved_model(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is taken is the saved model's, and what is new that of the spec and the seed."""
+    train("filler", RECIPE)
+    recipe = FROM_OTHER.replace("lr = 1e-2", "lr = 1e-30\nweight_decay = 0.0")
+    of_model = 'kind = "of_model"\npad = "[PAD]"'
+    recipe = recipe.replace('kind = "files"\nsource = "words.json"\npad = "[PAD]"', of_model)
+    capsys.readouterr()
+    train("out", recipe, CLASSES)
+    assert "not taken from `filler`: head.*\n" in capsys.readouterr().err
+    found, before = tensors("out"), tensors("filler")
+    new = zoo.build(CLASSES, seed=0).state_dict()
+    assert {name for name in found if name.startswith("head.")} == {
+        "head.dense.weight",
+        "head.dense.bias",
+        "head.out.weight",
+        "head.out.bias",
+    }
+    for name, tensor in found.items():
+        expected = new[name] if name.startswith("head.") else before[name]
+        torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-20)
+    assert Path("out/tokenizer.json").read_bytes() == Path("filler/tokenizer.json").read_bytes()
+    part = (zoo.load("out").origin or {})["part"]
+    assert part["new"] == ["head.*"]
+    assert zoo.TextModel.load("out").run(["a x is u"])[0]["task"] == "classify"
+
+
+@pytest.mark.parametrize("shard", ["false", "true"])
+def test_a_new_head_in_two_processes(train: Train, project: Path, shard: str) -> None:
+    train("filler", RECIPE)
+    recipe = FROM_OTHER.replace("steps = 1", f"steps = 3\nshard = {shard}")
+    recipe = recipe.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
+    lean = CLASSES.replace("0.1", "0.0")
+    alone = train("alone", recipe, lean)
+    in_processes("train", "recipe.toml", "-o", "two", processes=2, timeout=300, cwd=project)
+    two = json.loads(Path("two/metrics.json").read_text())
+    assert two["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
+
+
+def test_an_encoder_that_is_frozen_under_a_new_head(train: Train) -> None:
+    train("filler", RECIPE)
+    train("out", FROM_OTHER.replace("steps = 1", 'steps = 3\nfrozen = ["encoder.*"]'), CLASSES)
+    found, before = tensors("out"), tensors("filler")
+    shared = [name for name in found if name.startswith("encoder.")]
+    assert all(torch.equal(found[name], before[name]) for name in shared)
+    assert not torch.equal(
+        found["head.out.weight"], zoo.build(CLASSES).state_dict()["head.out.weight"]
+    )
+
+
+def imported(cls: Any, folder: str, **config: Any) -> Any:
+    torch.manual_seed(0)
+    theirs = cls(BertConfig(**BERT, **config))
+    theirs.save_pretrained("source")
+    zoo.import_folder("source", folder)
+    return theirs
+
+
+def test_a_new_head_on_an_imported_model(train: Train, project: Path) -> None:
+    """The spec of a BERT with another head is that of the checkpoint, printed, with this head."""
+    theirs = imported(BertForMaskedLM, "bert")
+    spec = zoo.load("bert").spec.to_dict()
+    spec["head"] = {"kind": "classifier", "n_classes": 3}
+    (project / "model.json").write_text("")
+    recipe = FROM_OTHER.replace('"filler"', '"bert"').replace("lr = 1e-2", "lr = 1e-30")
+    text = zoo.read_spec(spec).to_toml()
+    train("out", recipe.replace("weight_decay", "#"), text)
+    table = tensors("out")["encoder.embed.tokens.weight"]
+    torch.testing.assert_close(table, theirs.get_input_embeddings().weight.detach())
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+
+def test_labels_come_from_the_recipe_the_model_or_the_data(train: Train) -> None:
+    short = RECIPE_OF_CLASSES.replace("steps = 8", "steps = 1")
+    train("data", short, CLASSES)
+    assert names("data") == ("beside", "over", "under")
+    spec = CLASSES.replace("n_classes = 3", 'n_classes = 3, labels = ["over", "under", "beside"]')
+    train("spec", short, spec)
+    assert names("spec") == ("over", "under", "beside")
+    assert zoo.load("spec").spec == zoo.read_spec(spec)
+    stated = short.replace("seed", "#").replace(
+        '"model.toml"', '"model.toml"\nlabels = ["under", "over", "beside"]'
+    )
+    train("recipe", stated, spec)
+    assert names("recipe") == ("under", "over", "beside")
+    # A model that is trained further keeps its own.
+    train("further", short.replace('"model.toml"', '"recipe"'), CLASSES)
+    assert names("further") == ("under", "over", "beside")
+
+
+def test_an_imported_classifier_is_trained_further_and_exported(
+    train: Train, project: Path
+) -> None:
+    own = {0: "under", 1: "beside", 2: "over"}
+    imported(
+        BertForSequenceClassification,
+        "bert",
+        id2label=own,
+        label2id={label: number for number, label in own.items()},
+    )
+    recipe = RECIPE_OF_CLASSES.replace('"model.toml"', '"bert"')
+    train("out", recipe, CLASSES)
+    assert names("out") == ("under", "beside", "over")
+    assert zoo.load("out").spec == zoo.load("bert").spec  # they are where they were
+    assert run(["export", "out", "--to", "hf", "-o", "same"]) == 0
+    assert Path("same/config.json").read_bytes() == Path("source/config.json").read_bytes()
+    renamed = recipe.replace('"bert"', '"bert"\nlabels = ["over", "under", "beside"]')
+    train("renamed", renamed, CLASSES)
+    assert names("renamed") == ("over", "under", "beside")
+    assert run(["export", "renamed", "--to", "hf", "-o", "back"]) == 0
+    theirs = AutoModelForSequenceClassification.from_pretrained("back").eval()
+    assert theirs.config.id2label == {0: "over", 1: "under", 2: "beside"}
+    tokenizer = Tokenizer.from_file("words.json")
+    model = zoo.TextModel.load("renamed")
+    for text, _ in LABELLED[:5]:
+        with torch.no_grad():
+            scores = theirs(torch.tensor([tokenizer.encode(text).ids])).logits[0].softmax(-1)
+        best = model.run([text])[0]["classes"][0]
+        assert best["label"] == theirs.config.id2label[int(scores.argmax())]
+        assert best["probability"] == pytest.approx(float(scores.max()), rel=1e-4)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+LABELS = '"model.toml"\nlabels = '
+OTHER = '"model.toml"\nweights = "filler"'
+REFUSALS: dict[str, tuple[str, str, str]] = {
+    "more labels than classes": (
+        RECIPE_OF_CLASSES,
+        CLASSES.replace("n_classes = 3", "n_classes = 2"),
+        "the training data has 3 labels, and classes scores 2 classes: `beside`, `over`, `under`",
+    ),
+    "another number of stated labels": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{LABELS}["over", "under"]'),
+        CLASSES,
+        "recipe.toml:4:10: error: there are 2 labels, and classes scores 3 classes",
+    ),
+    "a label twice": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{LABELS}["over", "over", "under"]'),
+        CLASSES,
+        "two labels are the same",
+    ),
+    "an unknown label": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{LABELS}["over", "under", "besides"]'),
+        CLASSES,
+        "labels.tsv:3:10: error: unknown label `beside`",
+    ),
+    "an unknown held-out label": (
+        RECIPE_OF_CLASSES.replace("valid = 6", 'valid = "other.tsv"'),
+        CLASSES,
+        "other.tsv:2:10: error: unknown label `above`",
+    ),
+    "a label without a text": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{LABELS}["over", "under", "beside", "in"]'),
+        CLASSES.replace("n_classes = 3", "n_classes = 4"),
+        "recipe.toml:4:38: error: no text of the training data has the label `in`",
+    ),
+    "an empty label": (
+        RECIPE_OF_CLASSES.replace("labels.tsv", "half.tsv"),
+        CLASSES,
+        "half.tsv:2:9: error: the target is missing",
+    ),
+    "an empty text": (
+        RECIPE_OF_CLASSES.replace("labels.tsv", "half.tsv"),
+        CLASSES,
+        "half.tsv:3:1: error: the source is missing",
+    ),
+    "labels for a model that does not classify": (
+        RECIPE.replace('"model.toml"', f'{LABELS}["over"]'),
+        MODEL,
+        "`labels` has no effect: filler does not classify",
+    ),
+    "text for a classifier": (
+        RECIPE.replace("filler", "classes"),
+        CLASSES,
+        "the data is text, and the model learns from texts with labels",
+    ),
+    "pairs for a model that fills in": (
+        RECIPE_OF_CLASSES,
+        MODEL,
+        'a model that fills in masked tokens learns from `kind = "text"`',
+    ),
+    "a single class": (
+        RECIPE_OF_CLASSES,
+        CLASSES.replace("n_classes = 3", "n_classes = 1"),
+        "classes has a single class, so that there is nothing to choose",
+    ),
+    "classes of each token": (
+        RECIPE_OF_CLASSES,
+        CLASSES.replace('"classifier"', '"token_classifier"'),
+        "classes cannot be trained by a recipe to classify each token",
+    ),
+    "masking where nothing is masked": (
+        RECIPE_OF_CLASSES + "[masking]\nrate = 0.3\n",
+        CLASSES,
+        "`[masking]` has no effect: classes fills in no masked tokens",
+    ),
+    "more than all": (
+        RECIPE + "[masking]\nrandom = 0.3\n",
+        MODEL,
+        "`masked` and `random` are more than all",
+    ),
+    "no mask token": (
+        RECIPE.replace("words.json", "unmasked.json"),
+        MODEL,
+        "the tokenizer has no mask token: neither `[MASK]` nor `<mask>`",
+    ),
+    "another padding": (
+        RECIPE,
+        MODEL.replace("pad_id = 0", "pad_id = 1"),
+        "padding is 0 for the tokenizer, and 1 for the model",
+    ),
+    "too small a vocabulary": (
+        RECIPE,
+        MODEL.replace(f"vocab = {len(VOCAB)}", "vocab = 9"),
+        f"the tokenizer and the model disagree: {len(VOCAB)} tokens, and a vocabulary of 9",
+    ),
+    "too few positions": (
+        RECIPE.replace("max_length = 12", "max_length = 13"),
+        MODEL,
+        "sequences of max_length = 13 tokens do not fit: filler has positions for 12",
+    ),
+    "no other model": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', '"model.toml"\nweights = "nowhere"'),
+        CLASSES,
+        "there is no weights file and no model `nowhere`",
+    ),
+    "a head of another kind": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', OTHER),
+        CLASSES,
+        "`head.dense.weight` is of another kind of `head` there",
+    ),
+    "what to let begin anew": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', OTHER),
+        CLASSES,
+        'to let them begin anew, state `new = ["head.*"]`',
+    ),
+    "an encoder of another shape": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{OTHER}\nnew = ["head.*"]'),
+        CLASSES.replace("d_ff = 32", "d_ff = 31"),
+        "`encoder.layers.0.ffn.up_proj.weight` is [32, 16] there, and [31, 16] in classes",
+    ),
+    "new weights that are not there": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', f'{OTHER}\nnew = ["heads.*"]'),
+        CLASSES,
+        "`heads.*` is the name of no weight of classes",
+    ),
+    "new weights of no other model": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', '"model.toml"\nnew = ["head.*"]'),
+        CLASSES,
+        "without `weights`, all weights begin anew",
+    ),
+    "two models": (
+        RECIPE_OF_CLASSES.replace('"model.toml"', '"filler"\nweights = "filler"'),
+        CLASSES,
+        "`weights` is for a spec, and `model` is a saved model, which has weights",
+    ),
+}
+
+
+@pytest.mark.parametrize(("recipe", "model", "told"), REFUSALS.values(), ids=REFUSALS)
+def test_what_does_not_fit_is_refused_with_its_place(
+    project: Path, refused: Refused, recipe: str, model: str, told: str
+) -> None:
+    write_encoder(project, recipe, model)
+    zoo.save(zoo.build(MODEL), "filler")
+    Path("other.tsv").write_text("a x is u\tover\na y is v\tabove\n")
+    Path("half.tsv").write_text("a x is u\tover\na y is v\t\n\tunder\n")
+    unmasked = Path("words.json").read_text().replace("[MASK]", "[NONE]")
+    Path("unmasked.json").write_text(unmasked)
+    assert told in refused("validate", "recipe.toml")
+    assert told in refused("train", "recipe.toml", "-o", "out")
+
+
+def test_a_room_for_special_tokens_alone(project: Path, refused: Refused) -> None:
+    write_encoder(project, RECIPE.replace("max_length = 12", "max_length = 2"))
+    told = refused("train", "recipe.toml", "-o", "out")
+    assert "max_length = 2 leaves no room beside 2 special tokens" in told
+
+
+# --- long texts ---------------------------------------------------------------------------------
+
+
+def test_long_texts(train: Train, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text is cut into pieces; a text with a label is truncated, which is told."""
+    short = RECIPE.replace("max_length = 12", "max_length = 4")
+    assert train("text", short)["examples"] == {"train": 40 * 2, "valid": 24, "test": 0}
+    packed = RECIPE.replace('"valid.txt"', '"valid.txt"\npacked = true')
+    n_tokens = 36 * 6 + 3 * 6 + 5
+    assert train("packed", packed)["examples"]["train"] == -(-n_tokens // 12)
+    capsys.readouterr()
+    labelled = RECIPE_OF_CLASSES.replace("max_length = 12", "max_length = 5")
+    assert train("classes", labelled, CLASSES)["examples"] == {"train": 30, "valid": 6, "test": 0}
+    told = capsys.readouterr().err
+    assert "train: 30 of 30 texts are longer than max_length = 5, and truncated" in told
