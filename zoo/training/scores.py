@@ -18,6 +18,7 @@ from zoo.loading import load
 from zoo.model_files import RECIPE
 from zoo.reading import read_source
 from zoo.registry import Registry, load_registry
+from zoo.running.labels import published_config
 from zoo.running.perplexity import OnProgress, perplexity, told_of, unseen
 from zoo.running.text_model import TextModel
 from zoo.store.found_weights import find_weights
@@ -26,6 +27,7 @@ from zoo.training.data import read_lines, read_whole
 from zoo.training.encoding import encode
 from zoo.training.extras import imported
 from zoo.training.objective import collate, n_labels, summed_loss
+from zoo.training.published import read_published
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.split import Example
 from zoo.training.start import find_data
@@ -121,7 +123,8 @@ def _by_recipe(
         raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
     else:
         test = read_lines(where)
-    tokens = read_tokens(folder, recipe.tokenizer, sides)
+    published = read_published(folder, published_config(model), has_source=sides.has_source)
+    tokens = read_tokens(folder, recipe.tokenizer, sides, published)
     measure = score_translations if sides.has_source else score_lines
     return measure(model, tokens, test, recipe, on_progress)
 
@@ -187,7 +190,7 @@ def translate(
             max_new_tokens=longest - 1,
             method=method,
             eos=tokens.eos,
-            start=tokens.bos,
+            start=tokens.begin,
         )
         decoded = tokens.decode_targets([one.ids for one in found])
         translations.update(zip(places, decoded, strict=True))

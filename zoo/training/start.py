@@ -13,8 +13,11 @@ from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.training.data import read_data
 from zoo.training.frozen import frozen_weights
+from zoo.training.published import UNPUBLISHED, Published, read_published
 from zoo.training.recipe import Recipe
 from zoo.training.split import Splits
+from zoo.training.tables import OfModel
+from zoo.training.tokens import folder_of
 from zoo.weights.file import weights_path
 from zoo.wording import quoted, typed
 
@@ -33,6 +36,8 @@ class Start(NamedTuple):
     """The vocabularies of the model."""
     frozen: frozenset[str]
     """The names of the weights that are not trained."""
+    published: Published = UNPUBLISHED
+    """The special ids of the saved model, if its tokenizers are used."""
 
 
 def find_start(recipe: Recipe, registry: Registry) -> Start:
@@ -69,7 +74,11 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     if header is None:
         return Start(source, spec, None, None, sides, frozen)
     weights = find_weights(source, registry).path
-    return Start(source, spec, weights, header.origin, sides, frozen)
+    specials = UNPUBLISHED
+    if isinstance(recipe.tokenizer, OfModel):
+        config = (header.origin or {}).get("config")
+        specials = read_published(folder_of(weights), config, has_source=sides.has_source)
+    return Start(source, spec, weights, header.origin, sides, frozen, specials)
 
 
 def _sides(recipe: Recipe, spec: ModelSpec) -> Generation:

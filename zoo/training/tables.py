@@ -173,12 +173,6 @@ class Specials(Table):
     eos: str = "</s>"
     """Ends each target, or text."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Specials:
-        if len({self.pad, self.bos, self.eos}) < 3:
-            raise contradiction("pad, bos and eos are three tokens", "pad", "bos", "eos")
-        return self
-
 
 class Bpe(Specials):
     """Byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), learned from the
@@ -186,6 +180,12 @@ class Bpe(Specials):
 
     shared: bool = True
     """Whether source and target have one vocabulary."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Bpe:
+        if len({self.pad, self.bos, self.eos}) < 3:
+            raise contradiction("pad, bos and eos are three tokens", "pad", "bos", "eos")
+        return self
 
 
 class TokenizerFiles(Specials):
@@ -198,8 +198,17 @@ class TokenizerFiles(Specials):
     """The file for targets, if it is a different one."""
 
 
-class OfModel(Specials):
-    """The tokenizers beside the saved model that training starts from."""
+class OfModel(Table):
+    """The tokenizers beside the saved model that training starts from, with the special tokens that
+    its `generation_config.json` or its published `config.json` states. Several may be the same
+    token, as in T5, Marian and GPT-2."""
+
+    pad: str | None = None
+    """Fills short sequences, if not the token that the model was published with."""
+    bos: str | None = None
+    """Begins each target, or text, if not the token that the model was published with."""
+    eos: str | None = None
+    """Ends each target, or text, if not the token that the model was published with."""
 
 
 Tokenizer = Bpe | TokenizerFiles | OfModel

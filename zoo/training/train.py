@@ -85,7 +85,7 @@ def train(
     with in_first_process(accelerator):
         if made is not None:
             write_besides(made, found.tokenizer, start, folder)
-    tokens = read_tokens(folder, found.tokenizer, start.sides)
+    tokens = read_tokens(folder, found.tokenizer, start.sides, start.published)
     run = Run(found, folder, learner, tokens, splits, start.origin)
     run.learn(resume=resume)
     return run.finish()
@@ -140,7 +140,12 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> Tokens:
     are left out after encoding."""
     try:
         tokens = tokens_of(
-            recipe.tokenizer, splits.train, start.sides, recipe.folder, start.weights
+            recipe.tokenizer,
+            splits.train,
+            start.sides,
+            recipe.folder,
+            start.weights,
+            start.published,
         )
     except TrainingError as error:
         raise placed(error, recipe.document.place(("tokenizer",))) from None
