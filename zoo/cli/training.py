@@ -147,10 +147,11 @@ def _text(report: dict[str, Any]) -> str:
     ]
     n_frozen = report["frozen_parameters"]
     frozen = f", {n_frozen:,} of them frozen" if n_frozen else ""
+    best = f", the best at step {report['best_step']:,}" if "best_step" in report else ""
     many = f", {report['processes']} processes" if report["processes"] > 1 else ""
     lines = [
         f"{report['name']}: {report['parameters']:,} parameters{frozen}, "
-        f"{counted(report['steps'], 'step')}{many}",
+        f"{counted(report['steps'], 'step')}{best}{many}",
         f"loss: {', '.join(losses)}",
     ]
     if "bleu" in report or "perplexity" in report:

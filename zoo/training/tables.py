@@ -331,6 +331,21 @@ class Training(Table):
     average: Size = 1
     """The result is the mean of the weights of this number of last checkpoints, or of all if there
     are fewer (Vaswani et al. 2017, section 6.1)."""
+    keep: Literal["last", "best"] = "last"
+    """Which checkpoint is the result: the last one, or the one with the lowest loss on the held-out
+    data, which is then measured at each checkpoint."""
+    patience: Size | None = None
+    """With `keep = "best"`, training ends at a checkpoint that is this number of steps or more
+    after the best one (early stopping)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Training:
+        if self.keep == "best" and self.average > 1:
+            what = "`average` makes a mean of the last checkpoints, and `keep` chooses a single one"
+            raise contradiction(what, "keep", "average")
+        if self.patience is not None and self.keep != "best":
+            raise contradiction('`patience` counts from the best one: `keep = "best"`', "patience")
+        return self
 
 
 class Evaluation(Table):

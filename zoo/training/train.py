@@ -137,7 +137,7 @@ class _OnlyTriedError(Exception):
 
 def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> Tokens:
     """Make the tokenizers of a new run. Raises `TrainingError` as `tokens_of`, or if all examples
-    are left out after encoding."""
+    that are needed are left out after encoding."""
     try:
         tokens = tokens_of(
             recipe.tokenizer,
@@ -150,10 +150,15 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> Tokens:
     except TrainingError as error:
         raise placed(error, recipe.document.place(("tokenizer",))) from None
     longest = recipe.training.max_length
-    if not any(encode([example], tokens, max_length=longest) for example in splits.train):
+    needed = {"example": splits.train}
+    if recipe.training.keep == "best":
+        needed["held-out example"] = splits.valid
+    for what, part in needed.items():
+        if any(encode([example], tokens, max_length=longest) for example in part):
+            continue
         raise TrainingError(
             Problem(
-                f"no example is short enough: all are longer than max_length = {longest}",
+                f"no {what} is short enough: all are longer than max_length = {longest}",
                 recipe.document.place(("training", "max_length"), value=True),
                 help="state a larger `max_length` in `[training]`",
             )
