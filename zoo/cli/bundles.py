@@ -68,7 +68,6 @@ def load(
     since the weights were made are named.
     """
     registry = layers()
-    import torch
 
     from zoo.loading import load as load_model
     from zoo.provenance.plugins import replaced_plugins
@@ -76,7 +75,7 @@ def load(
     gc.enable()
     loaded = load_model(
         model,
-        dtype=None if dtype is None else getattr(torch, dtype),
+        dtype=dtype,
         verify=not no_verify,
         only=only or None,
         read=read,

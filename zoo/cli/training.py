@@ -108,8 +108,6 @@ def score(
     MODEL is a folder made by `zoo train`, which is measured on the test data of its recipe; or,
     with a file of text, any decoder with a tokenizer.
     """
-    import torch
-
     from zoo.training.scores import score as measure
 
     gc.enable()
@@ -119,7 +117,7 @@ def score(
             data=data,
             window=window,
             stride=stride,
-            dtype=getattr(torch, dtype),
+            dtype=dtype,
             registry=layers(),
             on_progress=bar.set_done,
         )

@@ -14,6 +14,7 @@ import torch
 
 from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
+from zoo.dtypes import usable_dtype
 from zoo.errors import Problem, TrainingError
 from zoo.families.origin import with_files
 from zoo.model_files import RECIPE
@@ -228,7 +229,7 @@ class Run:
 
     def result(self, weights: dict[str, torch.Tensor]) -> Transformer:
         """The trained model, unwrapped, on the CPU, in the dtype of the recipe."""
-        dtype: torch.dtype = getattr(torch, self.recipe.head.dtype)
+        dtype = usable_dtype(self.recipe.head.dtype)
         cast = {
             name: tensor.to(dtype) if tensor.is_floating_point() else tensor
             for name, tensor in weights.items()

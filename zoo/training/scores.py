@@ -42,7 +42,7 @@ def score(
     window: int | None = None,
     stride: int | None = None,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: str | torch.dtype = torch.float32,
     registry: Registry | None = None,
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:

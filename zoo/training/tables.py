@@ -200,8 +200,9 @@ class TokenizerFiles(Specials):
 
 class OfModel(Table):
     """The tokenizers beside the saved model that training starts from, with the special tokens that
-    its `generation_config.json` or its published `config.json` states. Several may be the same
-    token, as in T5, Marian and GPT-2."""
+    its `generation_config.json`, or else its published `config.json`, states. Several may be the
+    same token, as in T5, Marian and GPT-2. If neither states them, they are `<s>` and `</s>`, and
+    padding, which no token sees, is `</s>` too."""
 
     pad: str | None = None
     """Fills short sequences, if not the token that the model was published with."""
