@@ -33,9 +33,10 @@ from zoo.purpose import Generation
 from zoo.training.batches import Row
 from zoo.training.encoding import encode
 from zoo.training.objective import IGNORED, collate, n_labels, summed_loss
+from zoo.training.published import read_published
 from zoo.training.split import Example
-from zoo.training.tables import TokenizerFiles
-from zoo.training.tokens import Tokens, tokens_of
+from zoo.training.tables import OfModel, TokenizerFiles
+from zoo.training.tokens import Tokens, read_tokens, tokens_of
 
 WORDS = sorted({word for pair in PAIRS for text in pair for word in text.split()})
 PAD_FIRST = ["<pad>", "</s>", "<unk>", *WORDS]
@@ -297,3 +298,38 @@ def test_a_model_with_several_ends_needs_to_know_which_is_learned(
     assert "help: state in `[tokenizer]` with which one" in told
     write_recipe(project, gpt2, 'eos = "<|endoftext|>"', max_length="12")
     assert run(["validate", "recipe.toml"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "begin", "end", "pad"),
+    [
+        (t5, ["<pad>"], "</s>", "<pad>"),
+        (marian, ["<pad>"], "</s>", "<pad>"),
+        (gpt2, ["<|endoftext|>"], "<|endoftext|>", "<|endoftext|>"),
+        (bart, ["</s>", "<s>"], "</s>", "<pad>"),
+    ],
+)
+@pytest.mark.parametrize("by", ["generation_config.json", "config.json"])
+def test_the_special_tokens_are_those_of_the_publisher(
+    by: str, make: Make, begin: list[str], end: str, pad: str, tmp_path: Path
+) -> None:
+    """BART's are forced: what a target begins with after its start is learned too."""
+    forced = {"forced_bos_token_id": 0} if make is bart else {}
+    peer = write_published(make, tmp_path, **forced)
+    config = None
+    if by == "config.json":
+        (tmp_path / "generation_config.json").unlink()
+        # Where older checkpoints state it.
+        config = json.dumps({**json.loads((tmp_path / "config.json").read_text()), **forced})
+    has_source = make is not gpt2
+    published = read_published(tmp_path, config, has_source=has_source)
+    size = peer.config.vocab_size
+    sides = Generation(size, source_vocab=size if has_source else None, has_source=has_source)
+    tokens = read_tokens(tmp_path, OfModel(), sides, published)
+    name = tokens.target.id_to_token
+    assert ([*map(name, tokens.begin)], name(tokens.eos), name(tokens.pad)) == (begin, end, pad)
+    (row,) = encode([Example("Hund" if has_source else None, "dog")], tokens, max_length=9)
+    dog = tokens.target.token_to_id("dog")
+    assert row.target == [*tokens.begin, dog, tokens.eos]
+    stated = read_tokens(tmp_path, OfModel(bos=end), sides, published)
+    assert stated.bos == tokens.eos
