@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,10 +114,45 @@ def test_what_is_taken() -> None:
     torch.testing.assert_close(compiled(ids), model(ids), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", torch.int64, torch.float8_e4m3fn])
-def test_a_dtype_that_is_none(dtype: Any) -> None:
-    with pytest.raises(TypeError, match=r"dtype is torch\.float64, .* or torch\.float16, not "):
-        zoo.build(SPEC, dtype=dtype)
+@pytest.mark.parametrize("dtype", [32, torch.int64, torch.float8_e4m3fn])
+def test_a_dtype_that_is_none(dtype: Any, tmp_path: Path) -> None:
+    zoo.save(zoo.build(SPEC), tmp_path)
+    for made in (zoo.build, zoo.load):
+        source: Any = SPEC if made is zoo.build else tmp_path
+        with pytest.raises(TypeError, match=r"dtype is torch\.float64, .* or torch\.float16, not "):
+            made(source, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
+def test_a_dtype_is_given_by_its_name_too(name: str, tmp_path: Path) -> None:
+    dtype = getattr(torch, name)
+    built, again = (zoo.build(SPEC, dtype=one) for one in (name, dtype))
+    assert {tensor.dtype for tensor in built.parameters()} == {dtype}
+    assert all(map(torch.equal, built.parameters(), again.parameters()))
+    zoo.save(zoo.build(SPEC), tmp_path)
+    loaded = zoo.load(tmp_path, dtype=name)
+    assert all(map(torch.equal, loaded.parameters(), built.parameters()))
+    found = zoo.TextModel.load(tmp_path, dtype=name).transformer
+    assert {tensor.dtype for tensor in found.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    {
+        "bf16": "bfloat16",
+        "torch.bfloat16": "bfloat16",
+        "half": "float16",
+        "fp32": "float32",
+        "double": "float64",
+    }.items(),
+)
+def test_the_nearest_dtype_is_told(name: str, meant: str, tmp_path: Path) -> None:
+    told = rf"(?s)cannot have the dtype `{name}`.*did you mean `{meant}`\?"
+    with pytest.raises(zoo.InputError, match=told):
+        zoo.build(SPEC, dtype=name)
+    zoo.save(zoo.build(SPEC), tmp_path)
+    with pytest.raises(zoo.InputError, match=told):
+        zoo.load(tmp_path, dtype=name)
 
 
 def test_public_names_are_offered() -> None:

@@ -313,6 +313,42 @@ def test_what_decides_nothing_may_change(toy: Toy) -> None:
     assert toy("parts", resume=True, recipe=parts)["steps"] == 12
 
 
+def test_what_the_result_is_called_and_stored_in_may_change(toy: Toy, tmp_path: Path) -> None:
+    """And where the same data is, and what is measured: a finished run is then only told anew."""
+    weights = toy("whole")["content_digest"]
+    first = toy()
+    recipe = RECIPE.replace('name = "toy"', 'name = "bier"\ndtype = "float16"')
+    recipe = recipe.replace("toy.tsv", "bier.tsv").replace(
+        "valid = 4", 'valid = 4\ntest = "test.tsv"'
+    )
+    write_toy(tmp_path)
+    shutil.copy(tmp_path / "toy.tsv", tmp_path / "bier.tsv")
+    (tmp_path / "test.tsv").write_text("ein Hund ist alt\ta dog is old\n")
+    with patch.object(Loop, "update", side_effect=AssertionError):
+        again = toy(resume=True, recipe=recipe)
+    assert (again["name"], again["examples"]["test"]) == ("bier", 1)
+    assert "bleu" in again
+    assert first["content_digest"] == weights
+    half, whole = (zoo.load(tmp_path / name).state_dict() for name in ("out", "whole"))
+    for name, tensor in whole.items():
+        assert torch.equal(half[name], tensor.half())
+
+
+def test_a_run_may_be_sharded_from_a_checkpoint_on(toy: Toy, tmp_path: Path) -> None:
+    lean = MODEL.replace("dropout = 0.1", "dropout = 0.0")
+    recipe = RECIPE.replace("lr = 1e-2", "lr = 1e-2\neps = 1e-3")
+    alone = toy("alone", recipe=recipe, model=lean)
+    toy("more", recipe=recipe.replace("steps = 12", "steps = 4"), model=lean)
+    write_toy(tmp_path, recipe.replace("steps = 12", "steps = 12\nshard = true"), lean)
+    folder = tmp_path / "more"
+    in_processes(
+        "train", tmp_path / "recipe.toml", "-o", folder, "--resume", processes=2, timeout=300
+    )
+    more = json.loads((folder / "metrics.json").read_text())
+    assert (more["processes"], more["steps"]) == (2, 12)
+    assert more["valid_loss"] == pytest.approx(alone["valid_loss"], rel=1e-5)
+
+
 def test_a_default_that_has_changed_is_told(toy: Toy, tmp_path: Path) -> None:
     """As if the run had begun with a zoo that had another default."""
     toy()

@@ -15,6 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from zoo.devices import usable_device
+from zoo.dtypes import usable_dtype
 from zoo.errors import PluginError, Problem
 from zoo.initial import empty, fill_initial, too_large
 from zoo.memory import memory_limit
@@ -23,7 +24,7 @@ from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights.held_tensors import FLOATS, differences_from_spec, owners, stored
+from zoo.weights.held_tensors import differences_from_spec, owners, stored
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -39,7 +40,7 @@ def build(
     *,
     seed: int = 0,
     device: str | torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: str | torch.dtype | None = None,
     registry: Registry | None = None,
     mesh: DeviceMesh | None = None,
     on_bytes: Callable[[int], None] | None = None,
@@ -54,7 +55,8 @@ def build(
         seed: 0 up to 2**64 - 1.
         device: the device of the model; by default the CPU, or the device of the mesh. On "meta"
             it has shapes and no values.
-        dtype: the dtype of the floating-point tensors; float32 by default.
+        dtype: the dtype of the floating-point tensors, or its name, such as "bfloat16"; float32 by
+            default.
         registry: looks up names; by default the registries around the working directory.
         mesh: a mesh of processes, all of which call this. Each gets its share of the model (see
             `zoo.load`), with the same values as in the whole model.
@@ -63,10 +65,12 @@ def build(
     Raises:
         SpecError: the spec is wrong.
         PluginError: a plugin cannot be loaded, or its module is not what it describes.
-        ZooError: the model is larger than the memory, or the device cannot be used.
+        ZooError: the model is larger than the memory, the device cannot be used, or `dtype` is the
+            name of none.
+        TypeError: `dtype` is another object, or one that no model can have.
     """
     found = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
-    model = build_on_meta(found, dtype or torch.float32)
+    model = build_on_meta(found, torch.float32 if dtype is None else usable_dtype(dtype))
     if mesh is not None:
         return _fill_share(model, mesh, device, seed=seed, on_bytes=on_bytes)
     device = usable_device(device)
@@ -110,12 +114,8 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
     """Build the module of a spec with shapes and no values, and compare it with its layout.
 
     Raises:
-        TypeError: torch makes no new tensors of this `dtype`.
         PluginError: a plugin's module is not what it describes.
     """
-    if dtype not in FLOATS.values():
-        *others, last = map(str, FLOATS.values())
-        raise TypeError(f"a model's dtype is {', '.join(others)} or {last}, not {dtype!r}")
     with _as_default(dtype), plugin_code(f"building {spec.name}"), torch.device("meta"), _Undrawn():
         model = spec.model.build()
         model.spec = spec

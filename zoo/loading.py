@@ -14,6 +14,7 @@ import torch
 from zoo.building import build_on_meta, place
 from zoo.bundle import check_files, check_weights, is_weights, lock_of_bundle
 from zoo.devices import usable_device
+from zoo.dtypes import usable_dtype
 from zoo.errors import Place, Problem, WeightsError
 from zoo.layout import Tensor
 from zoo.provenance.lock import Lock, check_locked
@@ -56,7 +57,7 @@ def load(
     path_or_name: str | Path,
     *,
     device: str | torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: str | torch.dtype | None = None,
     mesh: DeviceMesh | None = None,
     verify: bool = True,
     only: str | Sequence[str] | None = None,
@@ -71,7 +72,8 @@ def load(
             shards, a bundle, or a named model. The files of a bundle are checked by its lock. With
             a mesh, one process of each machine pulls a model that is not in the store.
         device: the device of the tensors; by default the CPU, or the device of the mesh.
-        dtype: floating-point tensors are cast to it; by default they are kept as stored.
+        dtype: floating-point tensors are cast to it, or to the one of this name, such as
+            "bfloat16"; by default they are kept as stored.
         mesh: a mesh of processes, all of which call this. Each gets its share of the model. The
             dimensions are named `fsdp` (or `dp`), along which each process has some rows of every
             tensor and fetches the others when they are needed (`fully_shard`), and `tp`, along
@@ -95,8 +97,8 @@ def load(
         ReplacedPluginWarning: the code of a plugin is not that which the weights were made with.
 
     Raises:
-        ZooError: the device cannot be used; the mesh has other dimensions; or the heads cannot be
-            distributed evenly along `tp`.
+        ZooError: the device cannot be used; `dtype` is the name of none; the mesh has other
+            dimensions; or the heads cannot be distributed evenly along `tp`.
         WeightsError: a file is missing, damaged, not the zoo's, or does not agree with its spec or
             its lock; or `only` has no pattern, or one that nothing matches.
         RegistryError: the named model has no weights.
@@ -110,6 +112,7 @@ def load(
         first_of_each_store(lambda: find_weights(path_or_name, registry or load_registry()), mesh)
     with _processes(mesh) as same:
         device = _device(mesh, device)
+        dtype = None if dtype is None else usable_dtype(dtype)
         registry = load_registry() if registry is None else registry
         found = find_weights(path_or_name, registry)
         where = Place(str(found.path))

@@ -69,7 +69,6 @@ def load(
     since the weights were made are named.
     """
     registry = layers()
-    import torch
 
     from zoo.loading import load as load_model
     from zoo.provenance.plugins import ReplacedPluginWarning, replaced_plugins
@@ -79,7 +78,7 @@ def load(
         warnings.simplefilter("ignore", ReplacedPluginWarning)  # the report says it
         loaded = load_model(
             model,
-            dtype=None if dtype is None else getattr(torch, dtype),
+            dtype=dtype,
             verify=not no_verify,
             only=only or None,
             read=read,

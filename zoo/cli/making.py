@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from zoo.building import build
 from zoo.cli.progress import bytes_bar
 from zoo.devices import usable_device
+from zoo.dtypes import usable_dtype
 from zoo.errors import Place, Problem, SpecError, WeightsError
 from zoo.model_files import COMPANIONS, find_files
 from zoo.saving import described
@@ -45,7 +44,7 @@ def build_and_save(
         "path": None,
         "content_digest": None,
     }
-    torch_dtype: torch.dtype = getattr(torch, dtype)
+    torch_dtype = usable_dtype(dtype)
     if target.type == "meta":
         build(spec, device=target, dtype=torch_dtype)
         return report

@@ -149,7 +149,6 @@ def run(
         raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
-    import torch
 
     from zoo.generation.methods import for_batch
     from zoo.running.settings import Settings
@@ -167,7 +166,7 @@ def run(
             texts = (_standard_input(),)
         found = TextModel.load(
             model,
-            dtype=None if dtype is None else getattr(torch, dtype),
+            dtype=dtype,
             registry=context.obj(),
         )
         gc.enable()  # the standard input may have any number of lines

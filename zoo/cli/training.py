@@ -108,8 +108,6 @@ def score(
     MODEL is a folder made by `zoo train`, which is measured on the test data of its recipe; or,
     with a file of text, any decoder with a tokenizer.
     """
-    import torch
-
     from zoo.training.scores import score as measure
 
     gc.enable()
@@ -119,7 +117,7 @@ def score(
             data=data,
             window=window,
             stride=stride,
-            dtype=getattr(torch, dtype),
+            dtype=dtype,
             registry=layers(),
             on_progress=bar.set_done,
         )
@@ -157,10 +155,11 @@ def _text(report: dict[str, Any]) -> str:
     ]
     n_frozen = report["frozen_parameters"]
     frozen = f", {n_frozen:,} of them frozen" if n_frozen else ""
+    best = f", the best at step {report['best_step']:,}" if "best_step" in report else ""
     many = f", {report['processes']} processes" if report["processes"] > 1 else ""
     lines = [
         f"{report['name']}: {report['parameters']:,} parameters{frozen}, "
-        f"{counted(report['steps'], 'step')}{many}",
+        f"{counted(report['steps'], 'step')}{best}{many}",
         f"loss: {', '.join(losses)}",
     ]
     if not report.keys().isdisjoint(("bleu", "perplexity", "accuracy")):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +19,7 @@ from zoo.generation.methods import (
     Sampling,
     outside_vocabulary,
 )
-from zoo.model_files import SETTINGS
+from zoo.running.settings_file import read_values, unreadable
 from zoo.value_errors import value_message
 
 TOP_K = 50
@@ -218,26 +216,17 @@ def read_settings(folder: Path, config: str | None, *, has_source: bool) -> Sett
     Raises:
         WeightsError: the settings are damaged.
     """
-    path = folder
+    values, path = read_values(folder, config)
+    if values == {}:
+        return Settings()
     try:
-        if os.path.lexists(folder / SETTINGS):
-            path = folder / SETTINGS
-            config = path.read_text("utf-8")
-        if config is None:
-            return Settings()
-        values = json.loads(config)
-        if path == folder and isinstance(values, dict):
-            values = _with_decoder(values)
         found = Settings.model_validate(values)
-    except (ValueError, OSError, RecursionError) as error:
-        message: object = error
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            message = value_message(first)
-            if first["loc"]:
-                message = f"`{first['loc'][0]}` {message}"
-        message = f"the settings of generation cannot be read: {message}"
-        raise WeightsError(Problem(message, Place(str(path)))) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = value_message(first)
+        if first["loc"]:
+            message = f"`{first['loc'][0]}` {message}"
+        raise unreadable(message, path) from None
     unsupported = [
         name for name, neutral in UNSUPPORTED.items() if values.get(name) not in (None, neutral)
     ]
@@ -261,13 +250,3 @@ def read_settings(folder: Path, config: str | None, *, has_source: bool) -> Sett
             stacklevel=3,
         )
     return found.model_copy(update=changes)
-
-
-def _with_decoder(config: dict[str, Any]) -> dict[str, Any]:
-    """A config.json with the settings that only the configuration of its decoder states."""
-    inner = next((config[name] for name in ("decoder", "text_config") if name in config), None)
-    if not isinstance(inner, dict):
-        return config
-    known = {*Settings.model_fields, *UNSUPPORTED}
-    stated = {name: value for name, value in config.items() if value is not None}
-    return {**{name: inner[name] for name in known & inner.keys()}, **stated}

@@ -62,7 +62,7 @@ class TextModel:
         path_or_name: str | Path,
         *,
         device: str | torch.device | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: str | torch.dtype | None = None,
         registry: Registry | None = None,
     ) -> Self:
         """Load a model with the files beside it in its folder: its tokenizer (`tokenizer.json`, and

@@ -14,9 +14,19 @@ from zoo.training.batches import AnyRow
 from zoo.training.recipe import KINDS, Recipe
 from zoo.wording import quoted
 
-_FREE = ("steps", "accumulate", "log_every", "valid_every", "checkpoint_every")
+_FREE_OF_HEAD = ("name", "dtype")
+"""The keys above the first table that may change: they are of the result alone."""
+_FREE_OF_TRAINING = (
+    "steps",
+    "patience",
+    "accumulate",
+    "shard",
+    "log_every",
+    "valid_every",
+    "checkpoint_every",
+)
 """The keys of `[training]` that may change. The parts of a batch make the same update, but for
-rounding."""
+rounding, and so do the shards of a model."""
 
 
 def identity(recipe: Recipe, spec: ModelSpec, rows: Sequence[AnyRow]) -> dict[str, Any]:
@@ -47,14 +57,16 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
     """
     name = f"the checkpoint {quoted(checkpoint)} is of"
     hint = (
-        f"only {', '.join(f'`{key}`' for key in _FREE)} and `[evaluation]` may change; begin anew "
-        "with another `-o` or train a finished model further, with its folder as the `model`"
+        f"only {', '.join(f'`{key}`' for key in (*_FREE_OF_HEAD, *_FREE_OF_TRAINING))}, "
+        "`[evaluation]`, and where the same data is, may change; begin anew with another `-o` or "
+        "train a finished model further, with its folder as the `model`"
     )
     if not isinstance(kept, dict) or kept.keys() != now.keys():
         message = f"{name} another version of the zoo, and cannot be continued"
         raise TrainingError(Problem(message, help="begin anew with another `-o`"))
     place = recipe.document.place
     was, states = kept["recipe"], now["recipe"]
+    same_data = kept["data"] == now["data"]
     changed = tuple(
         (
             f"`{key}` was {_described(was.get(key))} when the run began, and is "
@@ -62,7 +74,7 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
             place(tuple(key.split(".")), value=True),
         )
         for key in {**states, **was}
-        if was.get(key) != states.get(key)
+        if was.get(key) != states.get(key) and not (same_data and key.startswith("data."))
     )
     problems: list[Problem] = []
     if changed:
@@ -70,18 +82,18 @@ def check_same_run(kept: object, now: Mapping[str, Any], recipe: Recipe, checkpo
     if kept["model"] != now["model"]:
         problems.append(Problem(f"{name} another model", place(("model",), value=True), hint))
     # The data is cut, split and encoded as the recipe says.
-    if not changed and kept["data"] != now["data"]:
+    if not changed and not same_data:
         problems.append(Problem(f"{name} other data", place(("data",)), hint))
     if problems:
         raise TrainingError(problems)
 
 
 def _deciding(recipe: Recipe, *, masks: bool) -> dict[str, Any]:
-    tables: dict[str, Any] = recipe.head.model_dump(mode="json", exclude={"format"})
+    tables: dict[str, Any] = recipe.head.model_dump(mode="json", exclude={"format", *_FREE_OF_HEAD})
     for name in KINDS:
         kind = {"kind": recipe.document.data[name]["kind"]}
         tables[name] = kind | getattr(recipe, name).model_dump(mode="json")
-    tables["training"] = recipe.training.model_dump(mode="json", exclude=set(_FREE))
+    tables["training"] = recipe.training.model_dump(mode="json", exclude=set(_FREE_OF_TRAINING))
     if masks:
         tables["masking"] = recipe.masking.model_dump(mode="json")
     return dict(_values(tables, ""))

@@ -52,7 +52,9 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
     if start is not None:
         with _noted(problems):
             try:
-                check_tokenizer(recipe.tokenizer, start.sides, recipe.folder, start.weights)
+                check_tokenizer(
+                    recipe.tokenizer, start.sides, recipe.folder, start.weights, start.published
+                )
             except ZooError as error:
                 raise placed(error, recipe.document.place(("tokenizer",))) from None
     if problems or start is None:

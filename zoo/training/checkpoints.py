@@ -50,10 +50,21 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(steps, key=steps.__getitem__)
 
 
+def checkpoint_of(folder: Path, step: int) -> Path:
+    """The checkpoint of a step, whether or not there is one."""
+    return folder / f"step-{step:08}"
+
+
 def write_checkpoint(
-    folder: Path, step: int, learner: Learner, state: Mapping[str, Any], *, keep: int
+    folder: Path,
+    step: int,
+    learner: Learner,
+    state: Mapping[str, Any],
+    *,
+    keep: int,
+    best: int | None = None,
 ) -> None:
-    """Write a checkpoint, and then remove all but the last `keep`.
+    """Write a checkpoint, and then remove all but the last `keep` and the best one.
 
     Args:
         folder: the folder of the run's checkpoints.
@@ -61,11 +72,12 @@ def write_checkpoint(
         learner: the model and the optimiser that are saved.
         state: further data that can be written as JSON.
         keep: the number of checkpoints to keep.
+        best: the step of the best checkpoint, if one is chosen.
 
     Raises:
         TrainingError: it cannot be written; earlier checkpoints are untouched.
     """
-    path = folder / f"step-{step:08}"
+    path = checkpoint_of(folder, step)
     temporary = folder / f".{path.name}.tmp"
     accelerator = learner.accelerator
     message = f"the checkpoint {quoted(path)} cannot be written"
@@ -87,7 +99,8 @@ def write_checkpoint(
             temporary.rename(path)
             sync(folder)
             for old in checkpoints(folder)[:-keep]:
-                shutil.rmtree(old)
+                if best is None or old != checkpoint_of(folder, best):
+                    shutil.rmtree(old)
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class Loop:
         history: the log so far.
         kept: the number of steps of the last checkpoint; 0 if there is none.
         masker: draws the masked tokens of the training examples; None if none are masked.
+        best: the line of the log of the checkpoint with the lowest held-out loss, the first of
+            equals; None if there is none, or if the recipe does not ask for it.
     """
 
     recipe: Recipe
@@ -65,6 +67,7 @@ class Loop:
     history: list[Record] = field(default_factory=list[Record])
     kept: int = 0
     masker: Masker | None = None
+    best: Record | None = None
 
     def run(self, done: int) -> None:
         """Do the steps after the first `done`.
@@ -77,6 +80,8 @@ class Loop:
         n_batches = len(self.batches(0))
         loss, n_predicted, n_tokens, since = self.zero(), 0, 0, time.perf_counter()
         for step in range(done + 1, training.steps + 1):
+            if self.stopped:
+                break
             epoch, place = divmod(step - 1, n_batches)
             if place == 0 or not order:
                 order = self.batches(epoch)
@@ -86,7 +91,9 @@ class Loop:
             n_tokens += sum(row.n_tokens for row in batch)
             is_last = step == training.steps
             kept = is_last or step % training.checkpoint_every == 0
-            measured = bool(self.valid) and (is_last or step % training.valid_every == 0)
+            compared = kept and training.keep == "best"
+            due = is_last or compared or step % training.valid_every == 0
+            measured = bool(self.valid) and due
             # Also before a checkpoint, so that a resumed run starts with an empty sum of losses.
             if kept or measured or step % training.log_every == 0:
                 seconds = time.perf_counter() - since
@@ -94,6 +101,8 @@ class Loop:
                 if measured:
                     found = self.measure(self.valid)
                     record |= {f"valid_{key}": value for key, value in found.items()}
+                if compared and self.is_better(record):
+                    self.best = record
                 self.history.append(record)
                 self.progress.log(record)
                 loss, n_predicted, n_tokens, since = self.zero(), 0, 0, time.perf_counter()
@@ -104,6 +113,18 @@ class Loop:
                 self.on_checkpoint(step)
                 self.kept = step
                 since += time.perf_counter() - paused  # not counted in the throughput
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run ended at its last checkpoint, as the recipe's `patience` was over."""
+        patience = self.recipe.training.patience
+        if patience is None or self.best is None:
+            return False
+        return self.kept - self.best["step"] >= patience
+
+    def is_better(self, record: Record) -> bool:
+        """Whether a line of the log has a lower held-out loss than the best checkpoint."""
+        return self.best is None or record["valid_loss"] < self.best["valid_loss"]
 
     def batches(self, epoch: int) -> list[list[int]]:
         """The batches of an epoch, each a list of indices of examples."""

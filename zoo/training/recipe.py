@@ -132,6 +132,11 @@ def recipe_of(document: Document) -> Recipe:
     }
     rest = {key: value for key, value in document.data.items() if key not in tables}
     head = reader.make(Head, rest, (), known=(*Head.model_fields, *tables))
+    data, training = tables["data"], tables["training"]
+    if data is not None and training is not None and training.keep == "best" and data.valid == 0:
+        message = '`keep = "best"` compares losses on held-out data, and nothing is held out'
+        place = document.place(("training", "keep"), value=True)
+        reader.findings.add(Problem(message, place, "state `valid` in `[data]`"))
     if reader.findings:
         raise reader.findings.error()
     return Recipe(head=head, document=document, **tables)

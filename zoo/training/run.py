@@ -14,6 +14,7 @@ import torch
 
 from zoo.atomic import write_text
 from zoo.building import build_on_meta, place
+from zoo.dtypes import usable_dtype
 from zoo.errors import Problem, TrainingError
 from zoo.families.origin import with_files
 from zoo.model_files import RECIPE, WEIGHTS
@@ -22,6 +23,7 @@ from zoo.saving import save
 from zoo.training.batches import AnyRow
 from zoo.training.changes import check_same_run, identity
 from zoo.training.checkpoints import (
+    checkpoint_of,
     checkpoints,
     read_checkpoint,
     read_mean,
@@ -110,8 +112,19 @@ class Run:
         with progress_of(name, done, training.steps, speaks=speaks) as progress:
             self.loop.progress = progress
             self.loop.run(done)
+        if speaks and self.loop.kept < training.steps:
+            click.echo(self.patience_over(), err=True)
         if speaks and (failing := self.learned_nothing()):
             click.echo(failing, err=True)
+
+    def patience_over(self) -> str:
+        """The note that `patience` has ended the run."""
+        best = self.loop.best
+        assert best is not None  # the checkpoint that the others are compared with
+        return (
+            f"ended at step {self.loop.kept:,}: no checkpoint since that of step "
+            f"{best['step']:,.0f} has a lower held-out loss than {best['valid_loss']:.4f}"
+        )
 
     def left_out(self) -> dict[str, int]:
         """The number of pairs of each part that are longer than `max_length`, for parts that have
@@ -178,8 +191,9 @@ class Run:
             self.folder / CHECKPOINTS,
             step,
             self.learner,
-            {"run": self.identity, "history": self.loop.history},
+            {"run": self.identity, "history": self.loop.history, "best": self.loop.best},
             keep=self.recipe.training.average,
+            best=self.best_step,
         )
 
     def resume(self) -> int:
@@ -199,18 +213,30 @@ class Run:
             place = self.recipe.document.place(("training", "steps"), value=True)
             raise TrainingError(Problem(message, place, "a run can be made longer, not shorter"))
         read_checkpoint(found[-1], self.learner)
-        self.loop.history = state["history"]
+        self.loop.history, self.loop.best = state["history"], state.get("best")
         return done
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best checkpoint, if the recipe asks for it and there is one."""
+        return None if self.loop.best is None else int(self.loop.best["step"])
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with."""
-        return identity(self.recipe, self.learner.spec, self.train)
+        # Which checkpoint is the best one depends on the held-out data too.
+        chooses = self.recipe.training.keep == "best"
+        deciding = [*self.train, *self.valid] if chooses else self.train
+        return identity(self.recipe, self.learner.spec, deciding)
 
     def finish(self) -> dict[str, Any] | None:
         """Write the model and its metrics; the first process returns the metrics."""
-        average = checkpoints(self.folder / CHECKPOINTS)[-self.recipe.training.average :]
-        read_mean(average, self.learner)
+        folder = self.folder / CHECKPOINTS
+        if self.best_step is None:
+            chosen = checkpoints(folder)[-self.recipe.training.average :]
+        else:
+            chosen = [checkpoint_of(folder, self.best_step)]
+        read_mean(chosen, self.learner)
         metrics = self.metrics()
         weights = whole_weights(self.learner)
         if not self.learner.accelerator.is_main_process:
@@ -233,11 +259,12 @@ class Run:
             "path": str(self.folder / WEIGHTS),
             "parameters": self.learner.spec.n_parameters,
             "frozen_parameters": sum(tensors[name].size for name in self.learner.frozen),
-            "steps": self.recipe.training.steps,
+            "steps": self.loop.kept,
+            **({} if self.best_step is None else {"best_step": self.best_step}),
             "processes": self.learner.accelerator.num_processes,
             "examples": {"train": len(self.train), **{k: len(v) for k, v in parts.items()}},
             "left_out": self.left_out(),
-            "loss": self.loop.history[-1]["loss"],
+            "loss": (self.loop.best or self.loop.history[-1])["loss"],
             **{
                 f"{name}_{key}": value
                 for name, rows in parts.items()
@@ -248,7 +275,7 @@ class Run:
 
     def result(self, weights: dict[str, torch.Tensor]) -> Transformer:
         """The trained model, unwrapped, on the CPU, in the dtype of the recipe."""
-        dtype: torch.dtype = getattr(torch, self.recipe.head.dtype)
+        dtype = usable_dtype(self.recipe.head.dtype)
         cast = {
             name: tensor.to(dtype) if tensor.is_floating_point() else tensor
             for name, tensor in weights.items()

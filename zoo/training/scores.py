@@ -21,7 +21,7 @@ from zoo.loading import load
 from zoo.model_files import RECIPE
 from zoo.purpose import Generation
 from zoo.registry import Registry, load_registry
-from zoo.running.labels import read_labels
+from zoo.running.labels import published_config, read_labels
 from zoo.running.perplexity import OnProgress, perplexity, perplexity_data, unseen
 from zoo.running.text_model import TextModel
 from zoo.store.found_spec import read_source
@@ -32,6 +32,7 @@ from zoo.training.encoding import encode, encode_read
 from zoo.training.extras import imported
 from zoo.training.masking import masker_of
 from zoo.training.objective import AnyBatch, collate, loss_and_hits, scores, summed_loss
+from zoo.training.published import read_published
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.sides import sides_of
@@ -48,7 +49,7 @@ def score(
     window: int | None = None,
     stride: int | None = None,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: str | torch.dtype = torch.float32,
     registry: Registry | None = None,
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
@@ -130,7 +131,8 @@ def _by_recipe(
         raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
     else:
         test = read_lines(where)
-    tokens = read_tokens(folder, recipe.tokenizer, sides)
+    published = read_published(folder, published_config(model), sides)
+    tokens = read_tokens(folder, recipe.tokenizer, sides, published)
     return score_test(model, tokens, test, recipe, on_progress)
 
 
@@ -285,7 +287,7 @@ def translate(
             max_new_tokens=longest - 1,
             method=method,
             eos=tokens.eos,
-            start=tokens.bos,
+            start=tokens.begin,
         )
         decoded = tokens.decode_targets([one.ids for one in found])
         translations.update(zip(places, decoded, strict=True))

@@ -13,10 +13,13 @@ from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
 from zoo.training.data import read_data
 from zoo.training.frozen import frozen_weights
+from zoo.training.published import UNPUBLISHED, Published, read_published
 from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader, Sides, find_sides, told_data
 from zoo.training.split import Splits
+from zoo.training.tables import OfModel
 from zoo.training.taken import taken_weights, told_unused
+from zoo.training.tokens import folder_of
 from zoo.weights.file import weights_path
 from zoo.weights.reader import read_header
 from zoo.wording import quoted, typed
@@ -36,6 +39,8 @@ class Start(NamedTuple):
     """What the model reads and predicts."""
     frozen: frozenset[str]
     """The names of the weights that are not trained."""
+    published: Published = UNPUBLISHED
+    """The special ids of the saved model, if its tokenizers are used."""
     taken: Mapping[str, str] | None = None
     """The names in the saved model of the weights that are taken from it, by the names in `spec`;
     None if it is the same model, or there is none."""
@@ -84,7 +89,11 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     if header is None:
         return Start(source, spec, None, None, sides, frozen)
     weights = find_weights(source, registry).path
-    return Start(source, spec, weights, header.origin, sides, frozen)
+    specials = UNPUBLISHED
+    if isinstance(recipe.tokenizer, OfModel):
+        config = (header.origin or {}).get("config")
+        specials = read_published(folder_of(weights), config, sides)
+    return Start(source, spec, weights, header.origin, sides, frozen, specials)
 
 
 def _from_other(
@@ -109,8 +118,8 @@ def _from_other(
         {"part": part},
         sides,
         frozen,
-        taken,
-        told_unused(name, header, taken),
+        taken=taken,
+        notes=told_unused(name, header, taken),
     )
 
 

@@ -193,12 +193,6 @@ class Specials(Table):
     eos: str = "</s>"
     """Ends each target, or text."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Specials:
-        if len({self.pad, self.bos, self.eos}) < 3:
-            raise contradiction("pad, bos and eos are three tokens", "pad", "bos", "eos")
-        return self
-
 
 class Bpe(Specials):
     """Byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), learned from the
@@ -207,6 +201,12 @@ class Bpe(Specials):
 
     shared: bool = True
     """Whether source and target have one vocabulary."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Bpe:
+        if len({self.pad, self.bos, self.eos}) < 3:
+            raise contradiction("pad, bos and eos are three tokens", "pad", "bos", "eos")
+        return self
 
 
 class TokenizerFiles(Specials):
@@ -220,8 +220,18 @@ class TokenizerFiles(Specials):
     """The file for targets, if it is a different one."""
 
 
-class OfModel(Specials):
-    """The tokenizers beside the saved model that training starts from."""
+class OfModel(Table):
+    """The tokenizers beside the saved model that training starts from, with the special tokens that
+    its `generation_config.json`, or else its published `config.json`, states. Several may be the
+    same token, as in T5, Marian and GPT-2. If neither states them, they are `<s>` and `</s>`, and
+    padding, which no token sees, is `</s>` too."""
+
+    pad: str | None = None
+    """Fills short sequences, if not the token that the model was published with."""
+    bos: str | None = None
+    """Begins each target, or text, if not the token that the model was published with."""
+    eos: str | None = None
+    """Ends each target, or text, if not the token that the model was published with."""
 
 
 Tokenizer = Bpe | TokenizerFiles | OfModel
@@ -344,6 +354,21 @@ class Training(Table):
     average: Size = 1
     """The result is the mean of the weights of this number of last checkpoints, or of all if there
     are fewer (Vaswani et al. 2017, section 6.1)."""
+    keep: Literal["last", "best"] = "last"
+    """Which checkpoint is the result: the last one, or the one with the lowest loss on the held-out
+    data, which is then measured at each checkpoint."""
+    patience: Size | None = None
+    """With `keep = "best"`, training ends at a checkpoint that is this number of steps or more
+    after the best one (early stopping)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Training:
+        if self.keep == "best" and self.average > 1:
+            what = "`average` makes a mean of the last checkpoints, and `keep` chooses a single one"
+            raise contradiction(what, "keep", "average")
+        if self.patience is not None and self.keep != "best":
+            raise contradiction('`patience` counts from the best one: `keep = "best"`', "patience")
+        return self
 
 
 class Masking(Table):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from zoo.model_files import SETTINGS, TARGET_TOKENIZER, TOKENIZER
 from zoo.purpose import Generation
 from zoo.running.text import MASKS, mask_of
 from zoo.running.tokenizer_file import read_tokenizer
+from zoo.training.published import UNPUBLISHED, Published
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import Reader, Sides
 from zoo.training.split import Example
-from zoo.training.tables import Bpe, Specials, TokenizerFiles
+from zoo.training.tables import Bpe, OfModel, Specials, TokenizerFiles
 from zoo.training.tables import Tokenizer as Table
-from zoo.wording import did_you_mean
+from zoo.wording import did_you_mean, quoted
 
 _PAD = 0
 """The id of padding in learned tokenizers, whose special tokens come first."""
@@ -32,7 +33,8 @@ _MASK = tokenizers.AddedToken(MASKS[1], lstrip=True, rstrip=True, special=True)
 @dataclass(frozen=True)
 class Tokens:
     """The tokenizers of a model, the same one for both sides if it has one vocabulary, and the
-    special ids."""
+    special ids, some of which may be equal: where padding is, is known from lengths alone. `first`
+    is the id that each target has after `bos`, if there is one."""
 
     source: Any
     target: Any
@@ -40,6 +42,12 @@ class Tokens:
     pad: int
     bos: int
     eos: int
+    first: int | None = None
+
+    @property
+    def begin(self) -> list[int]:
+        """The ids that each target, or text, begins with."""
+        return [self.bos] if self.first is None else [self.bos, self.first]
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of sources, with the special tokens that their tokenizer adds."""
@@ -112,27 +120,73 @@ def _check_shared(model: Generation) -> None:
         )
 
 
-def read_tokens(folder: Path, table: Table, model: Sides) -> AnyTokens:
-    """Read the tokenizers that `Tokens.save` wrote to a folder. Raises as `read_token_files`."""
+def read_tokens(
+    folder: Path, table: Table, model: Sides, published: Published = UNPUBLISHED
+) -> AnyTokens:
+    """Read the tokenizers that `Tokens.save` wrote to a folder. The arguments and errors are those
+    of `read_token_files`."""
     there = (folder / TARGET_TOKENIZER).is_file()
-    return read_token_files(
-        folder / TOKENIZER, folder / TARGET_TOKENIZER if there else None, table, model
-    )
+    target = folder / TARGET_TOKENIZER if there else None
+    return read_token_files(folder / TOKENIZER, target, table, model, published)
 
 
-def read_token_files(source: Path, target: Path | None, table: Table, model: Sides) -> AnyTokens:
+def read_token_files(
+    source: Path,
+    target: Path | None,
+    table: Table,
+    model: Sides,
+    published: Published = UNPUBLISHED,
+) -> AnyTokens:
     """Read tokenizers.
+
+    Args:
+        source: the file for sources or, for text models, for the text.
+        target: the file for targets, if it is a different one.
+        table: the recipe's `[tokenizer]`.
+        model: the vocabularies of the model.
+        published: the special ids of the saved model that training starts from.
 
     Raises:
         WeightsError: a file is missing or not a tokenizer.
         TrainingError: a tokenizer does not agree with the model.
     """
-    first = read_tokenizer(source)
-    return with_specials(first, first if target is None else read_tokenizer(target), table, model)
+    one = read_tokenizer(source)
+    other = one if target is None else read_tokenizer(target)
+    if not isinstance(table, OfModel):
+        return with_specials(one, other, table, model)
+    found = with_specials(one, other, _specials_of(table, other, model, published), model)
+    return replace(found, first=published.first) if isinstance(found, Tokens) else found
+
+
+def _specials_of(table: OfModel, tokenizer: Any, model: Sides, published: Published) -> Specials:
+    """The special tokens that a recipe states, or else those that the model was published with, or
+    else the usual ones. As no token sees padding, any token can stand for it."""
+    usual = Specials()
+    pad_id = published.pad if model.pad_id is None else model.pad_id
+    pad = table.pad or (None if pad_id is None else tokenizer.id_to_token(pad_id))
+    if isinstance(model, Reader):
+        return Specials(pad=pad or usual.pad)
+    ends = [tokenizer.id_to_token(id_) for id_ in published.ends]
+    if table.eos is None and len(ends) > 1:
+        raise TrainingError(
+            Problem(
+                f"texts of the model end with any of {', '.join(map(quoted, ends))}",
+                help="state in `[tokenizer]` with which one the examples end, as "
+                f"`eos = {quoted(ends[0])}`",
+            )
+        )
+    eos = table.eos or next(iter(ends), None) or usual.eos
+    begin = None if published.bos is None else tokenizer.id_to_token(published.bos)
+    return Specials(pad=pad or eos, bos=table.bos or begin or usual.bos, eos=eos)
 
 
 def tokens_of(
-    table: Table, examples: Sequence[Example], model: Sides, folder: Path, start: Path | None
+    table: Table,
+    examples: Sequence[Example],
+    model: Sides,
+    folder: Path,
+    start: Path | None,
+    published: Published = UNPUBLISHED,
 ) -> AnyTokens:
     """Learn or read the tokenizers that a recipe asks for.
 
@@ -142,6 +196,7 @@ def tokens_of(
         model: the vocabularies of the model.
         folder: the folder that file names are relative to.
         start: the saved model that training starts from, if it starts from one.
+        published: the special ids of that model.
 
     Raises:
         WeightsError, TrainingError: as `learn_tokens` and `read_token_files`; the tokenizers of
@@ -161,7 +216,7 @@ def tokens_of(
                 help='name a saved model, or a tokenizer: `kind = "bpe"`',
             )
         )
-    return read_tokens(folder_of(start), table, model)
+    return read_tokens(folder_of(start), table, model, published)
 
 
 def folder_of(weights: Path) -> Path:
@@ -183,11 +238,17 @@ def _refuse_new_tokens(start: Path | None) -> None:
         )
 
 
-def check_tokenizer(table: Table, model: Sides, folder: Path, start: Path | None) -> None:
+def check_tokenizer(
+    table: Table,
+    model: Sides,
+    folder: Path,
+    start: Path | None,
+    published: Published = UNPUBLISHED,
+) -> None:
     """Make the checks of `tokens_of` that are possible before a tokenizer is learned. Arguments and
     errors are those of `tokens_of`."""
     if not isinstance(table, Bpe):
-        tokens_of(table, (), model, folder, start)
+        tokens_of(table, (), model, folder, start, published)
         return
     _refuse_new_tokens(start)
     if isinstance(model, Reader):
@@ -209,7 +270,8 @@ def with_specials(source: Any, target: Any, table: Specials, model: Sides) -> An
 
     Raises:
         TrainingError: a tokenizer lacks a special token, has more tokens than the model, or a
-            different padding id; or there are two for a model that reads whole texts.
+            different padding id; or there are two for a model that reads whole texts; or the model
+            hides a token that it has to read, as padding.
     """
     if isinstance(model, Reader):
         return _reading(source, target, table, model)
@@ -230,6 +292,15 @@ def with_specials(source: Any, target: Any, table: Specials, model: Sides) -> An
                 "source ", source, source_pad, model.source_vocab, model.source_pad_id
             )
         problems += _disagreements("target ", target, pad, model.target_vocab, model.pad_id)
+        # An end is read only where texts are joined.
+        if pad == model.pad_id and (pad == bos or (pad == eos and not model.has_source)):
+            problems.append(
+                Problem(
+                    f"the model hides {quoted(table.pad)}, as its spec states `pad_id = "
+                    f"{model.pad_id}`, and has to read it too",
+                    help="a spec without `pad_id` can use one token for both",
+                )
+            )
     if problems:
         raise TrainingError(dict.fromkeys(problems))
     return Tokens(source, target, source_pad, pad, bos, eos)

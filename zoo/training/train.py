@@ -89,7 +89,7 @@ def train(
     with in_first_process(accelerator):
         if made is not None:
             write_besides(made, found.tokenizer, start, folder)
-    tokens = read_tokens(folder, found.tokenizer, start.sides)
+    tokens = read_tokens(folder, found.tokenizer, start.sides, start.published)
     run = Run(
         found,
         folder,
@@ -150,10 +150,15 @@ class _OnlyTriedError(Exception):
 
 def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
     """Make the tokenizers of a new run. Raises `TrainingError` as `tokens_of`, or if all examples
-    are left out after encoding."""
+    that are needed are left out after encoding."""
     try:
         tokens = tokens_of(
-            recipe.tokenizer, splits.train, start.sides, recipe.folder, start.weights
+            recipe.tokenizer,
+            splits.train,
+            start.sides,
+            recipe.folder,
+            start.weights,
+            start.published,
         )
     except TrainingError as error:
         raise placed(error, recipe.document.place(("tokenizer",))) from None
@@ -163,13 +168,16 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
     if isinstance(tokens, ReaderTokens) and longest <= tokens.n_special:
         message = f"max_length = {longest} leaves no room beside {tokens.n_special} special tokens"
         raise TrainingError(Problem(message, place, help))
-    if not any(
-        encode_any([one], tokens, max_length=longest, labels=labels) for one in splits.train
-    ):
+    needed = {"train": splits.train}
+    if recipe.training.keep == "best":
+        needed["valid"] = splits.valid
+    for part, examples in needed.items():
+        if any(encode_any([one], tokens, max_length=longest, labels=labels) for one in examples):
+            continue
         if isinstance(tokens, ReaderTokens):
-            message = "there is nothing to learn from: the tokenizer makes no tokens of the texts"
-            place = recipe.document.place(("data", "train"), value=True)
-            raise TrainingError(Problem(message, place))
-        message = f"no example is short enough: all are longer than max_length = {longest}"
+            message = f"the tokenizer makes no tokens of the texts of `{part}`"
+            raise TrainingError(Problem(message, recipe.document.place(("data", part), value=True)))
+        which = "example" if part == "train" else "held-out example"
+        message = f"no {which} is short enough: all are longer than max_length = {longest}"
         raise TrainingError(Problem(message, place, help))
     return tokens
