@@ -358,3 +358,33 @@ def test_long_texts(train: Train, project: Path, capsys: pytest.CaptureFixture[s
     assert train("classes", labelled, CLASSES)["examples"] == {"train": 30, "valid": 6, "test": 0}
     told = capsys.readouterr().err
     assert "train: 30 of 30 texts are longer than max_length = 5, and truncated" in told
+
+
+# --- the shipped recipes ------------------------------------------------------------------------
+
+
+def test_the_shipped_recipes_train_one_after_the_other(project: Path) -> None:
+    """On a few texts, with smaller numbers."""
+    smaller = {"= 8000": "= 265", "= 10000": "= 2", "= 2000": "= 2", "d_ff = 1024": "d_ff = 16"}
+    smaller |= {
+        "= 500": "= 4",
+        "= 256": "= 16",
+        "bfloat16": "float32",
+        "warmup = 100": "warmup = 1",
+    }
+    shipped = Path(__file__).parent.parent / "recipes"
+    Path("text.txt").write_text("".join(f"{text}\n" for text, _ in LABELLED))
+    kinds = ("a", "b") * len(LABELLED)
+    lines = [f"{text}\t{kind}\n" for (text, _), kind in zip(LABELLED, kinds, strict=False)]
+    Path("labels.tsv").write_text("".join(lines))
+    for name in ("encoder-small.masked", "encoder-small.classes"):
+        folder = project / "recipes" / name
+        folder.mkdir(parents=True)
+        for file in ("model.toml", "recipe.toml"):
+            text = (shipped / name / file).read_text()
+            for before, after in smaller.items():
+                text = text.replace(before, after)
+            (folder / file).write_text(text)
+        assert run(["train", str(folder / "recipe.toml"), "--data", "."]) == 0
+    assert names("encoder-small.classes") == ("a", "b")
+    assert zoo.TextModel.load("encoder-small.masked").run(["a <mask>"])[0]["task"] == "fill_mask"

@@ -30,9 +30,9 @@ from trials import Refused
 import zoo
 from zoo.cli import run
 from zoo.purpose import Generation
-from zoo.training.batches import Row
+from zoo.training.batches import Row, n_labels
 from zoo.training.encoding import encode
-from zoo.training.objective import IGNORED, collate, n_labels, summed_loss
+from zoo.training.objective import IGNORED, collate, summed_loss
 from zoo.training.published import read_published
 from zoo.training.split import Example
 from zoo.training.tables import OfModel, TokenizerFiles

@@ -26,9 +26,9 @@ from zoo.component import (
 )
 from zoo.document import Document, KeyPath
 from zoo.errors import Findings, PluginError, Problem, ZooError
+from zoo.extends import NAME_PATTERN, with_parents
 from zoo.node import Node, Resolved
 from zoo.registry import Registry
-from zoo.resolving.extends import NAME_PATTERN, with_parents
 from zoo.resolving.kinds import Kinds
 from zoo.resolving.layer_rules import LayerRuleTables, alike, groups
 from zoo.resolving.layer_values import Layer, LayerValues

@@ -15,6 +15,7 @@ import zoo
 from zoo.atomic import new_folder
 from zoo.building import build_on_meta
 from zoo.errors import Place, Problem, WeightsError, checked_path
+from zoo.extends import NAME_PATTERN
 from zoo.families.checkpoint import Reader, Stored, find_tensors
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import json_value, read_json
@@ -34,7 +35,6 @@ from zoo.families.tensor_writer import TensorWriter
 from zoo.model_files import COMPANIONS, WEIGHTS
 from zoo.provenance.plugins import plugin_versions
 from zoo.registry import Registry, load_registry
-from zoo.resolving.extends import NAME_PATTERN
 from zoo.spec import ModelSpec
 from zoo.weights.file import ITEM_BYTES, Header, Record
 from zoo.weights.held_tensors import TORCH_DTYPES, bytes_of

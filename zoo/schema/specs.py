@@ -24,8 +24,8 @@ from zoo.component import (
     part_class,
 )
 from zoo.errors import Problem, ZooError
+from zoo.extends import NAME_PATTERN
 from zoo.registry import Registry
-from zoo.resolving.extends import NAME_PATTERN
 from zoo.resolving.layer_rules import SELECTORS, START
 from zoo.resolving.tables import PER_LAYER
 from zoo.schema.field_docs import class_doc, field_docs
