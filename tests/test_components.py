@@ -43,6 +43,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     },
     "embedding.conv_frontend": {"n_features": 5},
     "embedding.patches": {"image_size": 6, "patch_size": 2},
+    "embedding.normed_patches": {"image_size": 6, "patch_size": 2},
     "head.token_classifier": {"n_classes": 3},
     "head.classifier": {"n_classes": 3},
     "head.distilled_classifier": {"n_classes": 3},
@@ -117,7 +118,7 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
     if kind == "conv_frontend":
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
-    if kind == "patches":
+    if kind in ("patches", "normed_patches"):
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64)]
     source, target = torch.randint(11, (2, 7)), torch.randint(11, (2, 5))
     if "memory_width" in spec:

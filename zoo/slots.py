@@ -284,6 +284,23 @@ class Head(Plugin):
     too, boolean, False = padding, (batch, length) or None."""
 
     @property
+    def takes_ids(self) -> bool:
+        """Whether the `forward` of a head that pools takes `ids` too, those of the tokens, (batch,
+        length)."""
+        return False
+
+    @property
+    def reads_padding(self) -> bool:
+        """Whether it reads the states of padding too, which are not computed otherwise."""
+        return False
+
+    @property
+    def vector_width(self) -> int | None:
+        """The width of the vector that it makes of each sequence, to be compared with those of
+        others; None if it makes something else."""
+        return None
+
+    @property
     def task(self) -> Task | None:
         """The task of a model with this head that does not generate."""
         return None

@@ -45,6 +45,7 @@ class EncoderDecoder(Builder):
                 "source_vocab",
                 "target_vocab",
             )
+        _check_ids(self.head, self.decoder, "head")
         _check_ties(self)
         return self
 
@@ -86,9 +87,10 @@ class EncoderDecoder(Builder):
 
         model = Module(
             encoder=self.encoder.build(),
-            decoder=self.decoder.build(),
+            decoder=self.decoder.build(padding_read=self.head.reads_padding),
             head=self.head.build(),
             head_pools=self.head.pools,
+            head_takes_ids=self.head.takes_ids,
         )
         return model.tie(self.ties())
 
@@ -117,6 +119,8 @@ class Encoder(Builder):
             raise contradiction(
                 '`nsp` classifies what the pooler returns: state `pooler = "pooler"`', "nsp"
             )
+        _check_ids(self.head, self.encoder, "head")
+        _check_ids(self.pooler, self.encoder, "pooler")
         _check_ties(self)
         return self
 
@@ -146,10 +150,12 @@ class Encoder(Builder):
     def build(self) -> "Transformer":
         from zoo_components.modules.builders import Encoder as Module
 
+        reads_padding = self.head.reads_padding or self.pooler.reads_padding
         model = Module(
-            encoder=self.encoder.build(),
+            encoder=self.encoder.build(padding_read=reads_padding),
             head=self.head.build(),
             head_pools=self.head.pools,
+            head_takes_ids=self.head.takes_ids,
             pooler=None if self.pooler.absent else self.pooler.build(),
             width=self.encoder.output_width,
             nsp=self.nsp,
@@ -173,6 +179,7 @@ class Decoder(Builder):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        _check_ids(self.head, self.decoder, "head")
         _check_ties(self)
         return self
 
@@ -214,7 +221,10 @@ class Decoder(Builder):
         from zoo_components.modules.builders import Decoder as Module
 
         model = Module(
-            decoder=self.decoder.build(), head=self.head.build(), head_pools=self.head.pools
+            decoder=self.decoder.build(padding_read=self.head.reads_padding),
+            head=self.head.build(),
+            head_pools=self.head.pools,
+            head_takes_ids=self.head.takes_ids,
         )
         return model.tie(self.ties())
 
@@ -227,6 +237,18 @@ def _head_ties(head: Head, stack: str) -> dict[str, str]:
 
 def _whole(**parts: Layout) -> Layout:
     return Layout({name: part for name, part in parts.items() if part.parts})
+
+
+def _check_ids(head: Head, stack: EncoderStack | DecoderStack, key: str) -> None:
+    """Raise a contradiction if a head goes by ids of tokens and the stack is called without."""
+    if head.takes_ids and not stack.embedding.takes_ids:
+        raise contradiction(
+            f"the head `{head.kind}` goes by the ids of tokens here, and the embedding "
+            f"`{stack.embedding.kind}` takes none",
+            f"{key}.pooling",
+            f"{key}.kind",
+            "embedding.kind",
+        )
 
 
 def _check_ties(model: Builder) -> None:

@@ -116,6 +116,10 @@ class Pooler(Head):
     def task(self) -> Task:
         return "embed"
 
+    @property
+    def vector_width(self) -> int:
+        return self.d_model
+
     def layout(self) -> Layout:
         return linear(self.d_model, self.d_model)
 

@@ -365,7 +365,8 @@ class Stack(Component):
             return LayerList(layers, order=self.share_layers)
         return LayerList(layers, passes=self.n_layers if self.share_layers else 1)
 
-    def build(self) -> "StackModule":
+    def build(self, *, padding_read: bool = False) -> "StackModule":
+        """The module; `padding_read` says whether the head reads the states of padding too."""
         from zoo_components.modules.stack import LayerSchemes
         from zoo_components.modules.stack import Stack as Module
 
@@ -389,7 +390,7 @@ class Stack(Component):
             causal=self.causal,
             pad_id=self.pad_id,
             padding_seen=self.padding == "seen",
-            padding_needed=not all(group.block.by_position for group in self.groups),
+            padding_needed=padding_read or not all(g.block.by_position for g in self.groups),
             count_positions=self.count_positions,
             takes_ids=self.embedding.takes_ids,
             input_width=self.embedding.input_width,

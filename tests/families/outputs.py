@@ -14,8 +14,8 @@ from families.inputs import Inputs
 
 Outputs = dict[str, Tensor]
 """By name: `output`, what the head makes (the last states if there is none), `encoder`, the states
-of an encoder under a decoder, `pooler` and `nsp`. Of what there is for each token, only tokens that
-are not padding are left, one after the other."""
+of an encoder under a decoder, or under a head that makes one vector of them, `pooler` and `nsp`. Of
+what there is for each token, only tokens that are not padding are left, one after the other."""
 
 THEIR_NAMES = {
     "logits": "output",
@@ -25,6 +25,8 @@ THEIR_NAMES = {
     "pooler_output": "pooler",
     "seq_relationship_logits": "nsp",
     "sop_logits": "nsp",
+    "text_embeds": "output",
+    "image_embeds": "output",
 }
 
 
@@ -51,9 +53,11 @@ def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs
     output = model(**{name: value for name, value in arguments.items() if value is not None})
     if "start_logits" in output:
         output["logits"] = torch.stack([output["start_logits"], output["end_logits"]], -1)
+    embeds = "text_embeds" in output or "image_embeds" in output
+    names = THEIR_NAMES | ({"last_hidden_state": "encoder"} if embeds else {})
     return {
         ours: without_padding(output[theirs], ours, inputs)
-        for theirs, ours in THEIR_NAMES.items()
+        for theirs, ours in names.items()
         if output.get(theirs) is not None
     }
 
@@ -88,7 +92,8 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
         if wanted & {"pooler", "nsp"}:
             # DINOv2 calls the first state the vector of the image, and has no pooler.
             pooler = model.pooler
-            found["pooler"] = pooler(states, mask=inputs.mask) if pooler else states[:, 0]
+            ids = {"ids": source} if model.spec.model.pooler.takes_ids else {}
+            found["pooler"] = pooler(states, mask=inputs.mask, **ids) if pooler else states[:, 0]
         if "nsp" in wanted:
             found["nsp"] = model.nsp(found["pooler"])
     return {name: without_padding(found[name], name, inputs) for name in names}
