@@ -446,6 +446,12 @@ class Builder(Plugin):
         return Reading(how.source_vocab, how.longest_source), target
 
     @property
+    def images(self) -> Mapping[str, tuple[int, int, int]]:
+        """The arguments of the model's `forward` that are images, with the (channels, height,
+        width) of each."""
+        return {}
+
+    @property
     def task(self) -> Task | None:
         """The task of `zoo run` with the model; None if there is none."""
         return None

@@ -76,6 +76,10 @@ class EncoderDecoder(Builder):
         )
 
     @property
+    def images(self) -> Mapping[str, tuple[int, int, int]]:
+        return _images(source=self.encoder)
+
+    @property
     def task(self) -> Task | None:
         return None if self.generation is None else "translate"
 
@@ -135,6 +139,10 @@ class Encoder(Builder):
         if vocab is None:
             return None
         return Reading(vocab=vocab, longest=self.encoder.position.longest)
+
+    @property
+    def images(self) -> Mapping[str, tuple[int, int, int]]:
+        return _images(source=self.encoder)
 
     @property
     def task(self) -> Task | None:
@@ -303,6 +311,10 @@ class DualEncoder(Builder):
             )
         return self
 
+    @property
+    def images(self) -> Mapping[str, tuple[int, int, int]]:
+        return _images(image=self.image)
+
     def layout(self) -> Layout:
         whole = _whole(
             image=replace(self.image.layout(), generates=False),
@@ -326,6 +338,12 @@ class DualEncoder(Builder):
             text_head_takes_ids=self.text_head.takes_ids,
             has_bias=self.logit_bias is not None,
         )
+
+
+def _images(**stacks: EncoderStack) -> Mapping[str, tuple[int, int, int]]:
+    """The shapes of the images that stacks are called with, by the name of the argument."""
+    shapes = {name: stack.embedding.image_shape for name, stack in stacks.items()}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
 def _head_ties(head: Head, stack: str) -> dict[str, str]:

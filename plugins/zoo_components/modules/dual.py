@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from zoo.transformer import Transformer
+from zoo.transformer import AttentionMaps, Transformer
 from zoo_components.modules.stack import Stack
+
+_Vectors = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
+"""Vectors, and the attention maps that led to them if they are asked for."""
 
 
 class DualEncoder(Transformer):
-    """model(images, texts) = exp(logit_scale) * encode_image(images) encode_text(texts)^T +
+    """model(image, text) = exp(logit_scale) * encode_image(image) encode_text(text)^T +
     logit_bias (CLIP: Radford et al. 2021, arXiv:2103.00020, figure 3)."""
 
     def __init__(
@@ -30,38 +33,50 @@ class DualEncoder(Transformer):
         self.logit_scale = nn.Parameter(torch.empty(()))
         self.logit_bias = nn.Parameter(torch.empty(())) if has_bias else None
 
-    def encode_image(self, images: torch.Tensor) -> torch.Tensor:
+    def encode_image(self, image: torch.Tensor) -> torch.Tensor:
         """The vector of each image, (batch, width), of images (batch, channels, height, width)."""
-        states, _ = self.image(images)
-        vectors: torch.Tensor = self.image_head(states, mask=None)
-        return vectors
+        return self._image_vectors(image, return_attention=False)[0]
 
     def encode_text(
-        self, texts: torch.Tensor, *, text_mask: torch.Tensor | None = None
+        self, text: torch.Tensor, *, text_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The vector of each text, (batch, width), of ids (batch, length). `text_mask` hides
         padding: boolean, True = attend, in a shape of `zoo.transformer.check_mask`."""
-        states, _ = self.text(texts, mask=text_mask)
-        ids = {"ids": texts} if self.text_head_takes_ids else {}
-        mask = self.text.token_mask(texts, text_mask)
-        vectors: torch.Tensor = self.text_head(states, mask=mask, **ids)
-        return vectors
+        return self._text_vectors(text, text_mask, return_attention=False)[0]
 
     def forward(
         self,
-        images: torch.Tensor,
-        texts: torch.Tensor,
+        image: torch.Tensor,
+        text: torch.Tensor,
         *,
         text_mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Score each text for each image: (number of images, number of texts). The softmax of a row
-        are the probabilities that CLIP gives the texts; SigLIP gives each text the sigmoid.
+        return_attention: bool = False,
+    ) -> torch.Tensor | tuple[torch.Tensor, AttentionMaps]:
+        """Score each text for each image: (number of images, number of texts). CLIP takes the
+        softmax of a row for the probabilities of the texts, SigLIP the sigmoid of each score.
 
         Args:
-            images: (number of images, channels, height, width).
-            texts: ids, (number of texts, length).
+            image: images, (number of images, channels, height, width).
+            text: ids, (number of texts, length).
             text_mask: as in `encode_text`.
+            return_attention: also return the attention maps of the encoders, those of the layers
+                that read images before those of the layers that read texts.
         """
-        vectors = self.encode_text(texts, text_mask=text_mask)
-        logits = self.logit_scale.exp() * (self.encode_image(images) @ vectors.T)
-        return logits if self.logit_bias is None else logits + self.logit_bias
+        images, of_images = self._image_vectors(image, return_attention=return_attention)
+        texts, of_texts = self._text_vectors(text, text_mask, return_attention=return_attention)
+        logits = self.logit_scale.exp() * (images @ texts.T)
+        if self.logit_bias is not None:
+            logits = logits + self.logit_bias
+        return (logits, AttentionMaps((*of_images, *of_texts))) if return_attention else logits
+
+    def _image_vectors(self, image: torch.Tensor, *, return_attention: bool) -> _Vectors:
+        states, maps = self.image(image, return_weights=return_attention)
+        return self.image_head(states, mask=None), maps.get("self_attn", ())
+
+    def _text_vectors(
+        self, text: torch.Tensor, mask: torch.Tensor | None, *, return_attention: bool
+    ) -> _Vectors:
+        states, maps = self.text(text, mask=mask, return_weights=return_attention)
+        ids = {"ids": text} if self.text_head_takes_ids else {}
+        vectors = self.text_head(states, mask=self.text.token_mask(text, mask), **ids)
+        return vectors, maps.get("self_attn", ())
