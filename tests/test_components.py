@@ -51,6 +51,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "head.patch_classifier": {"n_classes": 3},
 }
 BESIDE: dict[str, dict[str, Any]] = {
+    "position.rotary_grid": {"embedding": IMAGES},
     "attention.disentangled": {"position": "disentangled"},
     "position.disentangled": {"attention": "disentangled"},
 }

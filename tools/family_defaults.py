@@ -32,13 +32,14 @@ MODELS = (
 
 OTHERS = {
     "vision-encoder-decoder",
+    "dinov3_vit",
     "clip_text_model",
     "clip_vision_model",
     "siglip_text_model",
     "siglip_vision_model",
 }
-"""An encoder of images under a language model, and the encoders of models that compare texts with
-images, which no list but those of all models names."""
+"""An encoder of images under a language model, one without a classifier, and the encoders of models
+that compare texts with images, which no list but those of all models names."""
 
 INERT = {
     "_name_or_path",

@@ -187,6 +187,8 @@ class Position(Plugin):
     """The width of the vectors that positions are added to."""
     n_heads: Given[int | None] = None
     head_dim: Given[int | None] = None
+    grid: Given[tuple[int, int, int] | None] = None
+    """`Embedding.grid` of the embedding below."""
     embedded: ClassVar[bool] = False
     """Whether the scheme is added to the embeddings, as `embed.positions`, or is for attention."""
     rotates: ClassVar[bool] = False
@@ -258,6 +260,12 @@ class Embedding(Plugin):
     def n_positions(self) -> int | None:
         """The number of those vectors that positions are added to: the first ones are."""
         return self.n_vectors
+
+    @property
+    def grid(self) -> tuple[int, int, int] | None:
+        """Of an embedding of images that cuts them into patches, row by row: the number of vectors
+        before those of the patches, of rows and of columns. None for others."""
+        return None
 
     @property
     def incremental(self) -> bool:

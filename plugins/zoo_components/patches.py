@@ -73,6 +73,11 @@ class Patches(Embedding):
         return n_patches + self.class_token + self.distillation_token
 
     @property
+    def grid(self) -> tuple[int, int, int]:
+        side = self.image_size // self.patch_size
+        return self.n_vectors - side * side, side, side
+
+    @property
     def incremental(self) -> bool:
         return False
 

@@ -57,6 +57,7 @@ class LayerGroup(Component):
     norm_placement: Given[NormPlacement]
     causal: Given[bool]
     width: Given[int]
+    grid: Given[tuple[int, int, int] | None] = None
     count_positions: Given[CountPositions]
     at: tuple[int, ...]
     """The numbers of these layers, from 0."""
@@ -115,6 +116,7 @@ class Stack(Component):
         Slot(
             "position",
             width="embedding.position_width",
+            grid="embedding.grid",
             n_heads="block.n_heads",
             head_dim="block.head_dim",
         ),
@@ -126,6 +128,7 @@ class Stack(Component):
             "position",
             default="none",
             inherit=False,
+            grid="embedding.grid",
             n_heads="block.n_heads",
             head_dim="block.head_dim",
         ),
@@ -134,7 +137,12 @@ class Stack(Component):
     It counts all tokens, whatever `count_positions` says."""
     layers: Annotated[
         tuple[LayerGroup, ...],
-        LayerRules(LayerGroup, count="n_layers", width="embedding.position_width"),
+        LayerRules(
+            LayerGroup,
+            count="n_layers",
+            width="embedding.position_width",
+            grid="embedding.grid",
+        ),
     ] = ()
     """Rules for values that differ in single layers."""
     norm: Annotated[Norm | None, Slot("norm", width="d_model"), OnlyWith("final_norm", True)]
