@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import model_validator
 
 from zoo.component import Part, Size, Slot, contradiction
-from zoo.layout import Layout, Tensor, linear
+from zoo.layout import Layout, linear, vector
 from zoo.purpose import Generation, Reading, Task
 from zoo.slots import Builder, Head
 from zoo_components.stack import DecoderStack, EncoderStack
@@ -322,9 +322,9 @@ class DualEncoder(Builder):
             image_head=self.image_head.layout(),
             text_head=self.text_head.layout(),
         )
-        numbers = {"logit_scale": Tensor((), "constant", value=self.logit_scale)}
+        numbers = {"logit_scale": vector(1, value=self.logit_scale)}
         if self.logit_bias is not None:
-            numbers["logit_bias"] = Tensor((), "constant", value=self.logit_bias)
+            numbers["logit_bias"] = vector(1, value=self.logit_bias)
         return Layout({**whole.parts, **numbers})
 
     def build(self) -> "Transformer":

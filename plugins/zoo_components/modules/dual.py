@@ -30,8 +30,8 @@ class DualEncoder(Transformer):
         self.image, self.image_head = image, image_head
         self.text, self.text_head = text, text_head
         self.text_head_takes_ids = text_head_takes_ids
-        self.logit_scale = nn.Parameter(torch.empty(()))
-        self.logit_bias = nn.Parameter(torch.empty(())) if has_bias else None
+        self.logit_scale = nn.Parameter(torch.empty(1))
+        self.logit_bias = nn.Parameter(torch.empty(1)) if has_bias else None
 
     def encode_image(self, image: torch.Tensor) -> torch.Tensor:
         """The vector of each image, (batch, width), of images (batch, channels, height, width)."""
