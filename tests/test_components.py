@@ -52,6 +52,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "position.rotary_grid": {"embedding": IMAGES},
+    "position.grid_bias": {"embedding": IMAGES},
     "attention.disentangled": {"position": "disentangled"},
     "position.disentangled": {"attention": "disentangled"},
 }

@@ -41,6 +41,14 @@ def test_the_state_of_one_position(pooling: str) -> None:
     same(module(x[0], ids=IDS[0])[None], expected[:1], module, x)  # without a batch
 
 
+def test_the_mean_state_after_the_first() -> None:
+    module, x = joint("mean_after_first"), states(3, 5)
+    same(module(x), torch.stack([one[1:].sum(0) / 4 for one in x]), module, x)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 1], [1, 0, 0, 0, 0]]).bool()
+    expected = torch.stack([x[0, 1:].sum(0) / 4, (x[1, 1] + x[1, 4]) / 2, x[2, 1] * 0])
+    same(module(x, mask=mask), expected, module, x)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_the_map_to_the_space(normalize: bool, bias: bool) -> None:

@@ -331,6 +331,8 @@ class Block(Plugin):
     d_model: Given[int]
     norm_placement: Given[NormPlacement] = "pre"
     memory_width: Given[int | None] = None
+    grid: Given[tuple[int, int, int] | None] = None
+    """`Embedding.grid` of the embedding below, for position schemes."""
 
     @property
     def n_heads(self) -> int | None:

@@ -17,10 +17,11 @@ from zoo_components.optional import SizeOrNone, number
 if TYPE_CHECKING:
     from torch import nn
 
-JointPooling = Literal["first", "last_position", "end_token", "highest_id"]
-"""The vector of a sequence: the state of its first position; of its last one, padding or not; of
-the first token `end_id`, or without one of the first position; of the first token with the highest
-id in the sequence, which is how CLIP found the end of a text."""
+JointPooling = Literal["first", "mean_after_first", "last_position", "end_token", "highest_id"]
+"""The vector of a sequence: the state of its first position; the mean state of the others that are
+not padding, which are the patches of an image after a class token; the state of its last position,
+padding or not; that of the first token `end_id`, or without one of the first position; that of the
+first token with the highest id in the sequence, which is how CLIP found the end of a text."""
 
 
 class JointEmbedding(Head):

@@ -107,10 +107,10 @@ class Stack(Component):
     themselves then have position -1."""
     output_width: Size = Field(default_factory=lambda data: data["d_model"])
     """The width of the output states; if it is not d_model, a linear map is added (OPT-350m)."""
-    block: Annotated[Block, Slot("block")]
-    """The block that each layer consists of."""
     embedding: Annotated[Embedding, Slot("embedding")]
     """The embedding of the inputs."""
+    block: Annotated[Block, Slot("block", grid="embedding.grid")]
+    """The block that each layer consists of."""
     position: Annotated[
         Position,
         Slot(

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from zoo_components.modules.classifier import pool
+
 
 class JointEmbedding(nn.Module):
     """normalize(proj(norm(pool(x)))) (CLIP: Radford et al. 2021, arXiv:2103.00020)."""
@@ -31,21 +33,24 @@ class JointEmbedding(nn.Module):
         mask: torch.Tensor | None = None,
         ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(..., length, d_model) to (..., d_out); `mask` changes nothing. `ids` (..., length) are
-        those of the tokens, for the poolings that look for the end of a text.
+        """(..., length, d_model) to (..., d_out). `mask`, boolean, False = padding, (..., length),
+        matters to a mean alone. `ids` (..., length) are those of the tokens, for the poolings that
+        look for the end of a text.
 
         Raises:
             ValueError: the pooling goes by ids, and there are none.
         """
-        x = self.norm(self.pool(x, ids))
+        x = self.norm(self.pool(x, mask, ids))
         if self.proj is not None:
             x = self.proj(x)
         return F.normalize(x, dim=-1) if self.normalize else x
 
-    def pool(self, x: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
+    def pool(
+        self, x: torch.Tensor, mask: torch.Tensor | None, ids: torch.Tensor | None
+    ) -> torch.Tensor:
         """(..., length, d_model) to (..., d_model)."""
-        if self.pooling == "first":
-            return x[..., 0, :]
+        if self.pooling in ("first", "mean_after_first"):
+            return pool(x, self.pooling, mask)
         if self.pooling == "last_position":
             return x[..., -1, :]
         if ids is None:
