@@ -154,6 +154,10 @@ def test_the_state_of_padding_is_computed_if_it_is_read() -> None:
             f"end_id = {VOCAB} is beyond the vocabulary of {VOCAB} tokens",
         ),
         (
+            {"head": {"kind": "attention_pooling", "n_heads": 3}},
+            "d_model = 8 is not divisible by n_heads = 3",
+        ),
+        (
             {"head": {"kind": "joint_embedding", "end_id": 3}},
             'goes with `pooling = "end_token"`, not `pooling = "first"`',
         ),

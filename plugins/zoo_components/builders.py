@@ -10,7 +10,7 @@ from zoo.component import Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear, vector
 from zoo.purpose import Generation, Reading, Task
 from zoo.slots import Builder, Head
-from zoo_components.stack import DecoderStack, EncoderStack
+from zoo_components.stack import DecoderStack, EncoderStack, ImageStack
 
 if TYPE_CHECKING:
     from zoo.transformer import Transformer
@@ -245,15 +245,12 @@ class DualEncoder(Builder):
     and each text."""
 
     example: ClassVar[Mapping[str, Any]] = {
-        "image": {
-            "embedding": {"kind": "patches", "image_size": 6, "patch_size": 2},
-            "position": {"kind": "learned", "max_length": 10},
-        }
+        "image": {"embedding": {"kind": "patches", "image_size": 6, "patch_size": 2}}
     }
 
     text_vocab: Size | None = None
     """The number of tokens in the vocabulary of the texts."""
-    image: Annotated[EncoderStack, Part()]
+    image: Annotated[ImageStack, Part()]
     """The stack that reads images."""
     text: Annotated[EncoderStack, Part(vocab="text_vocab")]
     """The stack that reads texts."""

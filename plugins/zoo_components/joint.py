@@ -115,6 +115,16 @@ class AttentionPooling(Activated, Head):
     normalize: bool = True
     """Whether vectors are scaled to length 1, so that their dot products are cosines."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.d_model % self.n_heads:
+            raise contradiction(
+                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}",
+                "n_heads",
+                "d_model",
+            )
+        return self
+
     @property
     def vector_width(self) -> int:
         return self.d_model

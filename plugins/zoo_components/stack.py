@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -58,7 +58,7 @@ class LayerGroup(Component):
     causal: Given[bool]
     width: Given[int]
     grid: Given[tuple[int, int, int] | None] = None
-    count_positions: Given[CountPositions]
+    count_positions: Given[CountPositions] = "all"
     at: tuple[int, ...]
     """The numbers of these layers, from 0."""
     block: Annotated[Block, Slot("block")]
@@ -412,6 +412,14 @@ class EncoderStack(Stack):
 
     causal: bool = False
     """Whether a position attends only to itself and earlier positions."""
+
+
+class ImageStack(EncoderStack):
+    """An encoder stack that reads images, of which no vector is padding."""
+
+    pad_id: ClassVar[None] = None  # type: ignore[misc]  # no fields: they are about padding
+    padding: ClassVar[Literal["hidden"]] = "hidden"  # type: ignore[misc]
+    count_positions: ClassVar[Literal["all"]] = "all"  # type: ignore[misc]
 
 
 class DecoderStack(Stack):
