@@ -28,16 +28,17 @@ def mesh_of(shape: Shape) -> DeviceMesh:
 
 
 def inputs_of(model: zoo.Transformer) -> tuple[torch.Tensor, ...]:
-    """Images, or ids with padding at 0, and a target of a pair; the same in every process."""
+    """Images, or ids with padding at 0, and a target of a pair or texts to compare; the same in
+    every process."""
     random = torch.Generator().manual_seed(0)
-    image_shape = getattr(getattr(model, "encoder", None), "image_shape", None)
+    images = model.spec.model.images
     source = torch.randint(1, 20, (2, 7), generator=random)
     target = torch.randint(1, 20, (2, 5), generator=random)
     source[1, 5:] = target[1, 3:] = 0
-    if image_shape is not None:
+    for shape in images.values():
         dtype = next(model.parameters()).dtype
-        source = torch.randn(2, *image_shape, generator=random, dtype=dtype)
-    both = hasattr(model, "encode") and hasattr(model, "decode")
+        source = torch.randn(2, *shape, generator=random, dtype=dtype)
+    both = "image" in images or (hasattr(model, "encode") and hasattr(model, "decode"))
     return (source, target) if both else (source,)
 
 

@@ -24,6 +24,7 @@ SIZES = {
     "vocab": VOCAB,
     "source_vocab": VOCAB,
     "target_vocab": VOCAB,
+    "text_vocab": VOCAB,
     "max_length": 12,
     "image_size": 6,
     "patch_size": 2,

@@ -18,6 +18,7 @@ REGISTRY = read_layers([shipped_registry()])
 
 ENCODER_DECODER = {"builder": "encoder_decoder", "source_vocab": 11, "target_vocab": 11}
 ENCODER = {"builder": "encoder", "vocab": 11}
+IMAGES = {"kind": "patches", "image_size": 6, "patch_size": 2}
 STRETCHED = {"factor": 4.0, "original_length": 4}
 
 # The keys that a component needs in addition to the common sizes: its own keys, and others.
@@ -43,12 +44,15 @@ NEEDS: dict[str, dict[str, Any]] = {
     },
     "embedding.conv_frontend": {"n_features": 5},
     "embedding.patches": {"image_size": 6, "patch_size": 2},
+    "embedding.normed_patches": {"image_size": 6, "patch_size": 2},
     "head.token_classifier": {"n_classes": 3},
     "head.classifier": {"n_classes": 3},
     "head.distilled_classifier": {"n_classes": 3},
     "head.patch_classifier": {"n_classes": 3},
 }
 BESIDE: dict[str, dict[str, Any]] = {
+    "position.rotary_grid": {"embedding": IMAGES},
+    "position.grid_bias": {"embedding": IMAGES},
     "attention.disentangled": {"position": "disentangled"},
     "position.disentangled": {"attention": "disentangled"},
 }
@@ -60,6 +64,9 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
     sizes = {"format": 1, "name": name, "n_layers": 2, "d_model": 16}
     own = {"n_heads": 2} if name != "attention.none" else {}
     own |= {"d_ff": 24} if name not in ("ffn.residual_stack", "ffn.none") else {}
+    if name == "builder.dual_encoder":
+        images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
+        return sizes | own | {"builder": kind, "text_vocab": 11, "image": images}
     if slot == "builder":
         host = ENCODER_DECODER if kind == "encoder_decoder" else {"builder": kind, "vocab": 11}
         return sizes | own | host
@@ -118,8 +125,10 @@ def inputs(spec: dict[str, Any]) -> list[Tensor]:
         return [torch.rand(2, 7, 16, dtype=torch.float64)]
     if kind == "conv_frontend":
         return [torch.rand(2, 7, 5, dtype=torch.float64)]
-    if kind == "patches":
+    if kind in ("patches", "normed_patches"):
         return [torch.rand(2, 3, 6, 6, dtype=torch.float64)]
+    if spec["builder"] == "dual_encoder":
+        return [torch.rand(2, 3, 6, 6, dtype=torch.float64), torch.randint(11, (2, 5))]
     source, target = torch.randint(11, (2, 7)), torch.randint(11, (2, 5))
     if "memory_width" in spec:
         return [target, torch.rand(2, 4, 7, dtype=torch.float64)]

@@ -113,8 +113,11 @@ class Case:
 
 RMS: Data = {"kind": "rms_norm"}
 ROTARY: Data = {"decoder": {"position": {"kind": "rotary"}}}
+IMAGES: Data = {"kind": "patches", "image_size": 6, "patch_size": 2}
 HALVED: Data = {"kind": "residual", "skip_scale": 0.5}
 """A block that differs from the default one."""
+
+OF_ONE_WIDTH: Data = {"image_head": {"d_out": 4}, "text_head": {"d_out": 4}}
 
 COMPONENTS: Mapping[str, Case] = {
     "attention.latent": Case({}, ROTARY),
@@ -124,6 +127,7 @@ COMPONENTS: Mapping[str, Case] = {
     "position.rotary_dynamic": Case({"factor": 2.0, "original_length": 4}),
     "position.rotary_yarn": Case({"factor": 4.0, "original_length": 4096}),
     "position.rotary_llama3": Case({"factor": 4.0, "original_length": 64}),
+    "position.rotary_grid": Case({}, {"decoder": {"embedding": IMAGES}}),
     "position.disentangled": Case(
         {"max_distance": 4}, {"decoder": {"block": {"self_attn": {"kind": "disentangled"}}}}
     ),
@@ -135,6 +139,8 @@ GROUPS: Data = {"n_groups": 4, "top_groups": 1}
 
 FIELDS: Mapping[str, Case] = {
     "builder.encoder.nsp": Case({"pooler": {"kind": "pooler"}}),
+    "builder.dual_encoder.*.d_model": Case(around=OF_ONE_WIDTH),
+    "builder.dual_encoder.*.output_width": Case(around=OF_ONE_WIDTH),
     "builder.*.count_positions": Case({"pad_id": 0}),
     "builder.*.padding": Case({"pad_id": 0}),
     "builder.*.layers": Case(instead=[[{"at": [0], "block": HALVED}]]),
@@ -207,6 +213,8 @@ FIELDS: Mapping[str, Case] = {
     "head.classifier.labels": Case({"n_classes": 2}, instead=[["no", "yes"], ["yes", "no"]]),
     "head.token_classifier.dense_bias": Case({"dense": "tanh"}),
     "head.span.dense_bias": Case({"dense": "tanh"}),
+    "head.joint_embedding.end_id": Case({"pooling": "end_token", "end_id": 3}),
+    "head.joint_embedding.bias": Case({"d_out": 4}),
     "head.sentence.pooling": Case({"normalize": False}),
     "head.sentence.activation": Case({"d_out": 4}),
     "head.sentence.dense_bias": Case({"d_out": 4}),
@@ -356,7 +364,8 @@ def inputs(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     random = torch.Generator().manual_seed(3)
     model: Any = spec.model
     found: dict[str, torch.Tensor] = {}
-    for name, stack in (("source", "encoder"), ("target", "decoder")):
+    stacks = {"source": "encoder", "target": "decoder", "image": "image", "text": "text"}
+    for name, stack in stacks.items():
         if not hasattr(model, stack):
             continue
         embedding = getattr(model, stack).embedding

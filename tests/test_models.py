@@ -31,6 +31,8 @@ CHECKPOINTS = {
     "vit-base": 86_567_656,
     "deit-base-distilled": 87_338_192,
     "dinov2-base": 86_580_480 - 768,  # without the vector of masked patches, which training uses
+    "clip-vit-base-patch32": 151_277_313,
+    "siglip-base-patch16-224": 203_155_970,
     "llama-7b": 6_738_415_616,
     "llama-13b": 13_015_864_320,
     "llama-2-70b": 68_976_648_192,

@@ -13,7 +13,8 @@ from references.images import embedded, scores
 from torch import nn
 
 import zoo
-from zoo_components.patches import Patches
+from zoo_components.norm import LayerNorm
+from zoo_components.patches import NormedPatches, Patches
 from zoo_components.position import Learned
 
 D_MODEL, N_HEADS, N_LAYERS = 8, 2, 2
@@ -85,6 +86,29 @@ def test_patches(
         torch.autograd.grad(y.square().sum(), [images, *w.values()]) for y in (found, expected)
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_patches_with_a_norm(bias: bool) -> None:
+    description = NormedPatches(
+        kind="normed_patches",
+        d_model=D_MODEL,
+        image_size=6,
+        patch_size=2,
+        n_registers=2,
+        bias=bias,
+        norm=LayerNorm(kind="layer_norm", width=D_MODEL),
+    )
+    scheme = Learned(kind="learned", d_model=D_MODEL, max_length=10).build()
+    module = randomised(description.build(scheme))
+    w = dict(module.named_parameters())
+    own = {name: tuple(t.shape) for name, t in w.items() if not name.startswith("positions.")}
+    assert {name: tensor.shape for name, tensor in description.layout().tensors()} == own
+    assert ("patches.bias" in w) == bias
+    images = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    named = {f"embed.{name}": tensor for name, tensor in w.items()}
+    found, expected = module(images, torch.arange(12)), embedded(named, "embed", images, 2)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 def test_a_vision_transformer() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.beit.modeling_beit import BeitRelativePositionBias
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor as bloom_alibi
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 from transformers.models.falcon.modeling_falcon import build_alibi_tensor as falcon_alibi
@@ -22,9 +23,10 @@ from zoo_components.modules.relative import (
     t5_buckets,
 )
 from zoo_components.norm import LayerNorm, NoNorm
-from zoo_components.relative import Alibi, DisentangledPosition, T5Buckets
+from zoo_components.relative import Alibi, DisentangledPosition, GridBias, T5Buckets
 
 LENGTH = 9
+SIZES = {"image_size": 6, "patch_size": 2}
 HEAD_COUNTS = [1, 2, 3, 4, 8, 12, 16, 20]
 
 
@@ -249,3 +251,52 @@ def test_the_stack_says_whether_buckets_are_bidirectional(
     stack = getattr(read.model, builder)
     assert stack.position.bidirectional is bidirectional
     assert f"{builder}.rel_bias.weight" in read.tensors
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 3), (3, 2), (4, 4)])
+def test_the_bias_of_a_grid(rows: int, columns: int) -> None:
+    """One row of the table for each distance, and three for the class token, as in BEiT."""
+    grid = (1, rows, columns)
+    description = GridBias(kind="grid_bias", d_model=16, n_heads=2, grid=grid)
+    module = description.build()
+    n = description.layout().find("weight").shape[0]
+    assert description.longest == 1 + rows * columns
+    assert n == (2 * rows - 1) * (2 * columns - 1) + 3
+    with torch.no_grad():
+        module.weight.copy_(torch.arange(2 * n).view(n, 2))
+    expected = BeitRelativePositionBias.generate_relative_position_index((rows, columns))
+    at = torch.arange(1 + rows * columns)
+    for row, bias in enumerate(module.bias(at, at, torch.float64)):
+        assert torch.equal(bias, (2 * expected + row).double())
+    part = module.bias(at[1:], at, torch.float64)  # of some queries alone
+    assert torch.equal(part[0], 2 * expected[1:].double())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_registers": 2}, "one vector before the patches, the class token, and here are 3"),
+        (
+            {"embedding": {"kind": "patches", "class_token": False, **SIZES}},
+            "one vector before the patches, the class token, and here are 0",
+        ),
+        ({"embedding": "tokens", "vocab": 9}, "these are positions of the patches of an image"),
+    ],
+)
+@pytest.mark.parametrize("where", ["position", "relative", "block"])
+def test_a_grid_after_a_class_token(where: str, changes: dict[str, Any], message: str) -> None:
+    scheme: dict[str, Any] = {
+        "position": {"position": "grid_bias"},
+        "relative": {"position": "none", "encoder": {"relative": "grid_bias"}},
+        "block": {"position": "none", "block": {"kind": "residual", "self_position": "grid_bias"}},
+    }[where]
+    sizes = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_ff": 12, "head": "none"}
+    images = {"embedding": {"kind": "patches", **SIZES}}
+    spec = {"format": 1, "name": "m", "builder": "encoder"} | sizes | images | scheme
+    model = zoo.build(spec)
+    tables = [name for name, _ in model.named_parameters() if "rel_bias" in name]
+    assert len(tables) == (2 if where == "block" else 1)
+    assert model(torch.rand(1, 3, 6, 6)).shape == (1, 10, 16)
+    with pytest.raises(zoo.SpecError) as caught:
+        zoo.read_spec(spec | changes)
+    assert message in str(caught.value)

@@ -12,9 +12,16 @@ from references.rotary import HEAD, ORIGINAL, SCALED, described
 from torch import Tensor
 
 import zoo
-from zoo_components.modules.rotary import RotaryPositions
+from zoo_components.modules.rotary import GridRotaryPositions, RotaryPositions
 from zoo_components.relative import Alibi, T5Buckets
-from zoo_components.rotary import DynamicRotary, LongRotary, Rotary, StoredRotary, YarnRotary
+from zoo_components.rotary import (
+    DynamicRotary,
+    GridRotary,
+    LongRotary,
+    Rotary,
+    StoredRotary,
+    YarnRotary,
+)
 
 
 def turned(x: Tensor, angles: Tensor, *, interleaved: bool, clockwise: bool) -> Tensor:
@@ -55,6 +62,67 @@ def test_rotation(pairs: str, direction: str, fraction: float) -> None:
     weights = torch.randn_like(x)
     found, wanted = (torch.autograd.grad((y * weights).sum(), x) for y in (rotation(x), expected))
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("pairs", ["half", "interleaved"])
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_rows_and_columns(pairs: str, fraction: float) -> None:
+    """Of an image of 2 rows and 3 columns, after two vectors that are no patches."""
+    head, n_before, rows, columns = 16, 2, 2, 3
+    description = described(
+        GridRotary, head, base=50.0, grid=(n_before, rows, columns), fraction=fraction, pairs=pairs
+    )
+    assert description.longest == 8
+    n = int(head * fraction) // 4
+    angles = [[0.0] * 2 * n] * n_before
+    for row in range(rows):
+        for column in range(columns):
+            centres = 2 * (row + 0.5) / rows - 1, 2 * (column + 0.5) / columns - 1
+            angles.append([2 * math.pi * c / 50.0 ** (k / n) for c in centres for k in range(n)])
+    expected = torch.tensor(angles, dtype=torch.float64)
+    x = torch.randn(2, 3, 8, head, dtype=torch.float64)
+    rotation = description.build().rotation(torch.arange(8), torch.float64)
+    rotated, rest = x[..., : 4 * n], x[..., 4 * n :]
+    wanted = turned(rotated, expected, interleaved=pairs == "interleaved", clockwise=False)
+    torch.testing.assert_close(rotation(x), torch.cat([wanted, rest], -1), rtol=0, atol=1e-12)
+    assert torch.equal(rotation(x)[..., :n_before, :], x[..., :n_before, :])
+
+
+IMAGES: dict[str, Any] = {
+    "format": 1,
+    "name": "m",
+    "builder": "encoder",
+    "n_layers": 2,
+    "d_model": 16,
+    "n_heads": 2,
+    "d_ff": 12,
+    "head": "none",
+    "n_registers": 3,
+    "embedding": {"kind": "patches", "image_size": 6, "patch_size": 2},
+    "position": "rotary_grid",
+}
+
+
+def test_the_grid_is_that_of_the_patches() -> None:
+    """Also in layers with a base of their own."""
+    rules = {"layers": [{"at": [1], "position": {"base": 7.0}}]}
+    model = zoo.build(IMAGES | {"encoder": rules})
+    found = [m for m in model.modules() if isinstance(m, GridRotaryPositions)]
+    assert [(m.grid, m.frequencies.base) for m in found] == [((4, 3, 3), 100.0), ((4, 3, 3), 7.0)]
+    assert model(torch.rand(2, 3, 6, 6)).shape == (2, 13, 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_heads": 8}, "rows and columns turn equally many pairs: head_dim * fraction = 2"),
+        ({"embedding": "tokens", "vocab": 9}, "these are positions of the patches of an image"),
+    ],
+)
+def test_no_grid(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(zoo.SpecError) as caught:
+        zoo.read_spec({k: v for k, v in IMAGES.items() if k != "n_registers"} | changes)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -30,8 +30,16 @@ MODELS = (
     modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
 )
 
-OTHERS = {"vision-encoder-decoder"}
-"""An encoder of images under a language model, which no list but that of all image models names."""
+OTHERS = {
+    "vision-encoder-decoder",
+    "dinov3_vit",
+    "clip_text_model",
+    "clip_vision_model",
+    "siglip_text_model",
+    "siglip_vision_model",
+}
+"""An encoder of images under a language model, one without a classifier, and the encoders of models
+that compare texts with images, which no list but those of all models names."""
 
 INERT = {
     "_name_or_path",

@@ -104,7 +104,7 @@ def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) 
     scope = families.scope(family, file, frozenset(origin.tensors))
     own = _unlabelled(model.spec).to_dict()
     words = families.vocabulary.sentence
-    sentence = words is not None and own["head"]["kind"] == words.kind
+    sentence = words is not None and own.get("head", {}).get("kind") == words.kind
     head = {"head": own["head"]} if sentence else {}  # which config.json does not describe
     meant = family_spec(scope, model.spec.name, registry, head).to_dict()
     if differing := [key for key in {**own, **meant} if own.get(key) != meant.get(key)]:

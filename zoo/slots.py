@@ -191,6 +191,8 @@ class Position(Plugin):
     """The width of the vectors that positions are added to."""
     n_heads: Given[int | None] = None
     head_dim: Given[int | None] = None
+    grid: Given[tuple[int, int, int] | None] = None
+    """`Embedding.grid` of the embedding below."""
     embedded: ClassVar[bool] = False
     """Whether the scheme is added to the embeddings, as `embed.positions`, or is for attention."""
     rotates: ClassVar[bool] = False
@@ -264,6 +266,12 @@ class Embedding(Plugin):
         return self.n_vectors
 
     @property
+    def grid(self) -> tuple[int, int, int] | None:
+        """Of an embedding of images that cuts them into patches, row by row: the number of vectors
+        before those of the patches, of rows and of columns. None for others."""
+        return None
+
+    @property
     def incremental(self) -> bool:
         """Whether a token's vector depends only on that token and its position."""
         return True
@@ -288,6 +296,23 @@ class Head(Plugin):
     too, boolean, False = padding, (batch, length) or None."""
     reads_vocab: ClassVar[bool] = True
     """Whether it has a use for `vocab`: a vocabulary that nothing reads is refused in a spec."""
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether the `forward` of a head that pools takes `ids` too, those of the tokens, (batch,
+        length)."""
+        return False
+
+    @property
+    def reads_padding(self) -> bool:
+        """Whether it reads the states of padding too, which are not computed otherwise."""
+        return False
+
+    @property
+    def vector_width(self) -> int | None:
+        """The width of the vector that it makes of each sequence, to be compared with those of
+        others; None if it makes something else."""
+        return None
 
     @property
     def task(self) -> Task | None:
@@ -323,6 +348,8 @@ class Block(Plugin):
     d_model: Given[int]
     norm_placement: Given[NormPlacement] = "pre"
     memory_width: Given[int | None] = None
+    grid: Given[tuple[int, int, int] | None] = None
+    """`Embedding.grid` of the embedding below, for position schemes."""
 
     @property
     def n_heads(self) -> int | None:
@@ -421,24 +448,24 @@ class Builder(Plugin):
         return None
 
     @property
-    def image_shape(self) -> tuple[int, int, int] | None:
-        """The (channels, height, width) of the images of a model that is called with images
-        alone; None for others."""
-        return None
-
-    @property
     def called_with(self) -> tuple[Reading, ...]:
-        """The inputs of a model that is called with ids: one, or a source and a target. Empty for a
-        model with other inputs."""
+        """The inputs of ids, after any `images`: one, or a source and a target. Empty for a model
+        with inputs that are neither."""
         how = self.generation
         if self.reading is not None:
             return (self.reading,)
-        if how is None or not how.from_ids:
+        if how is None or not (how.from_ids or how.image_shape):
             return ()
         target = Reading(how.target_vocab, how.longest)
         if how.source_vocab is None:
             return (target,)
         return Reading(how.source_vocab, how.longest_source), target
+
+    @property
+    def images(self) -> Mapping[str, tuple[int, int, int]]:
+        """The first arguments of the model's `forward`, if they are images, with the (channels,
+        height, width) of each."""
+        return {}
 
     @property
     def task(self) -> Task | None:

@@ -13,10 +13,11 @@ from zoo.slots import Head, Norm
 if TYPE_CHECKING:
     from torch import nn
 
-Pooling = Literal["first", "last", "mean", "mean_sqrt", "weighted_mean", "max"]
+Pooling = Literal["first", "last", "mean", "mean_after_first", "mean_sqrt", "weighted_mean", "max"]
 """The vector of a sequence: the state of its first position; the state of its last token that is
-not padding; of the states of all n that are not, the mean, the sum over sqrt(n), the mean weighted
-by their place in the sequence, from 1, or the largest of each element."""
+not padding; of the states of all n that are not, the mean, the mean without the first position
+(that of the patches of an image after a class token), the sum over sqrt(n), the mean weighted by
+their place in the sequence, from 1, or the largest of each element."""
 
 Label = Annotated[str, Field(min_length=1)]
 
@@ -142,6 +143,10 @@ class Pooler(Head):
     @property
     def task(self) -> Task:
         return "embed"
+
+    @property
+    def vector_width(self) -> int:
+        return self.d_model
 
     def layout(self) -> Layout:
         return linear(self.d_model, self.d_model)

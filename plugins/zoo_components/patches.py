@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from zoo.component import Probability, Shared, Size, contradiction
+from zoo.component import Probability, Shared, Size, Slot, contradiction
 from zoo.layout import Layout, Tensor
-from zoo.slots import Embedding
+from zoo.slots import Embedding, Norm
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,6 +73,11 @@ class Patches(Embedding):
         return n_patches + self.class_token + self.distillation_token
 
     @property
+    def grid(self) -> tuple[int, int, int]:
+        side = self.image_size // self.patch_size
+        return self.n_vectors - side * side, side, side
+
+    @property
     def incremental(self) -> bool:
         return False
 
@@ -94,15 +99,43 @@ class Patches(Embedding):
         return Layout(parts, f"image_size {self.image_size}, patch_size {self.patch_size}")
 
     def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        return self._module(scheme, bias=True, norm=None)
+
+    def _module(
+        self, scheme: "PositionScheme | None", *, bias: bool, norm: "nn.Module | None"
+    ) -> "nn.Module":
         from zoo_components.modules.patches import Patches as Module
 
         return Module(
             d_model=self.d_model,
             patch_size=self.patch_size,
             channels=self.channels,
+            bias=bias,
             class_token=self.class_token,
             distillation_token=self.distillation_token,
             n_registers=self.n_registers,
             positions=scheme,
+            norm=norm,
             dropout=self.dropout,
         )
+
+
+class NormedPatches(Patches):
+    """The embedding `patches`, with a norm after the sum (CLIP: Radford et al. 2021,
+    arXiv:2103.00020, section 2.4): dropout(norm([class_token, linear(patches)] + positions))."""
+
+    norm: Annotated[Norm, Slot("norm", width="d_model")]
+    """The norm after the sum."""
+    bias: bool = False
+    """Whether the linear map of the patches has a bias."""
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        patches = whole.parts["patches"]
+        assert isinstance(patches, Layout)
+        if not self.bias:
+            patches = Layout({"weight": patches.parts["weight"]})
+        return replace(whole, parts={**whole.parts, "patches": patches, "norm": self.norm.layout()})
+
+    def build(self, scheme: "PositionScheme | None" = None) -> "nn.Module":
+        return self._module(scheme, bias=self.bias, norm=self.norm.build())

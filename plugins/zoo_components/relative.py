@@ -96,6 +96,48 @@ class T5Buckets(Position):
         )
 
 
+class GridBias(Position):
+    """A learned bias of each head for each distance between two patches of an image, in rows and in
+    columns, and three more: from the class token, to it, and from it to itself (BEiT: Bao et al.
+    2021, arXiv:2106.08254, after Liu et al. 2021, arXiv:2103.14030, equation 4)."""
+
+    site: ClassVar[str] = "rel_bias"
+    adds_bias: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.n_heads is None:
+            raise ValueError("these positions need a self-attention that states its n_heads")
+        if self.grid is None:
+            raise ValueError(
+                "these are positions of the patches of an image: choose an `embedding` of patches"
+            )
+        if self.grid[0] != 1:
+            raise contradiction(
+                "there is a bias for one vector before the patches, the class token, and here are "
+                f"{self.grid[0]}",
+                "class_token",
+                "distillation_token",
+                "n_registers",
+            )
+        return self
+
+    @property
+    def longest(self) -> int:
+        n_before, rows, columns = stated(self.grid)
+        return n_before + rows * columns
+
+    def layout(self) -> Layout:
+        _, rows, columns = stated(self.grid)
+        return embedding((2 * rows - 1) * (2 * columns - 1) + 3, stated(self.n_heads))
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.relative import GridBiasPositions
+
+        _, rows, columns = stated(self.grid)
+        return GridBiasPositions(n_heads=stated(self.n_heads), rows=rows, columns=columns)
+
+
 class DisentangledPosition(Position):
     """A learned vector for each distance, from -span up to span, which `disentangled` attention
     matches with queries and keys (He et al. 2020, arXiv:2006.03654)."""

@@ -74,6 +74,58 @@ class Rotary(Position):
         )
 
 
+class GridRotary(Rotary):
+    """Queries and keys of the patches of an image are rotated by angles that grow with the row of
+    the patch, in one half of the pairs, and with its column, in the other half (DINOv3: Simeoni et
+    al. 2025, arXiv:2508.10104). Of the n pairs of a half, the k-th is rotated by
+    2 pi c / base**(k / n), with c from -1 to 1, the coordinate of the patch's centre. What comes
+    before the patches, such as the class token, is not rotated."""
+
+    base: Annotated[PositiveFloat, Field(gt=1.0)] = 100.0
+    """The longest wavelength, in halves of the image, is about this; `rope_theta` in
+    configurations."""
+
+    @model_validator(mode="after")
+    def _check_grid(self) -> Self:
+        if self.grid is None:
+            raise ValueError(
+                "these are positions of the patches of an image: choose an `embedding` of patches"
+            )
+        if self.rotated_width % 4:
+            raise contradiction(
+                "rows and columns turn equally many pairs: head_dim * fraction = "
+                f"{self.rotated_width} cannot be divided by 4",
+                "fraction",
+                "head_dim",
+                "n_heads",
+                "d_model",
+            )
+        return self
+
+    @property
+    def longest(self) -> int:
+        n_before, rows, columns = stated(self.grid)
+        return n_before + rows * columns
+
+    def frequencies(self) -> "Frequencies":
+        """The angle by which each pair of a half is rotated, at the coordinate 1 / (2 pi)."""
+        from zoo_components.modules.frequencies import Frequencies
+
+        return Frequencies(width=self.rotated_width // 2, base=self.base)
+
+    def build(self) -> "PositionScheme":
+        from zoo_components.modules.rotary import GridRotaryPositions
+
+        return GridRotaryPositions(
+            grid=stated(self.grid),
+            width=self.rotated_width,
+            interleaved=self.pairs == "interleaved",
+            clockwise=self.direction == "clockwise",
+            frequencies=self.frequencies(),
+            magnitude=self.magnitude,
+        )
+
+
 class LinearRotary(Rotary):
     """Rotary positions with all positions divided by `factor` (Chen et al. 2023,
     arXiv:2306.15595)."""

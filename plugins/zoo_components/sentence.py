@@ -36,6 +36,10 @@ class SentenceEmbedding(Head):
     def task(self) -> Task:
         return "embed"
 
+    @property
+    def vector_width(self) -> int:
+        return number(self.d_out) or self.d_model
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.d_out == "none":

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -67,7 +67,8 @@ class LayerGroup(Component):
     norm_placement: Given[NormPlacement]
     causal: Given[bool]
     width: Given[int]
-    count_positions: Given[CountPositions]
+    grid: Given[tuple[int, int, int] | None] = None
+    count_positions: Given[CountPositions] = "all"
     at: tuple[int, ...]
     """The numbers of these layers, from 0."""
     block: Annotated[Block, Slot("block")]
@@ -121,15 +122,16 @@ class Stack(Component):
     themselves then have position -1."""
     output_width: Size = Field(default_factory=lambda data: data["d_model"])
     """The width of the output states; if it is not d_model, a linear map is added (OPT-350m)."""
-    block: Annotated[Block, Slot("block")]
-    """The block that each layer consists of."""
     embedding: Annotated[Embedding, Slot("embedding")]
     """The embedding of the inputs."""
+    block: Annotated[Block, Slot("block", grid="embedding.grid")]
+    """The block that each layer consists of."""
     position: Annotated[
         Position,
         Slot(
             "position",
             width="embedding.position_width",
+            grid="embedding.grid",
             n_heads="block.n_heads",
             head_dim="block.head_dim",
         ),
@@ -142,6 +144,7 @@ class Stack(Component):
             "position",
             default="none",
             inherit=False,
+            grid="embedding.grid",
             n_heads="block.n_heads",
             head_dim="block.head_dim",
         ),
@@ -150,7 +153,12 @@ class Stack(Component):
     It counts all tokens, whatever `count_positions` says."""
     layers: Annotated[
         tuple[LayerGroup, ...],
-        LayerRules(LayerGroup, count="n_layers", width="embedding.position_width"),
+        LayerRules(
+            LayerGroup,
+            count="n_layers",
+            width="embedding.position_width",
+            grid="embedding.grid",
+        ),
     ] = ()
     """Rules for values that differ in single layers."""
     norm: Annotated[Norm | None, Slot("norm", width="d_model"), OnlyWith("final_norm", True)]
@@ -384,7 +392,8 @@ class Stack(Component):
             return LayerList(layers, order=self.share_layers)
         return LayerList(layers, passes=self.n_layers if self.share_layers else 1)
 
-    def build(self) -> "StackModule":
+    def build(self, *, padding_read: bool = False) -> "StackModule":
+        """The module; `padding_read` says whether the head reads the states of padding too."""
         from zoo_components.modules.stack import LayerSchemes
         from zoo_components.modules.stack import Stack as Module
 
@@ -409,7 +418,7 @@ class Stack(Component):
             causal=self.causal,
             pad_id=self.pad_id,
             padding_seen=self.padding == "seen",
-            padding_needed=not all(group.block.by_position for group in self.groups),
+            padding_needed=padding_read or not all(g.block.by_position for g in self.groups),
             count_positions=self.count_positions,
             takes_ids=self.embedding.takes_ids,
             input_width=self.embedding.input_width,
@@ -423,6 +432,14 @@ class EncoderStack(Stack):
 
     causal: bool = False
     """Whether a position attends only to itself and earlier positions."""
+
+
+class ImageStack(EncoderStack):
+    """An encoder stack that reads images, of which no vector is padding."""
+
+    pad_id: ClassVar[None] = None  # type: ignore[misc]  # no fields: they are about padding
+    padding: ClassVar[Literal["hidden"]] = "hidden"  # type: ignore[misc]
+    count_positions: ClassVar[Literal["all"]] = "all"  # type: ignore[misc]
 
 
 class DecoderStack(Stack):

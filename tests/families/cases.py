@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 FOLDER = Path(__file__).parent / "cases"
 
-Kind = Literal["encoder", "decoder", "encoder_decoder"]
+Kind = Literal["encoder", "decoder", "encoder_decoder", "dual_encoder"]
 KINDS: dict[str, Kind] = {
     "encoders": "encoder",
     "decoders": "decoder",
     "mixtures": "decoder",
     "pairs": "encoder_decoder",
+    "duals": "dual_encoder",
 }
 """What the models of each file are."""
 

@@ -67,7 +67,7 @@ def make_model(case: Case) -> PreTrainedModel:
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     others = other.state_dict()
     for name, tensor, owner in saved_tensors(model):
-        if not is_computed(tensor, others[name]):
+        if tensor.numel() and not is_computed(tensor, others[name]):
             fill(tensor, owner, generator(f"{case.name}:{name}"))
             for part, factor in case.shrunk.items():
                 tensor.data *= factor if part in name else 1.0

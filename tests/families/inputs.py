@@ -31,6 +31,7 @@ class Inputs:
         global_tokens: which source tokens see all and are seen by all, boolean, (batch, length).
         target: ids for the decoder of an encoder-decoder, (batch, target length).
         target_mask: (batch, target length).
+        images: what the texts are compared with, (batch, channels, height, width).
         memory: what a decoder alone attends to, (batch, memory length, width).
     """
 
@@ -41,6 +42,7 @@ class Inputs:
     global_tokens: Tensor | None = None
     target: Tensor | None = None
     target_mask: Tensor | None = None
+    images: Tensor | None = None
     memory: Tensor | None = None
 
 
@@ -71,15 +73,18 @@ def local_inputs(case: Case, config: PreTrainedConfig, takes: Collection[str]) -
     if case.kind == "encoder_decoder":
         target = texts(random, TARGET_LENGTH)
         target[:, 0] = getattr(config, "decoder_start_token_id", N_SPECIAL - 1)
-    signal = case.features or case.image
-    if signal is not None:
+    signal, images = case.features or case.image, None
+    if case.kind == "dual_encoder" and signal is not None:
+        images = torch.randn(2, *signal, generator=generator("images"))
+    elif signal is not None:
         source = torch.randn(3, *signal, generator=random)
         yield Inputs(name="plain", source=source, target=target)
         return
     memory = None
     if case.memory is not None:
         memory = torch.randn(3, *case.memory, generator=generator("memory"))
-    plain = Inputs(name="plain", source=texts(random, LENGTH), target=target, memory=memory)
+    source = texts(random, LENGTH)
+    plain = Inputs(name="plain", source=source, target=target, images=images, memory=memory)
     yield plain
     yield replace(plain, name="short", source=plain.source[:, :SHORT])
     right = padded(plain, config, torch.tensor([0, 4, 9]))

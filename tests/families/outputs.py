@@ -14,8 +14,8 @@ from families.inputs import Inputs
 
 Outputs = dict[str, Tensor]
 """By name: `output`, what the head makes (the last states if there is none), `encoder`, the states
-of an encoder under a decoder, `pooler` and `nsp`. Of what there is for each token, only tokens that
-are not padding are left, one after the other."""
+of an encoder under a decoder, or under a head that makes one vector of them, `pooler` and `nsp`. Of
+what there is for each token, only tokens that are not padding are left, one after the other."""
 
 THEIR_NAMES = {
     "logits": "output",
@@ -25,7 +25,13 @@ THEIR_NAMES = {
     "pooler_output": "pooler",
     "seq_relationship_logits": "nsp",
     "sop_logits": "nsp",
+    "text_embeds": "output",
+    "image_embeds": "output",
 }
+
+
+DUAL_NAMES = {"logits_per_image": "output", "text_embeds": "text", "image_embeds": "image"}
+"""The same for two encoders whose vectors are compared."""
 
 
 def taken(model: PreTrainedModel) -> Collection[str]:
@@ -36,24 +42,30 @@ def taken(model: PreTrainedModel) -> Collection[str]:
 @torch.no_grad()
 def their_outputs(model: PreTrainedModel, case: Case, inputs: Inputs) -> Outputs:
     """What the model of transformers puts out."""
-    source = "input_features" if case.features else "pixel_values" if case.image else "input_ids"
+    seen = case.image and inputs.images is None
+    source = "input_features" if case.features else "pixel_values" if seen else "input_ids"
     memories = ("encoder_hidden_states", "encoder_outputs")  # decoders have one or the other
     memory = next((name for name in memories if name in taken(model)), memories[0])
     arguments = {
-        source: inputs.source,
         "attention_mask": as_numbers(inputs.mask),
         "token_type_ids": inputs.types,
         "global_attention_mask": as_numbers(inputs.global_tokens),
+        "pixel_values": inputs.images,
         memory: inputs.memory,
         "decoder_input_ids": inputs.target,
         "decoder_attention_mask": as_numbers(inputs.target_mask),
     }
-    output = model(**{name: value for name, value in arguments.items() if value is not None})
+    given = {name: value for name, value in arguments.items() if value is not None}
+    output = model(**{source: inputs.source}, **given)
     if "start_logits" in output:
         output["logits"] = torch.stack([output["start_logits"], output["end_logits"]], -1)
+    embeds = "text_embeds" in output or "image_embeds" in output
+    names = THEIR_NAMES | ({"last_hidden_state": "encoder"} if embeds else {})
+    if case.kind == "dual_encoder":
+        names = DUAL_NAMES
     return {
         ours: without_padding(output[theirs], ours, inputs)
-        for theirs, ours in THEIR_NAMES.items()
+        for theirs, ours in names.items()
         if output.get(theirs) is not None
     }
 
@@ -68,6 +80,11 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
     source = inputs.source.transpose(1, 2) if case.channels_first else inputs.source
     found: Outputs = {}
     more = {} if inputs.global_tokens is None else {"global_tokens": inputs.global_tokens}
+    if case.kind == "dual_encoder":
+        found["output"] = model(inputs.images, source, text_mask=inputs.mask)
+        found["text"] = model.encode_text(source, text_mask=inputs.mask)
+        found["image"] = model.encode_image(inputs.images)
+        return found
     if case.kind == "decoder":
         found["output"] = model(source, inputs.memory, target_mask=inputs.mask)
     elif case.kind == "encoder_decoder":
@@ -88,7 +105,8 @@ def our_outputs(model: nn.Module, case: Case, inputs: Inputs, names: Iterable[st
         if wanted & {"pooler", "nsp"}:
             # DINOv2 calls the first state the vector of the image, and has no pooler.
             pooler = model.pooler
-            found["pooler"] = pooler(states, mask=inputs.mask) if pooler else states[:, 0]
+            ids = {"ids": source} if model.spec.model.pooler.takes_ids else {}
+            found["pooler"] = pooler(states, mask=inputs.mask, **ids) if pooler else states[:, 0]
         if "nsp" in wanted:
             found["nsp"] = model.nsp(found["pooler"])
     return {name: without_padding(found[name], name, inputs) for name in names}

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from zoo.families.catalogue import Catalogue
 
 from families.cases import Case, all_cases
-from families.checkpoints import make_config, make_model, save
+from families.checkpoints import make_config, make_model, save, write_config
 from families.conformance import Report, compare_outputs, make_truth, registry
 from zoo import import_folder
 from zoo.errors import ZooError
+from zoo.families.config import read_json
+from zoo.families.spec import family_spec
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
 LLAMA3 = {**YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -64,6 +69,7 @@ def inside(name: str, key: str, **stated: Any) -> Case:
     return tiny(name, **{key: {**make_config(all_cases()[name]).to_dict()[key], **stated}})
 
 
+INNER = ("text_config", "vision_config")
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 500.0}
 BART = Case(name="bart", kind="encoder_decoder", model_class="BartForConditionalGeneration")
 
@@ -162,6 +168,15 @@ READ = {
     "both directions, in layers that could have windows": case(
         "qwen2", "Qwen2ForCausalLM", {}, is_causal=False
     ),
+    "a copy of an inner table, which goes first": tiny(
+        "clip",
+        text_config={"hidden_act": "relu"},
+        text_config_dict=all_cases()["clip"].config["text_config"],
+        vision_config_dict=None,
+    ),
+    "inner tables that say less": tiny(
+        "siglip", **{key: all_cases()["siglip"].config[key] for key in INNER}
+    ),
 }
 
 
@@ -174,7 +189,27 @@ def test_read_as_transformers_reads_it(case: Case, tmp_path: Path) -> None:
     assert report.faults == []
 
 
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_inner_tables_have_the_defaults_of_transformers(name: str, tmp_path: Path) -> None:
+    config = CONFIG_MAPPING[name]()
+    whole = json.loads(config.to_json_string(use_diff=False))
+    specs = []
+    for tables in ({}, {key: {} for key in INNER}, {key: whole[key] for key in INNER}):
+        write_config(tmp_path, {"model_type": name, **tables})
+        catalogue = Catalogue(registry())
+        file = read_json(tmp_path / "config.json")
+        scope = catalogue.scope(catalogue.family_of(file), file, frozenset())
+        specs.append(family_spec(scope, "m", registry()).to_dict())
+    assert specs[0] == specs[1] == specs[2]
+    assert specs[0]["text"]["d_model"] == config.text_config.hidden_size
+    assert specs[0]["image"]["n_layers"] == config.vision_config.num_hidden_layers
+
+
 REFUSED = {
+    "an encoder of images that has no head": (
+        inside("siglip", "vision_config", vision_use_head=False),
+        "without its head, the encoder of images has no vectors to compare",
+    ),
     "both directions, with biases of causal models": (
         case("bloom", "BloomForCausalLM", {}, is_causal=False),
         "`is_causal` is false, and nothing reads it",

@@ -23,8 +23,8 @@ from zoo.families.registered import Families
 ROOT = Path(__file__).parents[2]
 FAMILIES = Families(registry())
 SERVED = FAMILIES.by_model_type
-COMMON_WORDS = {"beam", "opt", "flint", "mpt", "phi"}
-"""Names of families that are also words, of beam search and the like."""
+COMMON_WORDS = {"beam", "clip", "opt", "flint", "mpt", "phi"}
+"""Names of families that are also words, of beam search, a bound and the like."""
 
 
 @pytest.fixture(autouse=True)

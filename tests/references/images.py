@@ -27,11 +27,14 @@ def patches(image: Tensor, size: int) -> Tensor:
 
 def embedded(w: Weights, name: str, images: Tensor, size: int) -> Tensor:
     """Images (batch, channels, height, width) to (batch, vectors, d_model): the class token, the
-    distillation token, the registers, which have no positions, and the patches."""
+    distillation token, the registers, which have no positions, and the patches, all
+    normalised if there is a norm."""
     kernels = w[f"{name}.patches.weight"].flatten(1)
     rows = []
     for image in images:
-        vectors = patches(image, size) @ kernels.T + w[f"{name}.patches.bias"]
+        vectors = patches(image, size) @ kernels.T
+        if f"{name}.patches.bias" in w:
+            vectors = vectors + w[f"{name}.patches.bias"]
         for token in ("distillation_token", "class_token"):
             if f"{name}.{token}" in w:
                 vectors = torch.cat([w[f"{name}.{token}"][None], vectors])
@@ -39,6 +42,8 @@ def embedded(w: Weights, name: str, images: Tensor, size: int) -> Tensor:
         if f"{name}.registers" in w:
             place = len(vectors) - (image.shape[1] // size) * (image.shape[2] // size)
             vectors = torch.cat([vectors[:place], w[f"{name}.registers"], vectors[place:]])
+        if f"{name}.norm.weight" in w:
+            vectors = norm(w, f"{name}.norm", vectors)
         rows.append(vectors)
     return torch.stack(rows)
 

@@ -115,6 +115,12 @@ def vectors(
     return torch.randn(BATCH, length, width, generator=random, dtype=torch.float32).to(dtype)
 
 
+def pixels(dtype: torch.dtype, seed: int, shape: tuple[int, int, int]) -> torch.Tensor:
+    """Return images of this shape, (batch, channels, height, width), of standard normal values."""
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(BATCH, *shape, generator=random, dtype=torch.float32).to(dtype)
+
+
 def ids(seed: int, length: int = LENGTH) -> torch.Tensor:
     """Return ids of tokens, (batch, length), none of them 0, which may mean padding."""
     return torch.randint(1, VOCAB, (BATCH, length), generator=torch.Generator().manual_seed(seed))

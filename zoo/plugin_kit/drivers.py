@@ -27,6 +27,7 @@ from zoo.plugin_kit.driver import (
     expect_by_token,
     expect_call,
     expect_no_later,
+    ids,
     with_another,
 )
 from zoo.plugin_kit.entering import EmbeddingDriver, PositionDriver
@@ -154,9 +155,13 @@ class FeedForwardDriver(Driver):
 
 
 class HeadDriver(Driver):
+    def __call__(self, *inputs: torch.Tensor) -> Tensors:
+        return (self.model.part(*inputs, **self._ids()),)
+
     def check(self, inputs: Tensors) -> None:
         head: Head = self.described
-        expect_call(self.model.part.forward, *inputs, **({"mask": None} if head.pools else {}))
+        options = {"mask": None} if head.pools else {}
+        expect_call(self.model.part.forward, *inputs, **options, **self._ids())
         output = self(*inputs)[0]
         if head.pools:
             expect("the output, one for each sequence,", output, BATCH, None)
@@ -180,9 +185,10 @@ class HeadDriver(Driver):
     def leaks(self) -> Iterator[str]:
         if not self.described.pools:
             return
-        head, x = self.model.part, self.inputs(torch.float64)[0]
+        head, x = partial(self.model.part, **self._ids()), self.inputs(torch.float64)[0]
         mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
-        for hidden in (1, LENGTH - 1):  # not the first, which a head may pool whatever it is
+        # Not the first, which a head may pool whatever it is.
+        for hidden in () if self.described.reads_padding else (1, LENGTH - 1):
             seen = mask.clone()
             seen[:, hidden] = False
             one, other = (head(states, mask=seen) for states in (x, with_another(x, hidden)))
@@ -192,6 +198,10 @@ class HeadDriver(Driver):
             yield "the output is another with a mask that hides nothing than without one"
         if not bool(head(x, mask=~mask).isfinite().all()):
             yield "a mask that hides everything gives NaN"
+
+    def _ids(self) -> dict[str, torch.Tensor]:
+        """Return the ids of the tokens, if `forward` takes them."""
+        return {"ids": ids(0)} if self.described.takes_ids else {}
 
     def _check_ties(self, head: Head) -> None:
         """Raises PromiseError unless a tensor that may be tied to a token table has its shape."""

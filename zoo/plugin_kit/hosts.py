@@ -53,6 +53,7 @@ class Host(Builder):
     vocab: Size = SIZES["vocab"]
     memory_width: Size | None = None
     embedded_width: Size = EMBEDDED_WIDTH
+    grid: tuple[int, int, int] = (1, 2, 3)
     part: Annotated[Plugin, Part()]
 
     def layout(self) -> Layout:

@@ -21,6 +21,7 @@ from zoo.plugin_kit.driver import (
     expect,
     expect_call,
     ids,
+    pixels,
     vectors,
     with_another,
 )
@@ -40,9 +41,16 @@ class BuilderDriver(Driver):
     def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
         by_id = any(name.endswith("vocab") for name in fields_of(type(self.spec.model)))
         lengths = [LENGTH, MEMORY_LENGTH][: len(self.arguments)]
-        if by_id:
-            return tuple(ids(seed + i, length) for i, length in enumerate(lengths))
-        return tuple(vectors(dtype, seed + i, length) for i, length in enumerate(lengths))
+        images = self.spec.model.images
+        found: list[torch.Tensor] = []
+        for i, (name, length) in enumerate(zip(self.arguments, lengths, strict=True)):
+            if name in images:
+                found.append(pixels(dtype, seed + i, images[name]))
+            elif by_id:
+                found.append(ids(seed + i, length))
+            else:
+                found.append(vectors(dtype, seed + i, length))
+        return tuple(found)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         return (self.model(*inputs),)

@@ -24,12 +24,13 @@ TOLERANCE = 1e-4
 
 
 def take_fingerprint(model: Transformer) -> Fingerprint | None:
-    """Return a fingerprint of a model; None if it reads no tokens, or its outputs are not finite.
+    """Return a fingerprint of a model; None if it reads no tokens, or images too, or its outputs
+    are not finite.
 
     The tokens are spread over the vocabulary, and the values over the output.
     """
     inputs = [_rows(read) for read in model.spec.model.called_with]
-    if not inputs:
+    if model.spec.model.images or not inputs:
         return None
     output = _output(model, inputs)
     finite = output.isfinite().nonzero()

@@ -17,7 +17,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from zoo.backends import attention_backend
 from zoo.building import Spec, build_on_meta
 from zoo.errors import InputError, Problem
-from zoo.purpose import Reading
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry
@@ -74,20 +73,15 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
 
 def _inputs_of(spec: ModelSpec, size: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the inputs of the model on the meta device: the images, and the ids."""
-    model, how = spec.model, spec.model.generation
-    if model.image_shape is not None:
-        return [torch.zeros(size, *model.image_shape, device="meta")], []
-    if how is not None and how.image_shape is not None:
-        read = [Reading(how.target_vocab, how.longest)]
-        images = [torch.zeros(1, *how.image_shape, device="meta")]
-    else:
-        read, images = list(model.called_with), []
-    if not read:
+    shapes, read = spec.model.images, spec.model.called_with
+    if not shapes and not read:
         hint = (
-            "its builder states no `generation` or `reading` of ids, and no `image_shape`; "
+            "its builder states no `generation` or `reading` of ids, and no `images`; "
             "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
         )
         raise InputError(Problem(f"{spec.name} is called with neither ids nor images", help=hint))
+    n_images = 1 if read else size
+    images = [torch.zeros(n_images, *shape, device="meta") for shape in shapes.values()]
     longest = min((one.longest for one in read if one.longest is not None), default=size)
     if size > longest:
         raise InputError(f"{spec.name} has {longest:,} positions, which are fewer than {size:,}")

@@ -24,6 +24,8 @@ class WithHead(Transformer):
     """The head, applied to the states."""
     head_pools: bool
     """Whether the head returns one output for a whole sequence, for which it needs the padding."""
+    head_takes_ids: bool
+    """Whether for that it also needs the ids."""
 
     def head_output(
         self,
@@ -36,7 +38,8 @@ class WithHead(Transformer):
         mask."""
         if not self.head_pools:
             return self.head(states)
-        return self.head(states, mask=stack.token_mask(inputs, mask))
+        ids = {"ids": inputs} if self.head_takes_ids else {}
+        return self.head(states, mask=stack.token_mask(inputs, mask), **ids)
 
     def tie(self, ties: Mapping[str, str]) -> Self:
         """Replace each alias by the parameter of its target, so that both are one."""
@@ -107,12 +110,18 @@ class EncoderDecoder(WithEncoder, WithDecoder):
     """model(source, target) = head(decode(target, encode(source)))."""
 
     def __init__(
-        self, *, encoder: Stack, decoder: Stack, head: nn.Module, head_pools: bool
+        self,
+        *,
+        encoder: Stack,
+        decoder: Stack,
+        head: nn.Module,
+        head_pools: bool,
+        head_takes_ids: bool,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
-        self.head, self.head_pools = head, head_pools
+        self.head, self.head_pools, self.head_takes_ids = head, head_pools, head_takes_ids
 
     def memory_mask(
         self, source: torch.Tensor, source_mask: torch.Tensor | None = None
@@ -198,13 +207,14 @@ class Encoder(WithEncoder):
         encoder: Stack,
         head: nn.Module,
         head_pools: bool,
+        head_takes_ids: bool,
         pooler: nn.Module | None,
         width: int,
         nsp: bool,
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head, self.head_pools = head, head_pools
+        self.head, self.head_pools, self.head_takes_ids = head, head_pools, head_takes_ids
         self.pooler = pooler
         self.nsp = Linear(width, 2) if nsp else None
 
@@ -236,10 +246,12 @@ class Encoder(WithEncoder):
 class Decoder(WithDecoder):
     """model(target) = head(decode(target)), with or without an external memory."""
 
-    def __init__(self, *, decoder: Stack, head: nn.Module, head_pools: bool) -> None:
+    def __init__(
+        self, *, decoder: Stack, head: nn.Module, head_pools: bool, head_takes_ids: bool
+    ) -> None:
         super().__init__()
         self.decoder = decoder
-        self.head, self.head_pools = head, head_pools
+        self.head, self.head_pools, self.head_takes_ids = head, head_pools, head_takes_ids
 
     def forward(
         self,

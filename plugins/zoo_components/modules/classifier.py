@@ -16,8 +16,9 @@ def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tens
     Args:
         x: states (..., length, d_model).
         pooling: `first`, the state of the first position; `last`, that of the last token that is
-            not padding; of the states of all n that are not, `mean`, `mean_sqrt`, their sum over
-            sqrt(n), `weighted_mean`, weighted by their place from 1, or `max`.
+            not padding; of the states of all n that are not, `mean`, `mean_after_first`, without
+            the first position, `mean_sqrt`, their sum over sqrt(n), `weighted_mean`, weighted by
+            their place from 1, or `max`.
         mask: boolean, False = padding, (..., length); by default there is no padding.
 
     Returns:
@@ -29,6 +30,8 @@ def pool(x: torch.Tensor, pooling: str, mask: torch.Tensor | None) -> torch.Tens
     if mask is None:
         mask = x.new_ones(x.shape[:-1], dtype=torch.bool)
     mask = mask.expand(x.shape[:-1])
+    if pooling == "mean_after_first":
+        x, mask = x[..., 1:, :], mask[..., 1:]
     places = torch.arange(x.shape[-2], device=x.device)
     if pooling == "last":
         at = (mask * places).amax(-1)[..., None, None]

@@ -12,8 +12,8 @@ from zoo_components.modules.norm import is_autocast
 
 
 class Patches(nn.Module):
-    """dropout([class_token, distillation_token, linear(patches)] + positions), with the registers,
-    which have no positions, before the patches."""
+    """dropout(norm([class_token, distillation_token, linear(patches)] + positions)), with the
+    registers, which have no positions, before the patches; `norm` may be None."""
 
     def __init__(
         self,
@@ -21,18 +21,21 @@ class Patches(nn.Module):
         d_model: int,
         patch_size: int,
         channels: int,
+        bias: bool,
         class_token: bool,
         distillation_token: bool,
         n_registers: int,
         positions: PositionScheme | None,
+        norm: nn.Module | None,
         dropout: float,
     ) -> None:
         super().__init__()
         self.class_token = nn.Parameter(torch.empty(d_model)) if class_token else None
         self.distillation_token = nn.Parameter(torch.empty(d_model)) if distillation_token else None
         self.registers = nn.Parameter(torch.empty(n_registers, d_model)) if n_registers else None
-        self.patches = nn.Conv2d(channels, d_model, patch_size, stride=patch_size)
+        self.patches = nn.Conv2d(channels, d_model, patch_size, stride=patch_size, bias=bias)
         self.positions = positions
+        self.norm = norm
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -69,4 +72,6 @@ class Patches(nn.Module):
         if self.registers is not None:
             before, patches = x.tensor_split([len(tokens)], 1)
             x = torch.cat([before, self.registers.expand(x.shape[0], -1, -1), patches], 1)
+        if self.norm is not None:
+            x = self.norm(x)
         return self.dropout(x)

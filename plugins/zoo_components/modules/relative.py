@@ -85,6 +85,37 @@ def t5_buckets(
     return first + torch.where(distance < exact, distance, grown.clamp(max=n_buckets - 1))
 
 
+class GridBiasPositions(PositionScheme):
+    """A learned bias for each distance of two patches and head, `weight` (distances + 3, n_heads):
+    the last three rows are those from the class token, to it, and from it to itself (Bao et al.
+    2021)."""
+
+    def __init__(self, *, n_heads: int, rows: int, columns: int) -> None:
+        super().__init__()
+        self.rows, self.columns = rows, columns
+        n_distances = (2 * rows - 1) * (2 * columns - 1)
+        self.weight = nn.Parameter(torch.empty(n_distances + 3, n_heads))
+
+    def bias(self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The bias (..., heads, query, key) for the positions of queries and keys, (...,
+        length)."""
+        from_first, to_first = (queries < 1)[..., :, None], (keys < 1)[..., None, :]
+        down, right = (
+            query[..., :, None] - key[..., None, :]
+            for query, key in zip(self._places(queries), self._places(keys), strict=True)
+        )
+        row = (down + self.rows - 1) * (2 * self.columns - 1) + right + self.columns - 1
+        n = self.weight.shape[0]
+        row = torch.where(from_first, n - 3, row)
+        row = torch.where(to_first, torch.where(from_first, n - 1, n - 2), row)
+        return self.weight[row].movedim(-1, -3).to(dtype)
+
+    def _places(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The row and the column of the patch at each position; 0 at the class token."""
+        patch = (positions - 1).clamp(min=0)
+        return patch // self.columns, patch % self.columns
+
+
 class DisentangledPositions(PositionScheme):
     """A learned vector for each distance from -span to span - 1, `weight` (2 * span, d_model) (He
     et al. 2020)."""

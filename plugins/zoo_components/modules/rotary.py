@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from zoo.position import PositionScheme, Rotation
@@ -49,12 +51,16 @@ class RotaryPositions(PositionScheme):
         """The rotation for positions (..., length). Angles are computed in float32, or float64 for
         a float64 model: in half precision, neighbouring positions would coincide."""
         exact = torch.float64 if dtype == torch.float64 else torch.float32
-        angles = positions.to(exact)[..., None] * self.frequencies(positions, exact)
+        angles = self.angles(positions, exact)
         sine = -angles.sin() if self.clockwise else angles.sin()
         cosine, sine = (
             (wave * self.magnitude).to(dtype)[..., None, :, :] for wave in (angles.cos(), sine)
         )
         return lambda x: self._turn(x, cosine, sine)
+
+    def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The angles of all pairs at positions (..., length), (..., length, width / 2)."""
+        return positions.to(dtype)[..., None] * self.frequencies(positions, dtype)
 
     def table(self, n_positions: int) -> torch.Tensor:
         """The sines and then the cosines of the angles at the first positions, (n_positions, width)
@@ -74,3 +80,43 @@ class RotaryPositions(PositionScheme):
         parts = a * cosine - b * sine, b * cosine + a * sine
         joined = torch.stack(parts, -1).flatten(-2) if self.interleaved else torch.cat(parts, -1)
         return torch.cat([joined, rest], -1) if rest.shape[-1] else joined
+
+
+class GridRotaryPositions(RotaryPositions):
+    """Rotates the first half of the pairs by the row of a patch, and the others by its column, each
+    from -1 to 1 (DINOv3: Simeoni et al. 2025, arXiv:2508.10104).
+
+    Args:
+        grid: the number of positions before the patches, which are not rotated, of rows and of
+            columns.
+    """
+
+    def __init__(
+        self,
+        *,
+        grid: tuple[int, int, int],
+        width: int,
+        interleaved: bool,
+        clockwise: bool,
+        frequencies: Frequencies,
+        magnitude: float,
+    ) -> None:
+        super().__init__(
+            width=width,
+            interleaved=interleaved,
+            clockwise=clockwise,
+            frequencies=frequencies,
+            magnitude=magnitude,
+        )
+        self.grid = grid
+
+    def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The angles of all pairs at positions (..., length), (..., length, width / 2)."""
+        n_before, rows, columns = self.grid
+        patch = (positions - n_before).clamp(min=0)
+        places = torch.stack([patch // columns, patch % columns], -1).to(dtype)
+        counts = places.new_tensor([rows, columns])
+        coordinates = (2 * places + 1) / counts - 1
+        turned = (positions >= n_before)[..., None, None] * coordinates[..., None]
+        frequencies = 2 * math.pi * self.frequencies(positions, dtype)
+        return (turned * frequencies).flatten(-2)

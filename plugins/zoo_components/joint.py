@@ -1,0 +1,179 @@
+"""Heads of encoders that share a space of texts and images: the `head` slot."""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from zoo.component import Shared, Size, Slot, contradiction, missing_dimension
+from zoo.layout import Layout, Tensor, linear
+from zoo.only_with import UNSTATED, NotWith, OnlyWith
+from zoo.purpose import Task
+from zoo.slots import Head, Norm
+from zoo_components.activation import Activated, Activation
+from zoo_components.attention import MultiHead
+from zoo_components.ffn import Mlp
+from zoo_components.optional import SizeOrNone, number
+
+if TYPE_CHECKING:
+    from torch import nn
+
+JointPooling = Literal["first", "mean_after_first", "last_position", "end_token", "highest_id"]
+"""The vector of a sequence: the state of its first position; the mean state of the others that are
+not padding, which are the patches of an image after a class token; the state of its last position,
+padding or not; that of the first token `end_id`, or without one of the first position; that of the
+first token with the highest id in the sequence, which is how CLIP found the end of a text."""
+
+
+class JointEmbedding(Head):
+    """A vector for each text or image in a space that both share (CLIP: Radford et al. 2021,
+    arXiv:2103.00020, figure 3): normalize(proj(norm(pool(x))))."""
+
+    pools: ClassVar[bool] = True
+    pooling: JointPooling = "first"
+    """How the states become one vector."""
+    end_id: Annotated[int | None, Field(ge=0), OnlyWith("pooling", "end_token")] = UNSTATED
+    """With `end_token`: the id of the token that ends a text."""
+    norm: Annotated[Norm, Slot("norm", default="none", inherit=False, width="d_model")]
+    """A norm of the pooled state."""
+    d_out: SizeOrNone = "none"
+    """The width of the space, to which a linear map leads; with `none` there is no such map."""
+    bias: Annotated[bool | None, NotWith("d_out", "none", default=False)] = UNSTATED
+    """Whether the linear map has a bias."""
+    normalize: bool = True
+    """Whether vectors are scaled to length 1, so that their dot products are cosines."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.pooling == "end_token" and self.end_id is None:
+            raise contradiction(
+                '`pooling = "end_token"` needs the id of the token that ends a text: state '
+                "`end_id`",
+                "pooling",
+            )
+        if self.takes_ids and self.vocab is None:
+            raise missing_dimension("vocab", "choose another `pooling`")
+        if self.end_id is not None and self.end_id >= (self.vocab or 0):
+            raise contradiction(
+                f"end_id = {self.end_id} is beyond the vocabulary of {self.vocab} tokens",
+                "end_id",
+                "vocab",
+            )
+        return self
+
+    @property
+    def takes_ids(self) -> bool:
+        return self.pooling in ("end_token", "highest_id")
+
+    @property
+    def reads_padding(self) -> bool:
+        return self.pooling == "last_position"
+
+    @property
+    def vector_width(self) -> int:
+        return number(self.d_out) or self.d_model
+
+    @property
+    def task(self) -> Task:
+        return "embed"
+
+    def layout(self) -> Layout:
+        parts: dict[str, Layout] = {}
+        if (norm := self.norm.layout()).parts:
+            parts["norm"] = norm
+        if (width := number(self.d_out)) is not None:
+            parts["proj"] = linear(self.d_model, width, bias=bool(self.bias))
+        return Layout(parts, self.kind)
+
+    def build(self) -> "nn.Module":
+        from zoo.linear import Linear
+        from zoo_components.modules.joint import JointEmbedding as Module
+
+        width = number(self.d_out)
+        return Module(
+            pooling=self.pooling,
+            end_id=self.end_id,
+            norm=self.norm.build(),
+            proj=None if width is None else Linear(self.d_model, width, bias=bool(self.bias)),
+            normalize=self.normalize,
+        )
+
+
+class AttentionPooling(Activated, Head):
+    """A vector for each sequence, which a learned query gathers by attention (Zhai et al. 2021,
+    arXiv:2106.04560, section 3.2; SigLIP): normalize(y + ffn(norm(y))) with
+    y = attn(query, x, x)."""
+
+    pools: ClassVar[bool] = True
+    n_heads: Shared[Size]
+    """The number of heads of the attention."""
+    d_ff: Shared[Size]
+    """The inner width of the feed-forward network."""
+    activation: Activation = "gelu_tanh"
+    """The activation of the feed-forward network."""
+    norm: Annotated[Norm, Slot("norm", width="d_model")]
+    """The norm before the feed-forward network."""
+    normalize: bool = True
+    """Whether vectors are scaled to length 1, so that their dot products are cosines."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.d_model % self.n_heads:
+            raise contradiction(
+                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}",
+                "n_heads",
+                "d_model",
+            )
+        return self
+
+    @property
+    def vector_width(self) -> int:
+        return self.d_model
+
+    @property
+    def task(self) -> Task:
+        return "embed"
+
+    @property
+    def _attention(self) -> MultiHead:
+        """The attention of the query to all states."""
+        width = self.d_model
+        return MultiHead(
+            kind="multi_head",
+            d_model=width,
+            key_width=width,
+            n_heads=self.n_heads,
+            norms=(),
+            norm=None,
+        )
+
+    @property
+    def _ffn(self) -> Mlp:
+        """The feed-forward network."""
+        return Mlp(
+            kind="mlp",
+            d_model=self.d_model,
+            d_ff=self.d_ff,
+            activation=self.activation,
+            slope=self.slope,
+            beta=self.beta,
+            norms=(),
+            norm=None,
+        )
+
+    def layout(self) -> Layout:
+        query = Tensor((self.d_model,), "embedding", fan_in=1, fan_out=self.d_model)
+        parts: dict[str, Tensor | Layout] = {"query": query, "attn": self._attention.layout()}
+        if (norm := self.norm.layout()).parts:
+            parts["norm"] = norm
+        return Layout({**parts, "ffn": self._ffn.layout()}, self.kind)
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.joint import AttentionPooling as Module
+
+        return Module(
+            d_model=self.d_model,
+            attn=self._attention.build(),
+            norm=self.norm.build(),
+            ffn=self._ffn.build(),
+            normalize=self.normalize,
+        )
