@@ -156,7 +156,7 @@ CUT: dict[str, dict[str, Any]] = {
             "v_head_dim": 5,
         }
     },
-    "linear attention": {"attention": "linear"},
+    "linear attention": {"position": "sinusoidal", "attention": {"kind": "linear"}},
     "latent, with distances": {
         "position": "alibi",
         "attention": {
@@ -185,7 +185,7 @@ def test_heads_and_experts_of_every_kind(
     two: Ranks, tmp_path: Path, case: str, mesh: dict[str, int]
 ) -> None:
     spec = {**DECODER, **CUT[case]}
-    if spec["attention"]["kind"] == "latent":
+    if spec["attention"]["kind"] != "multi_head":
         del spec["n_kv_heads"]
     path = saved(tmp_path, spec)
     for difference in two(tasks.compare, path, mesh):
