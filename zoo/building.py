@@ -158,8 +158,10 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
 
     Raises:
         TypeError: torch makes no new tensors of this `dtype`.
+        ZooError: `accelerate.init_empty_weights` is on.
         PluginError: a plugin's module is not what it describes.
     """
+    _refuse_empty_weights(spec.name)
     if dtype not in FLOATS.values():
         *others, last = map(str, FLOATS.values())
         raise TypeError(f"a model's dtype is {', '.join(others)} or {last}, not {dtype!r}")
@@ -168,6 +170,18 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
         model.spec = spec
     _check_described(model)
     return model
+
+
+def _refuse_empty_weights(name: str) -> None:
+    """Raise `ZooError` inside `accelerate.init_empty_weights`, which makes another parameter of
+    each that is registered: tied weights would not be tied, and the values come after it."""
+    if nn.Module.register_parameter.__module__.partition(".")[0] == "accelerate":
+        message = f"{name} cannot be built inside `accelerate.init_empty_weights`"
+        help_ = (
+            'leave it out: `zoo.build(spec, device="meta")` builds without values, and `zoo.load` '
+            "maps a file that is read-only, for `accelerate.dispatch_model`"
+        )
+        raise ZooError(Problem(message, help=help_))
 
 
 @contextmanager
