@@ -22,6 +22,7 @@ from zoo.generation.methods import (
     outside_vocabulary,
 )
 from zoo.model_files import SETTINGS
+from zoo.opening import check_ends
 from zoo.toml.value_errors import value_message
 
 TOP_K = 50
@@ -222,6 +223,7 @@ def read_settings(folder: Path, config: str | None, *, has_source: bool) -> Sett
     try:
         if os.path.lexists(folder / SETTINGS):
             path = folder / SETTINGS
+            check_ends(path)
             config = path.read_text("utf-8")
         if config is None:
             return Settings()
