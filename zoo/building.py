@@ -24,7 +24,13 @@ from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights.held_tensors import FLOATS, differences_from_spec, owners, stored
+from zoo.weights.held_tensors import (
+    DESCRIPTION,
+    FLOATS,
+    differences_from_spec,
+    owners,
+    stored,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -169,6 +175,8 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
         model = spec.model.build()
         model.spec = spec
     _check_described(model)
+    for name, layout in spec.layout.layer_layouts():
+        vars(model.get_submodule(name))[DESCRIPTION] = layout.component
     return model
 
 
