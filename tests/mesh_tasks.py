@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import zoo
@@ -302,3 +303,24 @@ def n_read() -> int:
 def status(key: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
+
+
+def train_and_generate(path: Path, sharded: str) -> list[bool]:
+    """Shard a model by torch's `fully_shard`, and return whether it generates what the model alone
+    does, before and after a step of training."""
+    model = zoo.load(path)
+    asked: dict[str, Any] = {"max_new_tokens": 4}
+    if hasattr(model, "encode"):
+        asked["start"] = 1
+    expected = zoo.generate(model, [[5, 6, 7]], **asked)
+    mesh = mesh_of({"fsdp": 2})
+    if "layers" in sharded:
+        for name in model.spec.layout.layers():
+            fully_shard(model.get_submodule(name), mesh=mesh)
+    if "root" in sharded:
+        fully_shard(model, mesh=mesh)
+    found = []
+    for _ in range(2):
+        found.append(zoo.generate(model, [[5, 6, 7]], **asked) == expected)
+        model(*inputs_of(model)).square().mean().backward()
+    return found

@@ -230,3 +230,23 @@ def test_defaults_that_are_no_json(toy: Path, own_families: Path, refused: Refus
     assert "families/defaults.json:2:8: error: not JSON: Expecting value" in refused(
         "lint", str(toy)
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    {
+        '[["toy"]]': "defaults.json: error: an object is expected",
+        '{\n"toy": 1}': "defaults.json:2:1: error: `toy` must be a table of `defaults`",
+        '{\n"toy": {"defaults": 1}}': "defaults.json:2:9: error: `toy.defaults` must be a table",
+        '{\n"toy": {"attribute_map": ["x"]}}': "2:9: error: `toy.attribute_map` must be a table",
+        '{\n"toy": {"attribute_map": {"x": []}}}': "`toy.attribute_map.x` must be a string",
+        '{\n"toy": {"nullable": 7}}': "2:9: error: `toy.nullable` must be an array",
+        '{\n"toy": {"nullable": [{}]}}': "2:9: error: `toy.nullable.0` must be a string",
+        '{\n"toy": {"default": {}}}': "2:9: error: `toy.default` is unknown: an entry",
+    }.items(),
+)
+def test_defaults_of_another_form(
+    text: str, message: str, toy: Path, own_families: Path, refused: Refused
+) -> None:
+    (own_families / "defaults.json").write_text(text)
+    assert message in refused("lint", str(toy))

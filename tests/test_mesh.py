@@ -264,6 +264,15 @@ def test_a_model_learns_after_it_was_used_in_inference_mode(
     assert two(tasks.learns_after, saved(tmp_path, spec), FSDP, first) == [True] * 2
 
 
+@pytest.mark.parametrize("sharded", ["layers and root", "layers", "root"])
+@pytest.mark.parametrize("spec", [DECODER, TRANSLATOR], ids=["decoder", "translator"])
+def test_a_model_that_torch_has_sharded_generates_and_learns(
+    two: Ranks, tmp_path: Path, spec: dict[str, Any], sharded: str
+) -> None:
+    path = saved(tmp_path, spec)
+    assert two(tasks.train_and_generate, path, sharded) == [[True, True]] * 2
+
+
 @MESHES
 def test_shares_are_left_as_they_are_by_arranging(
     two: Ranks, tmp_path: Path, mesh: dict[str, int]

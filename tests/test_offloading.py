@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accelerate import cpu_offload, disk_offload, dispatch_model
+from accelerate import (
+    cpu_offload,
+    disk_offload,
+    dispatch_model,
+    init_empty_weights,
+)
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import zoo
@@ -74,3 +79,31 @@ def test_an_offloaded_model_predicts_a_text(offload: Offload, tmp_path: Path) ->
     expected = perplexity(model, "1 2 3 4")
     offload(transformer, tmp_path)
     assert perplexity(model, "1 2 3 4") == expected
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_is_not_built_inside_init_empty_weights(tied: bool, tmp_path: Path) -> None:
+    spec = {**SIZES, **DECODER, "head": {"kind": "linear", "tied": tied}}
+    zoo.save(zoo.build(spec), tmp_path)
+    for make in (lambda: zoo.build(spec), lambda: zoo.load(tmp_path)):
+        with (
+            init_empty_weights(),
+            pytest.raises(zoo.ZooError, match=r'zoo.build\(spec, device="meta"\)'),
+        ):
+            make()
+
+
+def test_a_model_in_the_memory_of_its_file_is_dispatched(tmp_path: Path) -> None:
+    tied = {"head": {"kind": "linear", "tied": True}}
+    zoo.save(zoo.build({**SIZES, **DECODER, **tied}), tmp_path)
+    (tmp_path / "model.safetensors").chmod(0o444)
+    (expected,) = zoo.generate(zoo.load(tmp_path), [[1, 2, 3]], max_new_tokens=4)
+    model = zoo.load(tmp_path)
+    assert model.load_report is not None
+    assert model.load_report.read == "mmap"
+    parts = dict(model.get_submodule("decoder").named_children())
+    inside = {f"decoder.{name}": "cpu" for name in parts}
+    devices = {**inside, "decoder.layers": "disk", "head": "cpu"}
+    dispatch_model(model, devices, offload_dir=str(tmp_path / "offloaded"))
+    (found,) = zoo.generate(model, [[1, 2, 3]], max_new_tokens=4)
+    assert found.ids == expected.ids

@@ -154,3 +154,19 @@ def test_pydantic_compiles_no_annotation_of_a_shipped_description() -> None:
         if isinstance(annotation, str)
     }
     assert strings == set()
+
+
+def test_an_interrupt_in_the_first_moment_shows_no_traceback() -> None:
+    """What the command imports before it handles interrupts is there already; the next import is
+    where one comes."""
+    code = (
+        "import builtins, os, sys; started = set(sys.modules); import zoo.__main__; "
+        "assert set(sys.modules) - started <= {'zoo', 'zoo.__main__', '__future__'}; "
+        "imported = builtins.__import__\n"
+        "def interrupted(name, *more):\n"
+        "    if name == 'signal': raise KeyboardInterrupt\n"
+        "    return imported(name, *more)\n"
+        "builtins.__import__ = interrupted; zoo.__main__.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -9,10 +9,11 @@ Importing this package imports no torch; the functions that need it do.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here: Ctrl-C before `zoo.__main__` can handle it would show a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from zoo.auxiliary import auxiliary_loss
     from zoo.backends import attention_backend
     from zoo.building import build
@@ -128,6 +129,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
+    from importlib import import_module
+
     if name not in _HOMES:
         raise AttributeError(f"module 'zoo' has no attribute {name!r}")
     return getattr(import_module(f"zoo.{_HOMES[name]}"), name)

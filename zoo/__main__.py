@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import gc
-import io
-import os
-import signal
+import os  # which Python has imported already; what it has not, Ctrl-C could interrupt here
 import sys
-import warnings
-from typing import TextIO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
 
 
 def main() -> None:
-    """Run the command line and end the process.
+    """Run the command line and end the process, which the kernel tears down faster than Python.
 
-    Start-up time matters: `zoo list` should feel like `ls`. The garbage collector is off, since
-    imports create little garbage. Pydantic's plugins are off: they run merely because they are
-    installed, which the zoo's trust model excludes, and finding them reads the metadata of every
-    package. The process ends without teardown, which the kernel does faster.
+    An interrupt from here on ends it with the status 130 and without a traceback.
     """
-    gc.disable()
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    _make_writable()
-    warnings.showwarning = _show_warning
-    if "LOCAL_RANK" not in os.environ:  # not under torchrun: blocked processes run no handlers
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:  # not ignored, as under nohup
-                # As Ctrl-C: removes half-written files, keeps partial downloads to be resumed.
-                signal.signal(number, signal.default_int_handler)
     try:
-        from zoo.cli import run
-
-        status = run(sys.argv[1:])
-        sys.stdout.flush()
+        status = _run()
     except KeyboardInterrupt:
         status = 130
     except BrokenPipeError:
@@ -44,6 +28,34 @@ def main() -> None:
         status = 1
     sys.stderr.flush()
     os._exit(status)
+
+
+def _run() -> int:
+    """Run the command line and return its exit status.
+
+    Start-up time matters: `zoo list` should feel like `ls`. The garbage collector is off, since
+    imports create little garbage. Pydantic's plugins are off: they run merely because they are
+    installed, which the zoo's trust model excludes, and finding them reads the metadata of every
+    package.
+    """
+    import gc
+    import signal
+    import warnings
+
+    gc.disable()
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    _make_writable()
+    warnings.showwarning = _show_warning
+    if "LOCAL_RANK" not in os.environ:  # not under torchrun: blocked processes run no handlers
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # not ignored, as under nohup
+                # As Ctrl-C: removes half-written files, keeps partial downloads to be resumed.
+                signal.signal(number, signal.default_int_handler)
+    from zoo.cli import run
+
+    status = run(sys.argv[1:])
+    sys.stdout.flush()
+    return status
 
 
 def _show_warning(
@@ -60,6 +72,8 @@ def _show_warning(
 
 def _make_writable() -> None:
     """Make output to closed streams vanish, and replace characters that stdout cannot encode."""
+    import io
+
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, io.StringIO())

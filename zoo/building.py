@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from zoo.devices import usable_device
 from zoo.dtypes import usable_dtype
-from zoo.errors import PluginError, Problem
+from zoo.errors import PluginError, Problem, ZooError
 from zoo.initial import empty, fill_initial, too_large
 from zoo.memory import memory_limit
 from zoo.reading import read_spec
@@ -24,7 +24,7 @@ from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer
-from zoo.weights.held_tensors import differences_from_spec, owners, stored
+from zoo.weights.held_tensors import DESCRIPTION, differences_from_spec, owners, stored
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -114,13 +114,29 @@ def build_on_meta(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
     """Build the module of a spec with shapes and no values, and compare it with its layout.
 
     Raises:
+        ZooError: `accelerate.init_empty_weights` is on.
         PluginError: a plugin's module is not what it describes.
     """
+    _refuse_empty_weights(spec.name)
     with _as_default(dtype), plugin_code(f"building {spec.name}"), torch.device("meta"), _Undrawn():
         model = spec.model.build()
         model.spec = spec
     _check_described(model)
+    for name, layout in spec.layout.layer_layouts():
+        vars(model.get_submodule(name))[DESCRIPTION] = layout.component
     return model
+
+
+def _refuse_empty_weights(name: str) -> None:
+    """Raise `ZooError` inside `accelerate.init_empty_weights`, which makes another parameter of
+    each that is registered: tied weights would not be tied, and the values come after it."""
+    if nn.Module.register_parameter.__module__.partition(".")[0] == "accelerate":
+        message = f"{name} cannot be built inside `accelerate.init_empty_weights`"
+        help_ = (
+            'leave it out: `zoo.build(spec, device="meta")` builds without values, and `zoo.load` '
+            "maps a file that is read-only, for `accelerate.dispatch_model`"
+        )
+        raise ZooError(Problem(message, help=help_))
 
 
 @contextmanager

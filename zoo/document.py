@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.budget import Budget, raising
 from zoo.errors import Place, Problem, SpecError
+from zoo.opening import check_ends
 from zoo.toml.limits import too_deep
 from zoo.wording import dotted, nearest, quoted
 
@@ -119,6 +120,7 @@ def read_document(
             from zoo.file_hints import of_saved  # here: only a mistake needs it
 
             raise SpecError(Problem("this is not a TOML file", Place(name), of_saved(path)))
+        check_ends(path)
         with path.open("rb") as file:
             raw = file.read(budget.file_size + 1)
     except (OSError, ValueError) as error:

@@ -277,6 +277,15 @@ class Layout(_Counted):
             elif isinstance(part, Layout):
                 yield from part.layers(f"{prefix}{name}.")
 
+    def layer_layouts(self, prefix: str = "") -> Iterator[tuple[str, Layout]]:
+        """Each of `layers` with its layout."""
+        for name, part in self.parts.items():
+            if isinstance(part, LayerList):
+                for numbers, layer in part.groups:
+                    yield from ((f"{prefix}{name}.{number}", layer) for number in numbers)
+            elif isinstance(part, Layout):
+                yield from part.layer_layouts(f"{prefix}{name}.")
+
     def cuts(self, prefix: str = "") -> Iterator[tuple[str, Cut]]:
         """Every module inside that can be cut, by its full name, in the order of the modules."""
         for name, part in self.parts.items():

@@ -17,8 +17,15 @@ from zoo.provenance.plugins import plugin_versions
 from zoo.spec import ModelSpec
 from zoo.transformer import Transformer, held_in
 from zoo.weights.file import Header, Record
-from zoo.weights.held_tensors import DTYPES, bytes_of, differences_from_spec, stored
+from zoo.weights.held_tensors import (
+    DTYPES,
+    bytes_of,
+    differences_from_spec,
+    other_layers,
+    stored,
+)
 from zoo.weights.writer import Content, destination
+from zoo.wording import quoted
 
 
 def save(model: Transformer, path: str | Path, *, max_shard_bytes: int | None = None) -> str:
@@ -109,6 +116,15 @@ def _storable(model: Transformer) -> dict[str, torch.Tensor]:
                 f"the tensors of {spec.name} are not those of its spec\n  {shown}",
                 help="a change of the architecture belongs into the spec; an adapter is merged "
                 "into the weights first, and a parametrization removed",
+            )
+        )
+    if moved := other_layers(model):
+        raise WeightsError(
+            Problem(
+                f"the layers of {spec.name} are not those of its spec: {quoted(moved[0])} was "
+                "built from another description",
+                help="layers that differ cannot change places; state their order in a spec, build "
+                "it, and give it these weights by `load_state_dict`",
             )
         )
     tensors: dict[str, torch.Tensor] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from zoo.errors import Place, Problem, WeightsError
 from zoo.families.config import read_json
 from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
 from zoo.weights.file import ITEM_BYTES, MAX_JSON_BYTES, not_whole
+from zoo.weights.header_json import read_entries
 from zoo.weights.open_file import OpenFile, cannot_read
 from zoo.wording import did_you_mean, quoted
 
@@ -99,37 +99,32 @@ def _of_file(path: Path) -> dict[str, Stored]:
         return _entries(path)
     except OSError as error:
         raise cannot_read(error, place) from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise not_whole(str(error), place) from None
 
 
 def _entries(path: Path) -> dict[str, Stored]:
     """Return the tensors in the header of a safetensors file.
 
-    Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if the header is malformed, or
-    if the tensors do not fill the file without gaps.
+    Raises `ValueError` if the header is malformed, or if the tensors do not fill the file without
+    gaps.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > MAX_JSON_BYTES:
             raise ValueError(f"its header would be {length:,} bytes long")
-        entries: dict[str, Any] = json.loads(file.read(length).decode("utf-8"))
+        _, entries = read_entries(file.read(length))
         size = file.seek(0, os.SEEK_END)
-    entries.pop("__metadata__", None)
     found: dict[str, Stored] = {}
     end = 0
-    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
-        shape = tuple(entry["shape"])
-        start, next_end = entry["data_offsets"]
-        if any(type(number) is not int or number < 0 for number in (*shape, start, next_end)):
-            raise TypeError(f"a size or an offset of `{name}` is no number")
-        dtype, n_bytes = entry["dtype"], next_end - start
-        if dtype in ITEM_BYTES:
-            n_bytes = prod(shape) * ITEM_BYTES[dtype]
-        found[name] = Stored(path, dtype, shape, 8 + length + start, n_bytes)
-        if start != end or next_end != end + n_bytes:
-            raise ValueError(f"`{name}` is not where its bytes can be")
-        end = next_end
+    for name, entry in sorted(entries.items(), key=lambda item: item[1][2:]):
+        n_bytes = entry.end - entry.start
+        if entry.dtype in ITEM_BYTES:
+            n_bytes = prod(entry.shape) * ITEM_BYTES[entry.dtype]
+        found[name] = Stored(path, entry.dtype, entry.shape, 8 + length + entry.start, n_bytes)
+        if entry.start != end or entry.end != end + n_bytes:
+            raise ValueError(f"{quoted(name)} is not where its bytes can be")
+        end = entry.end
     if size != 8 + length + end:
         raise ValueError(f"{size:,} bytes long, while its header tells of {8 + length + end:,}")
     return found

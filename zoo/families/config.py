@@ -14,6 +14,7 @@ from typing import Any, cast
 from zoo.document import Document
 from zoo.errors import Place, Problem, WeightsError
 from zoo.file_hints import inside
+from zoo.opening import check_ends
 
 FILE_NAME = "config.json"
 _INTEGER, _NUMBER = "an integer", "a number"
@@ -82,6 +83,7 @@ def read_bytes(path: Path) -> bytes:
     """Return the bytes of a JSON file. Raises `WeightsError` if it is missing or too large."""
     place = Place(str(path))
     try:
+        check_ends(path)
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:

@@ -29,11 +29,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails
 
 from zoo.document import Document, KeyPath, read_document
-from zoo.errors import Findings, Place, Problem, SpecError
+from zoo.errors import Findings, Place, Problem, SpecError, WeightsError
 from zoo.families.config import read_json
 from zoo.resolving.tables import PER_LAYER, Leaf, Table, as_table, merge_values, same_kind
 from zoo.value_errors import Format, nearest_literal, value_message
-from zoo.wording import did_you_mean, quoted
+from zoo.wording import did_you_mean, dotted, quoted
 
 MAX_PARENTS = 8
 DEFAULTS_FILE = "defaults.json"
@@ -107,6 +107,16 @@ class _Head(BaseModel):
     spec: dict[str, Any] = Field(default_factory=dict[str, Any])
     legacy: Mapping[str, str] = Field(default_factory=dict[str, str])
     weights: Mapping[str, Rule] = Field(default_factory=dict[str, Rule])
+
+
+class _Defaults(BaseModel):
+    """The entry of a model type in `DEFAULTS_FILE`, as `zoo.families.config.Defaults` explains."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    defaults: dict[str, Any] = Field(default_factory=dict[str, Any])
+    attribute_map: Mapping[str, str] = Field(default_factory=dict[str, str])
+    nullable: list[str] = Field(default_factory=list[str])
 
 
 @dataclass(frozen=True)
@@ -280,6 +290,30 @@ def with_rules(family: Family, rules: Mapping[str, Rule]) -> Family:
 
 def read_defaults(folder: Path) -> Mapping[str, Any]:
     """Return the generated defaults of a folder of families, by model type, if there are any.
-    Raises `WeightsError` as `read_json`."""
+
+    Raises:
+        WeightsError: as `read_json`, or an entry has another form than `tools/family_defaults.py`
+            gives it.
+    """
     path = folder / DEFAULTS_FILE
-    return read_json(path).data if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    file = read_json(path)
+    problems: list[Problem] = []
+    for model_type, stated in file.data.items():
+        try:
+            _Defaults.model_validate(stated)
+        except ValidationError as error:
+            for wrong in error.errors(include_url=False):
+                keys = (model_type, *map(str, wrong["loc"]))
+                where = file.place(*keys)
+                place = where if where.line else file.place(*keys[:2])
+                place = place if place.line else file.place(model_type)
+                expected = "a table of `defaults`, `attribute_map` and `nullable`"
+                message = value_message(wrong) if wrong["loc"] else f"must be {expected}"
+                if wrong["type"] == "extra_forbidden":
+                    message = f"is unknown: an entry is {expected}"
+                problems.append(Problem(f"{quoted(dotted(keys))} {message}", place))
+    if problems:
+        raise WeightsError(problems)
+    return file.data

@@ -61,6 +61,10 @@ class Inputs:
             InputError: an input does not fit the model.
         """
         how = describe(model)
+        if any(hasattr(tensor, "device_mesh") for tensor in model.parameters()):
+            from zoo.sharding.model import reach_methods
+
+            reach_methods(model)  # of a model that `fully_shard` has sharded, and not the zoo
         device = input_device(model)
         if device.type == "meta":
             raise InputError(

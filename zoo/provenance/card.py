@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, ZooError
+from zoo.opening import check_ends
 from zoo.provenance.licenses import license_problem
 from zoo.provenance.lock import Lock
 from zoo.spec import ModelSpec
@@ -94,6 +95,7 @@ def read_card(path: Path) -> str:
         ZooError: it cannot be read, or does not begin with the metadata block.
     """
     try:
+        check_ends(path)
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ZooError(Problem(f"the card cannot be read: {error}", Place(str(path)))) from None

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.model_files import CHAT_TEMPLATE, SPECIAL_TOKENS, TOKENIZER_CONFIG
+from zoo.opening import check_ends
 from zoo.value_errors import value_message
 from zoo.wording import quoted
 
@@ -153,6 +154,7 @@ def _read_config(path: Path) -> _TokenizerConfig:
 
 def _read(path: Path) -> str:
     try:
+        check_ends(path)
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise WeightsError(Problem(f"this cannot be read: {error}", Place(str(path)))) from None

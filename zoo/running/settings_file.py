@@ -9,6 +9,7 @@ from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.model_files import SETTINGS
+from zoo.opening import check_ends
 
 
 def read_values(folder: Path, config: str | None) -> tuple[Any, Path]:
@@ -30,6 +31,7 @@ def read_values(folder: Path, config: str | None) -> tuple[Any, Path]:
     try:
         if os.path.lexists(folder / SETTINGS):
             path = folder / SETTINGS
+            check_ends(path)
             return json.loads(path.read_text("utf-8")), path
         return {} if config is None else _with_decoder(json.loads(config)), path
     except (ValueError, OSError, RecursionError) as error:

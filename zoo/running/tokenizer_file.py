@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.opening import check_ends
 from zoo.wording import quoted
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     import tokenizers
 
     try:
+        check_ends(path)
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         message = f"the tokenizer {quoted(path)} cannot be read: {error}"

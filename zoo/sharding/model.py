@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
 from zoo.sharding.cutting import cut
 from zoo.sharding.mesh import meshes_of
@@ -38,12 +38,24 @@ def shard(model: Transformer, mesh: DeviceMesh) -> None:
             fully_shard(model.get_submodule(name), mesh=meshes.data)
         # The rest is one group, so that tied tables are fetched together and stay one tensor.
         fully_shard(model, mesh=meshes.data)
-        for method in ("encode", "decode"):
-            if hasattr(model, method):
-                register_fsdp_forward_method(model, method)
-                setattr(model, method, _outside_inference_mode(getattr(model, method)))
-        # FSDP2's hooks run around `forward`, and Python looks up `__call__` only in the class.
-        sharded = type(model)
+        reach_methods(model)
+
+
+def reach_methods(model: Transformer) -> None:
+    """Let FSDP2 fetch weights at `encode` and `decode`, and outside of inference mode, in place.
+
+    By itself `fully_shard` does so at `forward` alone. Methods that are registered already, and
+    models that are not sharded by FSDP2, are left as they are.
+    """
+    if not any(isinstance(module, FSDPModule) for module in model.modules()):
+        return
+    for method in ("encode", "decode"):
+        if hasattr(model, method) and method not in vars(model):  # where FSDP2 registers them
+            register_fsdp_forward_method(model, method)  # nothing, if only layers are sharded
+            setattr(model, method, _outside_inference_mode(getattr(model, method)))
+    # FSDP2's hooks run around `forward`, and Python looks up `__call__` only in the class.
+    sharded = type(model)
+    if "__call__" not in vars(sharded):
         called = {"__call__": _outside_inference_mode(sharded.__call__)}
         model.__class__ = type(sharded.__name__, (sharded,), called)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.errors import Place, Problem, TrainingError, placed
+from zoo.opening import check_ends
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv, is_packed
 from zoo.wording import quoted
@@ -213,6 +214,7 @@ def _parallel(source: Path, target: Path) -> Iterator[_Line]:
 def _lines(path: Path) -> Iterator[_Where]:
     """The lines of a UTF-8 text, without their line ends."""
     try:
+        check_ends(path)
         raw = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.model_files import WEIGHTS, WEIGHTS_INDEX
+from zoo.weights.header_json import as_object, is_shape, json_object, read_entries
 from zoo.wording import quoted
 
 KEY = "zoo"
@@ -38,6 +39,8 @@ MAX_JSON_BYTES = 1 << 25
 Entry = tuple[str, tuple[int, ...]]
 """The dtype (safetensors name) and the shape of a tensor."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_KEYS = ("format", "spec", "provenance", "ties", "tensors", "sha256")
+"""The keys of the metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +77,13 @@ class Header:
     @property
     def zoo(self) -> str:
         """The version of the zoo that wrote them."""
-        return _string(self.provenance["zoo"])
+        version: str = self.provenance["zoo"]
+        return version
 
     @property
     def plugins(self) -> dict[str, str]:
         """The distribution and version, or the SHA-256, of each plugin, by `slot.kind`."""
-        plugins = _object(self.provenance["plugins"])
-        return {name: _string(origin) for name, origin in plugins.items()}
+        return {**self.provenance["plugins"]}
 
     @cached_property
     def json(self) -> str:
@@ -192,11 +195,10 @@ def parse_file(raw: bytes, place: Place) -> Header:
         WeightsError: it is damaged, or was not written by the zoo.
     """
     try:
-        entries: dict[str, Any] = json.loads(raw[8:].decode("utf-8"))
-        metadata = entries.pop("__metadata__", None)
-        found = {name: (e["dtype"], tuple(e["shape"])) for name, e in entries.items()}
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        metadata, entries = read_entries(raw[8:])
+    except ValueError as error:
         raise not_whole(str(error), place) from None
+    found = {name: (entry.dtype, entry.shape) for name, entry in entries.items()}
     if not isinstance(metadata, dict) or KEY not in metadata:
         raise WeightsError(
             Problem(
@@ -220,34 +222,52 @@ def parse_metadata(text: object, place: Place) -> Header:
         WeightsError: it is damaged, or was not written by the zoo.
     """
     try:
-        data: Any = json.loads(_string(text))
-        if isinstance(data, dict) and "shard_of" in data:
-            raise WeightsError(
-                Problem(
-                    "one shard of several, which is not a model by itself",
-                    place,
-                    help=f"name the folder, which has a {WEIGHTS_INDEX}",
-                )
+        data = json_object(_string(text, "it"), "it")
+    except ValueError as error:
+        raise _damaged_metadata(error, place) from None
+    if "shard_of" in data:
+        raise WeightsError(
+            Problem(
+                "one shard of several, which is not a model by itself",
+                place,
+                help=f"name the folder, which has a {WEIGHTS_INDEX}",
             )
-        if data["format"] != FORMAT:
-            message = f"the `zoo` metadata is of the format {quoted(data['format'])}, not {FORMAT}"
-            raise WeightsError(Problem(message, place, "a newer zoo may have written the file"))
-        header = Header(
-            spec=_object(data["spec"]),
-            provenance=_object(data["provenance"]),
-            ties={name: _string(first) for name, first in _object(data["ties"]).items()},
-            records={name: _record(r) for name, r in _object(data["tensors"]).items()},
         )
-        _ = header.zoo, header.plugins
-        if header.origin is not None:
-            _object(header.origin)
-        if "extends" in header.spec:
-            raise ValueError("its spec extends another one")
-        if header.json != text:
-            raise ValueError("it is not what was written")
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        message = f"the `zoo` metadata is damaged: {type(error).__name__}: {error}"
-        raise _damaged(message, place) from None
+    if data.get("format", FORMAT) != FORMAT:
+        message = f"the `zoo` metadata is of the format {quoted(data['format'])}, not {FORMAT}"
+        raise WeightsError(Problem(message, place, "a newer zoo may have written the file"))
+    try:
+        return _header(data, text)
+    except ValueError as error:
+        raise _damaged_metadata(error, place) from None
+
+
+def _header(data: Mapping[str, Any], text: object) -> Header:
+    """Return the header of the metadata `text`, which holds `data`. Raises `ValueError`."""
+    if missing := [key for key in _KEYS if key not in data]:
+        raise ValueError(f"the key `{missing[0]}` is missing")
+    ties, tensors, provenance = (
+        as_object(data[key], f"`{key}`") for key in ("ties", "tensors", "provenance")
+    )
+    header = Header(
+        spec=as_object(data["spec"], "`spec`"),
+        provenance=provenance,
+        ties={name: _string(first, f"the tie of {quoted(name)}") for name, first in ties.items()},
+        records={name: _record(name, record) for name, record in tensors.items()},
+    )
+    _string(provenance.get("zoo"), "the zoo's version")
+    for name, origin in as_object(provenance.get("plugins"), "`plugins`").items():
+        _string(origin, f"the origin of the plugin {quoted(name)}")
+    if header.origin is not None:
+        as_object(header.origin, "`origin`")
+    if "extends" in header.spec:
+        raise ValueError("its spec extends another one")
+    try:
+        written = header.json
+    except (ValueError, RecursionError):  # of RFC 8785: a number too large, text that is no UTF-8
+        written = None
+    if written != text:
+        raise ValueError("it is not what was written")
     return header
 
 
@@ -279,28 +299,26 @@ def _damaged(message: str, place: Place) -> WeightsError:
     return WeightsError(Problem(message, place, MENDING))
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("an object is expected")
-    return cast("dict[str, Any]", value)
+def _damaged_metadata(error: ValueError, place: Place) -> WeightsError:
+    return _damaged(f"the `zoo` metadata is damaged: {error}", place)
 
 
-def _string(value: Any) -> str:
+def _string(value: Any, what: str) -> str:
     if not isinstance(value, str):
-        raise TypeError("a string is expected")
+        raise ValueError(f"{what} is no string")
     return value
 
 
-def _record(value: Any) -> Record:
-    dtype, sha256 = value["dtype"], value["sha256"]
-    shape: tuple[Any, ...] = tuple(value["shape"])
-    if dtype not in ITEM_BYTES:
-        raise ValueError(f"the dtype {quoted(dtype)} is not known")
-    if any(type(size) is not int or size < 0 for size in shape):
-        raise TypeError("a shape is a list of integers")
-    if not _SHA256.fullmatch(sha256):
-        raise ValueError("a record has no SHA-256")
-    return Record(dtype, shape, sha256)
+def _record(name: str, value: object) -> Record:
+    record = as_object(value, f"the record of {quoted(name)}")
+    dtype, shape, sha256 = (record.get(key) for key in ("dtype", "shape", "sha256"))
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise ValueError(f"the dtype {quoted(dtype)} is not known, of {quoted(name)}")
+    if not is_shape(shape):
+        raise ValueError(f"the shape of {quoted(name)} is no list of integers")
+    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        raise ValueError(f"the record of {quoted(name)} has no SHA-256")
+    return Record(dtype, tuple(shape), sha256)
 
 
 def _differences(

@@ -23,6 +23,9 @@ TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 FLOATS = {name: dtype for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point}
 """The floating-point dtypes, to which a whole model can be cast."""
 
+DESCRIPTION = "_zoo_description"
+"""The attribute of a layer that holds the description from which the zoo has built it."""
+
 
 def stored(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers by stored name, which is the first name if tied."""
@@ -88,6 +91,16 @@ def differences_from_spec(model: Transformer) -> list[str]:
         if ties.get(name) != model.spec.ties.get(name)
     ]
     return differences
+
+
+def other_layers(model: Transformer) -> list[str]:
+    """Return the names of layers that were built from another description than the spec has there:
+    their tensors may be alike, as with windows of two sizes."""
+    return [
+        name
+        for name, layout in model.spec.layout.layer_layouts()
+        if getattr(model.get_submodule(name), DESCRIPTION, layout.component) != layout.component
+    ]
 
 
 class _Described(NamedTuple):

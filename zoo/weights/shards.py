@@ -12,12 +12,13 @@ import json
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
 from zoo.model_files import WEIGHTS_INDEX
 from zoo.weights.file import KEY, Header, not_whole, parse_metadata
+from zoo.weights.header_json import as_object, json_object
 from zoo.weights.open_file import cannot_read
+from zoo.wording import quoted
 
 Plan = Sequence[Sequence[str]]
 """The names of the tensors in each shard, in the order of their bytes."""
@@ -65,20 +66,21 @@ def parse_index(raw: bytes, place: Place) -> tuple[Header, dict[str, Sequence[st
         WeightsError: it is damaged, or was not written by the zoo.
     """
     try:
-        data: Any = json.loads(raw.decode("utf-8"))
-        metadata, weight_map = data["metadata"], data["weight_map"]
-        told = metadata[KEY]
-    except (KeyError, TypeError, ValueError, RecursionError):
+        data = json_object(raw, "the index")
+        weight_map = as_object(data.get("weight_map"), "`weight_map`")
+        told = as_object(data.get("metadata"), "`metadata`")[KEY]
+    except (KeyError, ValueError):
         message = "not an index of the zoo: it has no `zoo` metadata, or is no JSON"
         help_ = "`zoo import` reads the folders of published checkpoints, `zoo build` specs"
         raise WeightsError(Problem(message, place, help_)) from None
     header = parse_metadata(told, place)
-    try:
-        shards: dict[str, list[str]] = {file: [] for file in sorted(set(weight_map.values()))}
-        for name in header.names_in_file():
-            shards[weight_map[name]].append(name)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise not_whole(f"a tensor has no shard: {error}", place) from None
+    shards: dict[str, list[str]] = {}
+    for name in header.names_in_file():
+        shard = weight_map.get(name)
+        if not isinstance(shard, str):
+            raise not_whole(f"the tensor {quoted(name)} has no shard", place)
+        shards.setdefault(shard, []).append(name)
+    shards = dict(sorted(shards.items()))
     if index_bytes(header, [*shards.values()]) != raw:
         raise not_whole("the index is not what was written", place)
     return header, {**shards}

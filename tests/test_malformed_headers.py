@@ -1,0 +1,100 @@
+"""What is wrong with the header of a weights file is told in plain words, without Python's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_specs import TINY
+
+import zoo
+from zoo.families.checkpoint import find_tensors
+
+NORM = "encoder.norm.weight"
+TEXTS = {
+    b'{"a": 1': "its header is not JSON: Expecting ',' delimiter (character 7)",
+    b'{"\xff": 1}': "its header is not UTF-8",
+    b'{"a":' * 9999: "its header is nested too deeply",
+    b'{"a": %s}' % (b"1" * 9999): "its header holds a number that is too long",
+    b'{"a": 1}': "the header's entry `a` is no object",
+    b'{"a": {}}': "the `dtype` of `a` is missing or no string",
+    b'{"a": {"dtype": {}}}': "the `dtype` of `a` is missing or no string",
+    b'{"a": {"dtype": "F32", "shape": 4}}': "the `shape` of `a` is missing or no list of integers",
+    b'{"a": {"dtype": "F32", "shape": [[]]}}': "the `shape` of `a` is missing or no list",
+    b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}': "the `data_offsets` of `a` are",
+}
+METADATA = {
+    b'{"zoo": []}': "it is no string",
+    b'{"zoo": "[]"}': "it is no object",
+    b'{"zoo": "{"}': "it is not JSON: Expecting property name",
+    b'{"zoo": "{}"}': "the key `format` is missing",
+}
+EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    f"the record of `{NORM}` is no object": lambda data: data["tensors"].update({NORM: 1}),
+    "the dtype `{}` is not known, of": lambda data: data["tensors"][NORM].update(dtype={}),
+    f"the record of `{NORM}` has no SHA-256": lambda data: data["tensors"][NORM].update(sha256=1),
+    f"the shape of `{NORM}` is no": lambda data: data["tensors"][NORM].update(shape=8),
+    "`provenance` is no object": lambda data: data.update(provenance=[]),
+    "`plugins` is no object": lambda data: data["provenance"].update(plugins=1),
+    "the zoo's version is no string": lambda data: data["provenance"].update(zoo=1),
+    "the origin of the plugin `a` is no": lambda data: data["provenance"]["plugins"].update(a=1),
+    "`origin` is no object": lambda data: data["provenance"].update(origin=1),
+    "the tie of `a` is no string": lambda data: data["ties"].update(a=1),
+    "the key `ties` is missing": lambda data: data.pop("ties"),
+    "it is not what was written": lambda data: data["spec"].update(vocab=1 << 60),
+}
+
+
+def write_header(path: Path, text: bytes, tensors: bytes = b"") -> None:
+    path.write_bytes(len(text).to_bytes(8, "little") + text + tensors)
+
+
+def refused(read: Callable[[Path], object], path: Path) -> str:
+    with pytest.raises(zoo.WeightsError) as caught:
+        read(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "message"), TEXTS.items(), ids=TEXTS.values())
+@pytest.mark.parametrize("read", [zoo.load, find_tensors], ids=["zoo", "checkpoint"])
+def test_a_header(
+    read: Callable[[Path], object], text: bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.safetensors"
+    write_header(path, text)
+    assert f"{path}: error: not a whole safetensors file: {message}" in refused(read, tmp_path)
+
+
+@pytest.mark.parametrize(("text", "message"), METADATA.items(), ids=METADATA.values())
+def test_the_text_of_metadata(text: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    write_header(path, b'{"__metadata__": %s}' % text)
+    assert f"{path}: error: the `zoo` metadata is damaged: {message}" in refused(zoo.load, path)
+
+
+@pytest.mark.parametrize(("message", "edit"), EDITS.items(), ids=EDITS)
+def test_metadata(message: str, edit: Callable[[dict[str, Any]], Any], tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    zoo.save(zoo.build(TINY), path)
+    raw = path.read_bytes()
+    end = 8 + int.from_bytes(raw[:8], "little")
+    entries = json.loads(raw[8:end])
+    data = json.loads(entries["__metadata__"]["zoo"])
+    edit(data)
+    entries["__metadata__"]["zoo"] = json.dumps(data)
+    write_header(path, json.dumps(entries).encode(), raw[end:])
+    assert f"{path}: error: the `zoo` metadata is damaged: {message}" in refused(zoo.load, path)
+
+
+@pytest.mark.parametrize("shard", [1, [], None])
+def test_an_index_of_shards(shard: object, tmp_path: Path) -> None:
+    zoo.save(zoo.build(TINY), tmp_path, max_shard_bytes=1000)
+    path = tmp_path / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"][NORM] = shard
+    path.write_text(json.dumps(index))
+    message = f"{path}: error: not a whole safetensors file: the tensor `{NORM}` has no shard"
+    assert message in refused(zoo.load, tmp_path)

@@ -1,0 +1,46 @@
+"""Layers of different descriptions that have changed places are noticed when a model is saved."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+import zoo
+
+SPEC: dict[str, Any] = {
+    "format": 1,
+    "name": "m",
+    "builder": "decoder",
+    "vocab": 9,
+    "n_layers": 3,
+    "d_model": 8,
+    "n_heads": 2,
+    "d_ff": 8,
+    "attention": {"kind": "multi_head", "window": {"per_layer": [2, 4, 4]}},
+}
+
+
+def swapped(model: zoo.Transformer, one: int, other: int) -> zoo.Transformer:
+    layers = model.get_submodule("decoder.layers")
+    assert isinstance(layers, nn.ModuleList)
+    layers[one], layers[other] = layers[other], layers[one]
+    return model
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_layers_with_windows_of_two_sizes(copied: bool, tmp_path: Path) -> None:
+    zoo.save(zoo.build(SPEC), tmp_path)
+    for model in (zoo.build(SPEC), zoo.load(tmp_path)):
+        moved = swapped(copy.deepcopy(model) if copied else model, 0, 2)
+        with pytest.raises(zoo.WeightsError, match=r"`decoder.layers.0` was built from another"):
+            zoo.save(moved, tmp_path / "moved")
+        zoo.save(swapped(moved, 0, 2), tmp_path / "as_before")
+
+
+def test_equal_layers_may_change_places(tmp_path: Path) -> None:
+    zoo.save(swapped(zoo.build(SPEC), 1, 2), tmp_path)
+    zoo.load(tmp_path)
