@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from trials import Refused
 
 import zoo
+from zoo.cli import run
 from zoo.showing.show import backends_data
 
 Fields = dict[str, Any]
@@ -100,7 +101,7 @@ def in_plain_torch(placement: str, f: Any, x: Tensor, added: Tensor | None = Non
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "post_branch", "parallel"])
 def test_each_layer_runs_the_branches_that_it_has(placement: str) -> None:
     model = built(
-        FULL,
+        {key: value for key, value in FULL.items() if key != "vocab"},
         norm_placement=placement,
         self_attn={"per_layer": ["none", "multi_head", "none", "multi_head"]},
         ffn={"per_layer": ["mlp", "none", "none", "mlp"]},
@@ -236,6 +237,23 @@ def test_a_drawing_leaves_the_branch_out() -> None:
     assert [t for t in drawing.texts if t.endswith("×")] == ["1 ×", "1 ×", "1 ×"]
     assert [t for t in drawing.texts if t in ("mlp", "multi_head")] == ["mlp", "multi_head"]
     assert "none" not in drawing.texts
+
+
+def test_in_a_block_that_does_not_leave_it_out_the_branch_adds_nothing(project: Path) -> None:
+    """As in the one that `zoo plugin new` makes; the tensors have the same names and values."""
+    assert run(["init", "."]) == 0
+    assert run(["plugin", "new", "block", "mine"]) == 0
+    fields = FULL | {
+        "position": "rotary",
+        "self_attn": {"per_layer": ["none", "multi_head", "none", "multi_head"]},
+        "ffn": {"per_layer": ["mlp", "none", "none", "mlp"]},
+    }
+    shipped = zoo.build(fields, dtype=torch.float64).eval()
+    own = zoo.build(fields | {"block": "mine"}, dtype=torch.float64).eval()
+    assert shipped.state_dict().keys() == own.state_dict().keys()
+    torch.testing.assert_close(own(IDS), shipped(IDS), rtol=0, atol=1e-12)
+    _, maps = own(IDS, return_attention=True)
+    assert len(maps.decoder) == 2
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_new_uses_the_registry_above_or_the_one_named(tmp_path: Path) -> None:
     assert contents(inner) == {}
 
 
-@pytest.mark.parametrize("name", ["layout", "module", "feed_forward", "none", "false", "size"])
+@pytest.mark.parametrize("name", ["layout", "module", "feed_forward", "true", "false", "size"])
 def test_a_name_that_the_template_uses_gets_another_class(name: str, tmp_path: Path) -> None:
     project(tmp_path)
     assert zoo("plugin", "new", "ffn", name, cwd=tmp_path).returncode == 0

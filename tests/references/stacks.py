@@ -18,6 +18,8 @@ def spec(builder: str = "encoder", **fields: Any) -> dict[str, Any]:
     common = {"format": 1, "name": "m", "builder": builder, "n_layers": 2, "d_model": D_MODEL}
     vocab = {"source_vocab": VOCAB, "target_vocab": VOCAB}
     vocab = vocab if builder == "encoder_decoder" else {"vocab": VOCAB}
+    if fields.get("embedding") == "vectors" and fields.get("head", "none") == "none":
+        vocab = {}  # which nothing would read
     return {**common, **vocab, "n_heads": HEADS, "d_ff": 12, "head": "none", **fields}
 
 
