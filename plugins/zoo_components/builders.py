@@ -362,7 +362,6 @@ class DualEncoder(Builder):
                 f"the embedding `{self.image.embedding.kind}` takes no images: state one that does "
                 "under `image`, such as `patches`",
                 "image.embedding.kind",
-                "embedding.kind",
             )
         _check_ids(self.image_head, self.image, "image_head")
         _check_ids(self.text_head, self.text, "text_head")

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from zoo.component import GIVEN, Component, Part, Size, Slot, fields_of
 from zoo.document import Document, from_data
-from zoo.errors import ZooError
+from zoo.errors import SpecError, ZooError
 from zoo.layout import LayerList, Layout, Tensor, embedding, linear, vector
 from zoo.plugin_kit.sizes import SIZES
 from zoo.registering.registry_file import Entry
@@ -247,8 +249,8 @@ def _partner(slot: str, kind: str, registry: Registry) -> dict[str, Any] | None:
 
 
 def complete(data: Mapping[str, Any], registry: Registry) -> ModelSpec:
-    """Return the spec of this data, with small values for missing required fields, and without
-    dropout.
+    """Return the spec of this data, with small values for missing required fields and for the
+    vocabularies that something reads, and without dropout.
 
     Raises:
         ZooError: a value cannot be guessed, or the guess is invalid.
@@ -257,12 +259,28 @@ def complete(data: Mapping[str, Any], registry: Registry) -> ModelSpec:
     resolved = resolve(from_data(found, "<check>"), registry)
     if resolved.findings:
         raise resolved.findings.error()
+    optional: list[tuple[str | int, ...]] = []
     for node in resolved.root.walk():
-        for name in fields_of(node.cls).keys() - node.values.keys() - {"kind"}:
-            value = _guess(node.cls, name)
-            if value is not None:
+        marks = fields_of(node.cls)
+        for name in marks.keys() - node.values.keys() - {"kind"}:
+            required = node.cls.model_fields[name].is_required()
+            if name.endswith("vocab") and not required and marks[name] is not GIVEN:
+                optional.append((*node.path, name))
+            elif (value := _guess(node.cls, name)) is not None:
                 _put(found, (*node.path, name), value)
-    return validate(resolve(from_data(found, "<check>"), registry))
+    refused: SpecError | None = None
+    # One that nothing reads, as in a model of images, is refused.
+    for number in range(len(optional), -1, -1):
+        for vocabularies in combinations(optional, number):
+            tried = deepcopy(found)
+            for path in vocabularies:
+                _put(tried, path, SIZES["vocab"])
+            try:
+                return validate(resolve(from_data(tried, "<check>"), registry))
+            except SpecError as error:
+                refused = refused or error
+    assert refused is not None  # at least one was tried
+    raise refused
 
 
 def _guess(cls: type[Component], name: str) -> Any:
@@ -272,10 +290,10 @@ def _guess(cls: type[Component], name: str) -> Any:
         return None
     if "dropout" in name and field.default:
         return 0.0
-    if name.endswith("vocab"):  # optional in a builder, whose embedding may not need it
-        return SIZES["vocab"]
     if not field.is_required():
         return None
+    if name.endswith("vocab"):
+        return SIZES["vocab"]
     kind: Any = field.annotation
     if get_origin(kind) is Literal:
         return get_args(kind)[0]

@@ -115,7 +115,7 @@ def loss_and_hits(model: nn.Module, batch: AnyBatch) -> torch.Tensor:
 def scores(model: nn.Module, batch: AnyBatch) -> torch.Tensor:
     """The scores of all tokens or classes for each label of a batch, ignored ones too: (labels,
     tokens or classes), in float32 or wider."""
-    logits = _logits(model, batch)
+    logits: torch.Tensor = _logits(model, batch)
     return logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
 
 
