@@ -249,7 +249,7 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         [
             (
                 "`norm_placement` must be one of `pre`, `post`, `sandwich`, `post_branch`, "
-                "`parallel`, not the string `prre`",
+                "`parallel`, `none`, not the string `prre`",
                 "help: did you mean `pre`?",
             )
         ],

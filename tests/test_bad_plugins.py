@@ -285,22 +285,6 @@ def test_what_a_validator_says_of_a_default_is_not_told_of_a_wrong_value(
     assert told == ["`a` must be an integer, not the string `x`"]
 
 
-def test_a_contradiction_of_a_key_that_is_none(refused: Refused, project: Path) -> None:
-    """It is told beside the contradiction, with the line of the plugin."""
-    code = CHECK.replace("class Mine", "from zoo.component import contradiction\nclass Mine")
-    code += "        raise contradiction('no', 'd_mdoel', 'n_heads')\n"
-    write_plugin(project, code)
-    (path,) = (project / "plugins").glob("*.py")
-    line = path.read_text().split("raise contradiction")[0].count("\n") + 1
-    told = refused("validate", "spec.toml")
-    assert "error: no\n" in told  # `n_heads` is a key of what is around it
-    assert told.count("in a contradiction") == 1
-    assert (
-        "error: `mine` names `d_mdoel` in a contradiction, and no component has this key\n" in told
-    )
-    assert f"help: did you mean `d_model`? (in {path}:{line})\n" in told
-
-
 def test_a_kind_that_nobody_states_is_no_place_of_a_contradiction(
     refused: Refused, project: Path
 ) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
-from zoo.showing.flops import flops_data
 
 import zoo
+from zoo.running.settings import Settings
+from zoo.running.text import Numbers
 
 SPEC: dict[str, Any] = {
     "format": 1,
@@ -116,13 +117,28 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
 
 
 def test_what_it_is_not_for() -> None:
-    """It generates nothing, keeps no cache, and is not called with ids alone."""
+    """It generates nothing, keeps no cache, and `zoo run` has no task for it."""
     spec = zoo.read_spec(SPEC)
     assert spec.layout.cache_per_token == 0
     assert spec.model.generation is spec.model.reading is spec.model.task is None
     assert spec.model.images == {"image": (3, 6, 6)}
     with pytest.raises(zoo.ZooError, match="dual is not called with ids alone"):
-        flops_data(spec, 4)
+        _ = zoo.TextModel(zoo.build(spec), Numbers(), Settings()).task
+
+
+def test_the_operations_of_an_image_and_a_text() -> None:
+    """Two for each product: of the projections, the scores and what they weigh, and the network."""
+
+    def layers(tokens: int, d_model: int) -> int:
+        attention = 4 * tokens * d_model**2 + 2 * tokens**2 * d_model
+        return 2 * 2 * (attention + 2 * tokens * d_model * 12)
+
+    patches = 2 * 9 * 12 * (3 * 2 * 2)
+    image = patches + layers(10, 12) + 2 * 12 * 6
+    text = layers(4, 8) + 2 * 8 * 6
+    found = zoo.flops(SPEC, 4)
+    assert found["forward"] == image + text + 2 * 6
+    assert (found["images"], found["length"]) == (1, 4)
 
 
 @pytest.mark.parametrize(

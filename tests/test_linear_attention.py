@@ -21,7 +21,7 @@ from torch.nn.functional import elu
 import zoo
 from zoo.cache import AttentionCache, Cache
 from zoo.errors import SpecError
-from zoo.reports.flops import flops_data
+from zoo.reports.flops import flops
 from zoo.showing.show import summary_data, summary_text
 from zoo_components.modules import linear_attention as module_of
 
@@ -161,9 +161,9 @@ def test_the_state_is_what_show_says(dtype: torch.dtype) -> None:
 def test_the_operations_grow_with_the_length() -> None:
     """Chunk by chunk: so many pairs, and a state that is added to and read."""
     spec = zoo.read_spec({**SPEC, "vocab": 40})
-    short, long = (flops_data(spec, n)["forward"] for n in (640, 1280))
+    short, long = (flops(spec, n)["forward"] for n in (640, 1280))
     assert long == 2 * short
-    (decoder, *_) = flops_data(spec, 640)["parts"]
+    (decoder, *_) = flops(spec, 640)["parts"]
     (layers,) = [part for part in decoder["parts"] if part["name"] == "layers"]
     (attention,) = [part for part in layers["parts"] if part["name"] == "self_attn"]
     maps = 4 * 16 * 16

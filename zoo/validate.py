@@ -17,7 +17,7 @@ from zoo.resolving.tables import Leaf
 from zoo.slots import Builder
 from zoo.spec import ModelSpec
 from zoo.value_errors import nearest_literal, path_in, value_message
-from zoo.wording import did_you_mean, dotted, quoted
+from zoo.wording import dotted, quoted
 
 # Errors that only follow from others: a child that failed, a value derived from it.
 _DERIVED = {"default_factory_not_called"}
@@ -251,28 +251,9 @@ class _Validation:
             leaf.place(): str(leaf.path[-1]) if key in given else key
             for key, leaf in reversed(found.items())
         }
-        for key in keys:
-            if key not in found:
-                self.check_key(node, key, context["at"])
         first, *others = reversed(places) if places else [self.place_of(node)]
         related = tuple((f"`{places[place]}` is here", place) for place in others)
         self.findings.add(Problem(str(context["message"]), first, related=related))
-
-    def check_key(self, node: Node, key: str, at: str) -> None:
-        """Record that a contradiction of a component names a key that neither it has, nor a
-        component around or beside it."""
-        around = [
-            *self.enclosing,
-            *(inner for one in self.enclosing[-2:-1] for inner in one.walk()),
-        ]
-        known = {name for one in around for name in fields_of(one.cls)}
-        name = key.partition(".")[0]
-        if name not in known:
-            who = f"`{node.kind.value}`" if node.kind else node.cls.__name__
-            message = f"{who} names {quoted(key)} in a contradiction, and no component"
-            hint = f"{did_you_mean(name, fields_of(node.cls))} (in {at})"
-            problem = Problem(f"{message} has this key", self.place_of(node), hint)
-            self.findings.add_error(PluginError(problem))
 
     def find(self, key: str) -> Leaf | None:
         """Find where the value of a key was written: where the dimension of this name comes from,

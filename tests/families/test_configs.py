@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from zoo.families.catalogue import Catalogue
 
 from families.cases import Case, all_cases
 from families.checkpoints import make_config, make_model, save, write_config
@@ -18,6 +17,7 @@ from families.conformance import Report, compare_outputs, make_truth, registry
 from zoo import import_folder
 from zoo.errors import ZooError
 from zoo.families.config import read_json
+from zoo.families.registered import Families
 from zoo.families.spec import family_spec
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
@@ -196,9 +196,9 @@ def test_inner_tables_have_the_defaults_of_transformers(name: str, tmp_path: Pat
     specs = []
     for tables in ({}, {key: {} for key in INNER}, {key: whole[key] for key in INNER}):
         write_config(tmp_path, {"model_type": name, **tables})
-        catalogue = Catalogue(registry())
+        families = Families(registry())
         file = read_json(tmp_path / "config.json")
-        scope = catalogue.scope(catalogue.family_of(file), file, frozenset())
+        scope = families.scope(families.family_of(file), file, frozenset())
         specs.append(family_spec(scope, "m", registry()).to_dict())
     assert specs[0] == specs[1] == specs[2]
     assert specs[0]["text"]["d_model"] == config.text_config.hidden_size
