@@ -57,7 +57,7 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
         raise TrainingError(
             Problem(
                 f"the training data has {counted(len(learned), 'label')}, and {start.spec.name} "
-                f"scores {number} classes: {_told(learned)}",
+                f"scores {number} classes: {_listed(learned)}",
                 place(("model",), value=True),
                 help=f"state `n_classes = {len(learned)}` in the head of the spec, or all `labels` "
                 "in the recipe",
@@ -69,7 +69,7 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     if missing and recipe.head.labels:
         at = place(("labels", recipe.head.labels.index(missing[0])), value=True)
         message = f"no text of the training data has the label {quoted(missing[0])}"
-        raise TrainingError(Problem(message, at, f"it has: {_told(learned)}"))
+        raise TrainingError(Problem(message, at, f"it has: {_listed(learned)}"))
     notes = (f"no text of the training data has the label {quoted(one)}" for one in missing)
     start = start._replace(notes=(*start.notes, *notes))
     if labels == own:  # where they are already
@@ -90,7 +90,7 @@ def _check_unknown(recipe: Recipe, splits: Splits, labels: tuple[str, ...], fold
     for part, examples in splits.parts.items():
         for label in sorted({example.target for example in examples} - {*labels}):
             place = place_of_target(recipe.data, folder, part, label)
-            hint = did_you_mean(label, labels, f"the labels are: {_told(labels)}")
+            hint = did_you_mean(label, labels, f"the labels are: {_listed(labels)}")
             problems.append(Problem(f"unknown label {quoted(label)}", place, hint))
     if problems:
         told = problems[:_SHOWN]
@@ -104,6 +104,6 @@ def _unnamed(number: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{place}" for place in range(number))
 
 
-def _told(labels: tuple[str, ...] | list[str]) -> str:
+def _listed(labels: tuple[str, ...] | list[str]) -> str:
     shown = [quoted(label) for label in labels[:_SHOWN]]
     return ", ".join([*shown, *["..."] * (len(labels) > _SHOWN)])

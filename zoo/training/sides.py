@@ -128,7 +128,7 @@ def _check_classes(recipe: Recipe, spec: ModelSpec, sides: Sides) -> None:
         raise TrainingError(Problem(message, place(("labels",), value=True), hint))
 
 
-def told_data(sides: Sides) -> str:
+def data_in_words(sides: Sides) -> str:
     """The kind of data that a model learns from, in words."""
     if not sides.has_source:
         return "text, one line for each example"

@@ -15,10 +15,10 @@ from zoo.training.data import read_data
 from zoo.training.frozen import frozen_weights
 from zoo.training.published import UNPUBLISHED, Published, read_published
 from zoo.training.recipe import Recipe
-from zoo.training.sides import Reader, Sides, find_sides, told_data
+from zoo.training.sides import Reader, Sides, data_in_words, find_sides
 from zoo.training.split import Splits
 from zoo.training.tables import OfModel
-from zoo.training.taken import taken_weights, told_unused
+from zoo.training.taken import notes_on_unused, taken_weights
 from zoo.training.tokens import folder_of
 from zoo.weights.file import weights_path
 from zoo.weights.reader import read_header
@@ -119,7 +119,7 @@ def _from_other(
         sides,
         frozen,
         taken=taken,
-        notes=told_unused(name, header, taken),
+        notes=notes_on_unused(name, header, taken),
     )
 
 
@@ -157,5 +157,5 @@ def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
             else 'pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder'
         )
     place = recipe.document.place(("data", "kind"), value=True)
-    message = f"the data is {what}, and the model learns from {told_data(sides)}"
+    message = f"the data is {what}, and the model learns from {data_in_words(sides)}"
     raise TrainingError(Problem(message, place, help))

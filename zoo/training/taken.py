@@ -60,7 +60,7 @@ def taken_weights(recipe: Recipe, spec: ModelSpec, header: Header) -> Mapping[st
     return found
 
 
-def told_unused(name: str, header: Header, taken: Mapping[str, str]) -> tuple[str, ...]:
+def notes_on_unused(name: str, header: Header, taken: Mapping[str, str]) -> tuple[str, ...]:
     """A note on the weights of the saved model `name` that are not taken, if there are any."""
     used = set(taken.values())
     unused = [one for one in header.records if one not in used]
