@@ -66,7 +66,7 @@ def test_a_new_head_on_a_saved_model(train: Train, capsys: pytest.CaptureFixture
     """What is taken is the saved model's, and what is new that of the spec and the seed."""
     train("filler", RECIPE)
     recipe = FROM_OTHER.replace("lr = 1e-2", "lr = 1e-30\nweight_decay = 0.0")
-    of_model = 'kind = "of_model"\npad = "[PAD]"'
+    of_model = 'kind = "of_model"'
     recipe = recipe.replace('kind = "files"\nsource = "words.json"\npad = "[PAD]"', of_model)
     capsys.readouterr()
     train("out", recipe, CLASSES)
