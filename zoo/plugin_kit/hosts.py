@@ -141,28 +141,24 @@ class MixingAttention(Attention):
     """An attention that needs all tokens at once."""
 
 
-class MixingNetwork(FeedForward):
+class LooksAhead:
+    """A part in which a token sees later ones."""
+
+    @property
+    def incremental(self) -> bool:
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
+
+class MixingNetwork(LooksAhead, FeedForward):
     """A network in which a token sees later ones."""
 
-    @property
-    def incremental(self) -> bool:
-        return False
 
-    @property
-    def looks_ahead(self) -> bool:
-        return True
-
-
-class MixingEmbedding(Embedding):
+class MixingEmbedding(LooksAhead, Embedding):
     """An embedding in which a token sees later ones."""
-
-    @property
-    def incremental(self) -> bool:
-        return False
-
-    @property
-    def looks_ahead(self) -> bool:
-        return True
 
 
 MIXING: Mapping[str, type[Plugin]] = {

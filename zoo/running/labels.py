@@ -41,9 +41,11 @@ class Labels(BaseModel):
         return names
 
 
-def published_config(model: Transformer) -> str | None:
-    """The text of the config.json that the model was imported with, if there was one."""
-    return _config_of(model.origin)
+def published_config(origin: Mapping[str, Any] | None) -> str | None:
+    """The text of the config.json that a model of this origin was imported with, if there was
+    one."""
+    config = (origin or {}).get("config")
+    return config if isinstance(config, str) else None
 
 
 def read_labels(model: Transformer) -> Labels:
@@ -54,16 +56,11 @@ def read_labels(model: Transformer) -> Labels:
 def labels_of(spec: ModelSpec, origin: Mapping[str, Any] | None) -> Labels:
     """Read the classes of a model from its spec and from the config.json that it was imported with,
     if there was one and it can be read. The names in the spec come first."""
-    found = _published(_config_of(origin))
+    found = _published(published_config(origin))
     classes = spec.model.classes
     if classes is None or classes.labels is None:
         return found
     return found.model_copy(update={"id2label": dict(enumerate(classes.labels))})
-
-
-def _config_of(origin: Mapping[str, Any] | None) -> str | None:
-    config = (origin or {}).get("config")
-    return config if isinstance(config, str) else None
 
 
 def _published(config: str | None) -> Labels:

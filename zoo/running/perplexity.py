@@ -95,13 +95,19 @@ def perplexity(
     return {**perplexity_data(nats, len(ids) - begin, n_bytes), "window": window, "stride": stride}
 
 
+def perplexity_of(nats: float) -> float:
+    """exp of the mean cross-entropy in nats, cut off at 700, near the largest that a float64 has an
+    exp of."""
+    return math.exp(min(nats, 700.0))
+
+
 def perplexity_data(nats: float, n_tokens: int, n_bytes: int) -> dict[str, Any]:
     """The figures of a measurement. `perplexity` is exp of the mean cross-entropy per token, in
     nats. `bits_per_byte` is the total cross-entropy in bits, divided by the bytes of the text in
     UTF-8, which makes models with different tokenizers comparable. `tokens` and `bytes` are the
     numbers that were predicted."""
     return {
-        "perplexity": math.exp(min(nats / n_tokens, 700.0)),
+        "perplexity": perplexity_of(nats / n_tokens),
         "bits_per_byte": nats / math.log(2) / n_bytes,
         "tokens": n_tokens,
         "bytes": n_bytes,

@@ -82,7 +82,7 @@ class TextModel:
         how = transformer.spec.model.generation
         if how is None:
             return cls(transformer, text, Settings())
-        config = published_config(transformer)
+        config = published_config(transformer.origin)
         return cls(transformer, text, read_settings(folder, config, has_source=how.has_source))
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 from zoo.atomic import new_file, write_text
 from zoo.families.origin import Companion, read_companions
 from zoo.model_files import COMPANIONS, MODULES, SETTINGS, TERMS, find_files
+from zoo.running.labels import published_config
 from zoo.running.settings import SettingsWarning, read_settings
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.start import Start
@@ -50,12 +51,9 @@ def _settings(tokens: Tokens, start: Start, folder: Path) -> dict[str, Any] | No
     """The settings of generation with the ids that the model learns to begin and to end with; None
     if those of the model already have them."""
     has_source = start.sides.has_source
-    config = (start.origin or {}).get("config")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingsWarning)  # for who generates
-        found = read_settings(
-            folder, config if isinstance(config, str) else None, has_source=has_source
-        )
+        found = read_settings(folder, published_config(start.origin), has_source=has_source)
     ends = found.eos_token_id
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
     begins = not has_source or found.decoder_start_token_id == tokens.bos

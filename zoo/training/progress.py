@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import click
+
+from zoo.running.perplexity import perplexity_of
 
 
 class Progress(Protocol):
@@ -86,7 +87,7 @@ def progress_text(record: Mapping[str, float]) -> str:
     parts = [f"loss {record['loss']:.4f}"]
     if "valid_loss" in record:
         valid = record["valid_loss"]
-        perplexity = math.exp(min(valid, 700.0))
+        perplexity = perplexity_of(valid)
         shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.1e}"
         told = f"perplexity {shown}"
         if "valid_accuracy" in record:

@@ -29,7 +29,7 @@ UNPUBLISHED = Published()
 """For a model whose special ids nobody has stated."""
 
 
-def read_published(folder: Path, config: object, sides: Sides) -> Published:
+def read_published(folder: Path, config: str | None, sides: Sides) -> Published:
     """Read the special ids of a saved model. What is no id, such as the -1 of some configurations,
     is not stated.
 
@@ -42,7 +42,7 @@ def read_published(folder: Path, config: object, sides: Sides) -> Published:
     Raises:
         WeightsError: the settings cannot be read.
     """
-    values, _ = read_values(folder, config if isinstance(config, str) else None)
+    values, _ = read_values(folder, config)
     if not isinstance(values, dict):
         return UNPUBLISHED
     begins = [_ids(values.get("bos_token_id"))]

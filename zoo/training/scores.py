@@ -3,7 +3,6 @@ tokens or classes it finds."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,13 @@ from zoo.model_files import RECIPE
 from zoo.purpose import Generation
 from zoo.registry import Registry, load_registry
 from zoo.running.labels import published_config, read_labels
-from zoo.running.perplexity import OnProgress, perplexity, perplexity_data, unseen
+from zoo.running.perplexity import (
+    OnProgress,
+    perplexity,
+    perplexity_data,
+    perplexity_of,
+    unseen,
+)
 from zoo.running.text_model import TextModel
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
@@ -131,7 +136,7 @@ def _by_recipe(
         raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
     else:
         test = read_lines(where)
-    published = read_published(folder, published_config(model), sides)
+    published = read_published(folder, published_config(model.origin), sides)
     tokens = read_tokens(folder, recipe.tokenizer, sides, published)
     return score_test(model, tokens, test, recipe, on_progress)
 
@@ -172,7 +177,7 @@ def score_masked(
     nats, hits = (sums / n_tokens).tolist()
     return {
         "accuracy": hits,
-        "masked_perplexity": math.exp(min(nats, 700.0)),
+        "masked_perplexity": perplexity_of(nats),
         "masked_tokens": n_tokens,
     }
 

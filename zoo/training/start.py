@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.registry import Registry
+from zoo.running.labels import published_config
 from zoo.spec import ModelSpec
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
@@ -91,7 +92,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     weights = find_weights(source, registry).path
     specials = UNPUBLISHED
     if isinstance(recipe.tokenizer, OfModel):
-        config = (header.origin or {}).get("config")
+        config = published_config(header.origin)
         specials = read_published(folder_of(weights), config, sides)
     return Start(source, spec, weights, header.origin, sides, frozen, specials)
 
