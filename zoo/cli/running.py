@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -143,16 +143,12 @@ def run(
     changes = given.copy()
     if repetition_penalty is not None:
         changes["repetition_penalty"] = repetition_penalty
-    if given and (sample is False or beams is not None):
-        raise _only_drawn(given)
-    if sample and beams is not None:
-        raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
+    _check_together(given, sample=sample, beams=beams)
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
 
-    from zoo.generation.methods import for_batch
     from zoo.running.settings import Settings
-    from zoo.running.tasks import GENERATING, as_text
+    from zoo.running.tasks import GENERATING
     from zoo.running.text_model import TextModel
 
     instructions = [] if system is None else [_message("system", system)]
@@ -173,9 +169,9 @@ def run(
         method = None
         if found.task not in GENERATING:
             _refuse_generating(context, found.transformer.spec.name)
+        elif given and not sample and not found.settings.do_sample:
+            raise _only_drawn(given)
         else:
-            if given and not sample and not found.settings.do_sample:
-                raise _only_drawn(given)
             method = found.settings.method(changes, sample=sample, beams=beams)
             _tell_settings(found.settings, method)
         asked: dict[str, Any] = {
@@ -185,21 +181,24 @@ def run(
             "start": start or None,
         }
         answer = partial(_answer, found, asked, mask_id=mask_id, as_json=as_json)
-        if not texts and chat and sys.stdin is not None and sys.stdin.isatty():
-            _converse(answer, instructions)
-        elif not texts:
-            for number, (places, lines) in enumerate(_lines()):
-                # Batches within these lines are numbered from here; there are at most AT_ONCE.
-                if method is not None:
-                    asked["method"] = for_batch(method, number * AT_ONCE)
-                prompts = map(prompt, lines)
-                for report in found.run(prompts, **asked, mask_id=mask_id, places=places):
-                    print_report(as_json, report, as_text, one_of_several=True)
-        elif len(texts) > 1:
-            for report in found.run(map(prompt, texts), **asked, mask_id=mask_id):
-                print_report(as_json, report, as_text, one_of_several=True)
-        else:
+        answer_each = partial(_answer_each, found, mask_id=mask_id, as_json=as_json)
+        if len(texts) == 1:
             answer(prompt(texts[0]))
+        elif texts:
+            answer_each(map(prompt, texts), asked)
+        elif chat and sys.stdin is not None and sys.stdin.isatty():
+            _converse(answer, instructions)
+        else:
+            for number, (places, lines) in enumerate(_lines()):
+                answer_each(map(prompt, lines), _for_lines(asked, number), places=places)
+
+
+def _check_together(given: Collection[str], *, sample: bool | None, beams: int | None) -> None:
+    """Raise UsageError if options contradict each other; `given` are those of drawing tokens."""
+    if given and (sample is False or beams is not None):
+        raise _only_drawn(given)
+    if sample and beams is not None:
+        raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
 
 
 def _only_drawn(given: Iterable[str]) -> click.UsageError:
@@ -244,6 +243,31 @@ def _answer(
         text += piece
     sys.stdout.write("\n")
     return text
+
+
+def _answer_each(
+    model: TextModel,
+    prompts: Iterable[str | Chat],
+    asked: Mapping[str, Any],
+    *,
+    mask_id: int | None,
+    as_json: bool,
+    places: Sequence[Place] | None = None,
+) -> None:
+    """Print the result for each of several texts."""
+    from zoo.running.tasks import as_text
+
+    for report in model.run(prompts, **asked, mask_id=mask_id, places=places):
+        print_report(as_json, report, as_text, one_of_several=True)
+
+
+def _for_lines(asked: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """What is asked of the lines that were read as the `number`th, counted from 0: batches within
+    them are numbered from `number * AT_ONCE`, as there are at most AT_ONCE."""
+    from zoo.generation.methods import for_batch
+
+    method = asked["method"]
+    return {**asked, "method": method and for_batch(method, number * AT_ONCE)}
 
 
 def _converse(answer: Callable[[Chat], str], chat: list[dict[str, str]]) -> None:
