@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import zoo
-from zoo_components.modules.stack import check_inputs
+from zoo_components.modules.stack_inputs import check_inputs
 
 SPEC = {
     "format": 1,

@@ -166,28 +166,18 @@ class MultiHeadAttention(nn.Module):
             return_weights=return_weights,
         )
         q, k, v = self._heads(x, memory, rotation, positions, cache, places)
-        seen = mask
-        if self.reach is not None and self.reach.hides(k.shape[-2]):
-            assert positions is not None  # as above
-            keys = positions if cache is None else cache.positions(k.shape[-2])
-            near = self.reach.mask(positions, keys)
-            if global_tokens is not None:
-                near = near | global_tokens[..., None, None, :]
-            seen = join(last_keys(mask, k.shape[-2]), near)
-        apart = None
+        seen = self._within_reach(mask, k.shape[-2], positions, global_tokens, cache)
+        n_tokens = None
         if places is not None and mask is not None and seen is mask and bias is None:
-            apart = lengths(mask) if global_tokens is None else None
-        if apart is None:
+            n_tokens = lengths(mask) if global_tokens is None else None
+        if n_tokens is None:
             mixed, weights = mix(q, k, v, mask=seen)
         else:
-            mixed, weights = one_by_one(mix, q, k, v, apart), None
+            mixed, weights = one_by_one(mix, q, k, v, n_tokens), None
         if global_tokens is not None:
             q, k, v = self._heads(x, None, rotation, positions, None, places, "global_")
-            theirs, their_weights = mix(q, k, v, mask=mask)
-            mine = global_tokens[..., None, :, None]
-            mixed = torch.where(mine, theirs, mixed)
-            if weights is not None and their_weights is not None:
-                weights = torch.where(mine, their_weights, weights)
+            theirs = mix(q, k, v, mask=mask)
+            mixed, weights = at_global_tokens(global_tokens, theirs, (mixed, weights))
         if self.v_scale != 1.0:
             mixed = mixed * self.v_scale
         if self.gate is not None:
@@ -200,6 +190,25 @@ class MultiHeadAttention(nn.Module):
     def _own_heads(self, scores: torch.Tensor | None) -> torch.Tensor | None:
         """The part of a mask or bias for all heads that belongs to the heads of this process."""
         return None if scores is None else own_part(scores, -3, self.q_proj)
+
+    def _within_reach(
+        self,
+        mask: torch.Tensor | None,
+        n_keys: int,
+        positions: torch.Tensor | None,
+        global_tokens: torch.Tensor | None,
+        cache: AttentionCache | None,
+    ) -> torch.Tensor | None:
+        """The mask, less the keys outside of a query's window or chunk that are no global tokens;
+        `mask` itself if none is outside."""
+        if self.reach is None or not self.reach.hides(n_keys):
+            return mask
+        assert positions is not None  # `forward` ensures it
+        keys = positions if cache is None else cache.positions(n_keys)
+        near = self.reach.mask(positions, keys)
+        if global_tokens is not None:
+            near = near | global_tokens[..., None, None, :]
+        return join(last_keys(mask, n_keys), near)
 
     def _heads(
         self,
@@ -274,6 +283,20 @@ class MultiHeadAttention(nn.Module):
         if self.gate_bias is not None:
             gates = gates + local(self.gate_bias)[:, None, None]
         return gate(gates)
+
+
+def at_global_tokens(
+    global_tokens: torch.Tensor,
+    theirs: tuple[torch.Tensor, torch.Tensor | None],
+    others: tuple[torch.Tensor, torch.Tensor | None],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Outputs and weights: `theirs` for the queries that are global tokens, (..., query), and
+    `others` for all others (Beltagy et al. 2020, arXiv:2004.05150, section 3.1)."""
+    mine = global_tokens[..., None, :, None]
+    mixed = torch.where(mine, theirs[0], others[0])
+    if theirs[1] is None or others[1] is None:
+        return mixed, None
+    return mixed, torch.where(mine, theirs[1], others[1])
 
 
 def one_by_one(

@@ -67,13 +67,7 @@ def attend(
         TypeError: the mask is not boolean.
         ValueError: the mask is for another number of heads.
     """
-    if mask is not None and mask.dtype != torch.bool:  # a fused kernel would add numbers to scores
-        raise TypeError(f"a mask is boolean, True = attend, not {mask.dtype}; compare with `!= 0`")
-    if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, q.shape[-3]):
-        raise ValueError(
-            f"a mask for {mask.shape[-3]} heads does not fit attention with {q.shape[-3]}: it has "
-            "as many, or 1 for all"
-        )
+    _check_mask(mask, q.shape[-3])
     mask, bias = last_keys(mask, k.shape[-2]), last_keys(bias, k.shape[-2])
     if q.shape[-2] == 1:
         causal = False  # the one query is the last key
@@ -91,9 +85,7 @@ def attend(
     if causal and (written_out or not square or mask is not None or bias is not None):
         mask, causal = join(mask, causal_mask(q, k)), False
     if mask is not None and scoring.uniform_masked_rows:
-        dead = ~mask.any(-1, keepdim=True)
-        q, mask = q.masked_fill(dead, 0.0), mask | dead
-        bias = None if bias is None else torch.where(dead, 0.0, bias)
+        q, mask, bias = _with_uniform_rows(q, mask, bias)
     weights = None
     if written_out:
         weights = _weights(q, _repeated(k, q), scoring, mask, bias, sinks)
@@ -107,6 +99,22 @@ def attend(
     if weights is None or not return_weights:
         return mixed, None
     return mixed, weights.reshape(*by_head, -1)
+
+
+def _check_mask(mask: torch.Tensor | None, n_heads: int) -> None:
+    """Refuse a mask that attention would take for something else.
+
+    Raises:
+        TypeError: the mask is not boolean.
+        ValueError: the mask is for another number of heads.
+    """
+    if mask is not None and mask.dtype != torch.bool:  # a fused kernel would add numbers to scores
+        raise TypeError(f"a mask is boolean, True = attend, not {mask.dtype}; compare with `!= 0`")
+    if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, n_heads):
+        raise ValueError(
+            f"a mask for {mask.shape[-3]} heads does not fit attention with {n_heads}: it has "
+            "as many, or 1 for all"
+        )
 
 
 def add_biases(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
@@ -150,6 +158,18 @@ def _by_kernel(backend: Backend, fused: Callable[[], torch.Tensor]) -> torch.Ten
         if not str(error).startswith(("No available kernel", "No viable backend")):
             raise
         raise cannot(backend, "torch has no such kernel for these inputs here") from None
+
+
+def _with_uniform_rows(
+    q: torch.Tensor, mask: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Queries, mask and bias by which a query whose keys are all masked gets equal weights."""
+    dead = ~mask.any(-1, keepdim=True)
+    return (
+        q.masked_fill(dead, 0.0),
+        mask | dead,
+        None if bias is None else torch.where(dead, 0.0, bias),
+    )
 
 
 def _fused(

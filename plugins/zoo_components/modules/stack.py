@@ -13,9 +13,9 @@ from zoo.context import LayerContext
 from zoo.linear import Linear
 from zoo.position import PositionScheme
 from zoo.transformer import check_images, check_mask
-from zoo_components.modules.embedding import not_ids
 from zoo_components.modules.masks import join
 from zoo_components.modules.scores import add_biases
+from zoo_components.modules.stack_inputs import check_inputs, check_memory
 from zoo_components.modules.unpadding import places_of_tokens
 
 Maps = dict[str, tuple[torch.Tensor, ...]]
@@ -142,16 +142,9 @@ class Stack(nn.Module):
                 return_weights=return_weights,
             )
             return x[0], {kind: tuple(w[0] for w in weights) for kind, weights in maps.items()}
-        batch, length = inputs.shape[0], self.length(inputs)
-        attended = None
-        if mask is not None:
-            attended = check_mask(mask, batch=batch, query=length, key=length)
-        self.check_memory(memory, batch, shared=cache is not None)
-        if memory_mask is not None and memory is not None:
-            rows, n_keys = memory.shape[:2]
-            memory_mask = check_mask(memory_mask, batch=rows, query=length, key=n_keys)
-        if global_tokens is not None:
-            self.check_global_tokens(global_tokens, batch, length)
+        attended, memory_mask = self.checked_masks(
+            inputs, memory, mask, memory_mask, global_tokens, cached=cache is not None
+        )
         real = self.token_mask(inputs, mask)
         tokens = _by_token(mask) if self.padding_seen else real
         if cache is None:
@@ -163,7 +156,7 @@ class Stack(nn.Module):
         generated = cache is not None and _hides_more(real, mask)
         if (self.padding_needed or generated) and attended is not None:
             # With a mask row for each query, no part of a layer leaves out hidden tokens.
-            attended = attended.expand(-1, -1, length, -1)
+            attended = attended.expand(-1, -1, self.length(inputs), -1)
         x = getattr(self, self.embed_name)(inputs, positions, token_types=token_types, mask=tokens)
         shared = LayerContext(
             mask=attended,
@@ -187,6 +180,34 @@ class Stack(nn.Module):
         if self.out_proj is not None:
             x = self.out_proj(x)
         return x, maps
+
+    def checked_masks(
+        self,
+        inputs: torch.Tensor,
+        memory: torch.Tensor | None,
+        mask: torch.Tensor | None,
+        memory_mask: torch.Tensor | None,
+        global_tokens: torch.Tensor | None,
+        *,
+        cached: bool,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The masks for self-attention and for cross-attention as attention takes them (see
+        `check_mask`), after checking that all that goes with the inputs fits them.
+
+        Raises:
+            TypeError: a mask is not boolean.
+            ValueError: the shape of the memory or a mask does not fit.
+        """
+        batch, length = inputs.shape[0], self.length(inputs)
+        if mask is not None:
+            mask = check_mask(mask, batch=batch, query=length, key=length)
+        check_memory(memory, self.memory_width, batch, shared=cached)
+        if memory_mask is not None and memory is not None:
+            rows, n_keys = memory.shape[:2]
+            memory_mask = check_mask(memory_mask, batch=rows, query=length, key=n_keys)
+        if global_tokens is not None:
+            self.check_global_tokens(global_tokens, batch, length)
+        return mask, memory_mask
 
     def run_layers(
         self, x: torch.Tensor, contexts: Mapping[LayerSchemes, LayerContext], cache: Cache | None
@@ -213,32 +234,6 @@ class Stack(nn.Module):
             for kind, weights in maps.items():
                 found.setdefault(kind, []).append(weights)
         return x, {kind: tuple(weights) for kind, weights in found.items()}
-
-    def check_memory(self, memory: torch.Tensor | None, batch: int, *, shared: bool) -> None:
-        """Refuse a memory that is missing or does not fit. With `shared`, several rows of the batch
-        may share one row of the memory.
-
-        Raises:
-            ValueError: the memory is missing, no layer would attend to it, or its shape is wrong.
-        """
-        width = self.memory_width
-        if memory is None and width is None:
-            return
-        if memory is None:
-            raise ValueError(
-                f"this decoder attends to a memory: pass `memory`, (batch, memory length, {width})"
-            )
-        if width is None:
-            raise ValueError("this decoder attends to no memory: its spec states no `memory_width`")
-        shape = tuple(memory.shape)
-        if len(shape) != 3 or shape[2] != width:
-            raise ValueError(f"a memory is (batch, memory length, {width}), not {shape}")
-        rows = shape[0]
-        if rows != batch and not (shared and rows > 0 and batch % rows == 0):
-            raise ValueError(
-                f"{batch} target sequences need a memory of as many rows, one from each source; "
-                f"this one has {rows}"
-            )
 
     def check_global_tokens(self, tokens: torch.Tensor, batch: int, length: int) -> None:
         """Refuse global tokens that do not fit the inputs, or that no layer would use.
@@ -344,31 +339,6 @@ class Stack(nn.Module):
         if self.pad_id is None or self.padding_seen or inputs.is_floating_point():
             return None
         return (inputs != self.pad_id)[:, None, None, :]
-
-
-def check_inputs(inputs: torch.Tensor, width: int | None, *, takes_ids: bool) -> None:
-    """Refuse inputs that are neither ids nor vectors, or are no vectors of this width, if it is not
-    None.
-
-    Raises:
-        TypeError: they are not a tensor, not of floating-point numbers where they must be, or of
-            such numbers where ids must be.
-        ValueError: their shape is wrong.
-    """
-    if not isinstance(inputs, torch.Tensor):
-        what = type(inputs).__name__
-        raise TypeError(f"a model takes a tensor, such as torch.tensor([[5, 9, 33]]), not a {what}")
-    if takes_ids and width is None and inputs.is_floating_point():
-        raise not_ids(inputs)
-    if inputs.is_floating_point() or width is not None:
-        if not inputs.is_floating_point():
-            raise TypeError(f"this model takes vectors, floating-point numbers, not {inputs.dtype}")
-        if inputs.dim() not in (2, 3) or width not in (None, inputs.shape[-1]):
-            sizes = f"(batch, length, {width or 'width'})"
-            raise ValueError(f"vectors are {sizes}, not {tuple(inputs.shape)}")
-    elif inputs.dim() != 2:
-        hint = "; a single sequence is `ids[None]`" if inputs.dim() == 1 else ""
-        raise ValueError(f"ids are (batch, length), not {tuple(inputs.shape)}{hint}")
 
 
 def _batch_of_one(one: torch.Tensor | None) -> torch.Tensor | None:
