@@ -4,14 +4,11 @@ the command (`zoo --budget parameters=2e12 ...`) or calls the library can raise 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from zoo.byte_counts import parse_bytes
 from zoo.errors import Place, Problem, SpecError, ZooError
 from zoo.wording import allowed, quoted
-
-if TYPE_CHECKING:
-    from zoo.spec import ModelSpec
 
 MAX_KEY_DEPTH = 100  # what the parser's own recursion allows
 _OF_BYTES = ("bytes", "file_size")
@@ -53,28 +50,26 @@ class Budget(NamedTuple):
             limits[name] = int(number)
         return cls(**limits)
 
+    def check(self, *, parameters: int, bytes: int, place: Place) -> None:
+        """Refuse a model that is larger. `place` is the spec's file.
 
-def check_budget(spec: ModelSpec, budget: Budget, place: Place) -> None:
-    """Refuse a spec that is larger than the budget. `place` is the spec's file.
-
-    Raises:
-        SpecError: it has too many parameters or bytes; the message says how to allow it.
-    """
-    sizes = {
-        "parameters": spec.n_parameters,
-        "bytes": 4 * (spec.layout.n_elements + spec.layout.n_computed),
-    }
-    problems = [
-        Problem(
-            f"the model has {_grouped(size)} {name}, more than {getattr(budget, name):,}",
-            place,
-            help=raising(name),
-        )
-        for name, size in sizes.items()
-        if size > getattr(budget, name)
-    ]
-    if problems:
-        raise SpecError(problems)
+        Raises:
+            SpecError: it has too many parameters or bytes; the message says how to allow it.
+        """
+        problems = [
+            Problem(
+                f"the model has {_grouped(size)} {name}, more than {limit:,}",
+                place,
+                help=raising(name),
+            )
+            for name, size, limit in (
+                ("parameters", parameters, self.parameters),
+                ("bytes", bytes, self.bytes),
+            )
+            if size > limit
+        ]
+        if problems:
+            raise SpecError(problems)
 
 
 def raising(name: str) -> str:

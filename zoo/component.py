@@ -239,8 +239,8 @@ class Component(BaseModel):
     def _check_fields(cls) -> None:
         """Raise `TypeError` for a field that no spec can state."""
         marks = fields_of(cls).items()
-        parts = {name: mark if isinstance(mark, Part) else None for name, mark in marks}
-        check_types(cls, parts, Component)
+        bound = {name: mark.sources if isinstance(mark, Part) else None for name, mark in marks}
+        check_types(cls, bound, Component)
         for name, mark in marks:
             if isinstance(mark, Part) and name in vars(cls).get("__annotations__", {}):
                 what = f"the field `{name}` of {cls.__name__}"

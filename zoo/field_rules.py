@@ -11,13 +11,13 @@ from zoo.errors import Problem
 from zoo.wording import did_you_mean, quoted
 
 if TYPE_CHECKING:
-    from zoo.component import Component, Part
+    from pydantic import BaseModel
 
 _TABLES = (dict, Mapping)
 _LISTS = (list, set, frozenset)
 
 
-def check_names(cls: type[Component]) -> None:
+def check_names(cls: type[BaseModel]) -> None:
     """Check that no field hides a constant, a property or a method of a base class.
 
     Raises:
@@ -37,7 +37,7 @@ def check_names(cls: type[Component]) -> None:
         raise TypeError(f"{message}; {hint}")
 
 
-def undefined_type(cls: type[Component], name: str) -> Problem:
+def undefined_type(cls: type[BaseModel], name: str) -> Problem:
     """Return the problem that `name`, in the type of a field, is not defined in the file."""
     word = re.compile(rf"\b{re.escape(name)}\b")
     fields = [
@@ -56,25 +56,28 @@ def undefined_type(cls: type[Component], name: str) -> Problem:
 
 
 def check_types(
-    cls: type[Component], marks: Mapping[str, Part | None], component: type[Component]
+    cls: type[BaseModel],
+    bound: Mapping[str, Mapping[str, str] | None],
+    component: type[BaseModel],
 ) -> None:
     """Check that each field declared by the class itself has a type that a spec can state, and that
     dimensions of components are bound to fields declared before.
 
     Args:
-        marks: each field in order, with its mark if it holds a component.
+        bound: each field in order; of one that holds a component, with the earlier fields that are
+            bound to its dimensions, by the names of these.
         component: the base class of all descriptions.
 
     Raises:
         TypeError: a type is not allowed, or a dimension is bound to something other than an earlier
             field.
     """
-    own, names = vars(cls).get("__annotations__", {}), list(marks)
+    own, names = vars(cls).get("__annotations__", {}), list(bound)
     for name in filter(own.__contains__, names):
-        mark, before = marks[name], names[: names.index(name)]
+        sources, before = bound[name], names[: names.index(name)]
         what = f"the field `{name}` of {cls.__name__}"
-        if mark is not None:
-            for dimension, source in mark.sources.items():
+        if sources is not None:
+            for dimension, source in sources.items():
                 first = source.partition(".")[0]
                 if first not in before:
                     known = did_you_mean(first, before)
@@ -89,7 +92,7 @@ def check_types(
             raise TypeError(f"{what} can change: an array is a `tuple[..., ...]`")
 
 
-def check_bound(what: str, dimensions: Iterable[str], held: type[Component], given: object) -> None:
+def check_bound(what: str, dimensions: Iterable[str], held: type[BaseModel], given: object) -> None:
     """Check that the component in a field takes the dimensions that are bound there.
 
     Args:

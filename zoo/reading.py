@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.budget import check_budget
 from zoo.document import Document, from_weights, given, read_document
 from zoo.errors import Place, Problem, SpecError, checked_path
 from zoo.file_kinds import is_manifest, is_recipe, is_registry
@@ -59,7 +58,11 @@ def spec_of(document: Document, registry: Registry) -> ModelSpec:
         raise SpecError(Problem(message, Place(document.name), f"{hint}`zoo pull {name}`"))
     spec = validate(resolve(document, registry))
     with plugin_code(f"the layout of {spec.name}"):
-        check_budget(spec, registry.budget, Place(document.name))
+        registry.budget.check(
+            parameters=spec.n_parameters,
+            bytes=4 * (spec.layout.n_elements + spec.layout.n_computed),  # in float32
+            place=Place(document.name),
+        )
     return spec
 
 
