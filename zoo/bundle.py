@@ -16,7 +16,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -93,7 +93,7 @@ def check_files(path: Path, lock: Lock, hashed: Iterable[str]) -> None:
     sizes = {name: lock.files[name].size for name in hashed}
     problems = [
         Problem("its bytes are not those that the lock tells of", Place(str(path / name)))
-        for name, record in on_all_cores(lambda name: _record(path / name), sizes).items()
+        for name, record in _records(path, sizes).items()
         if record != lock.files[name]
     ]
     if problems:
@@ -234,13 +234,9 @@ def write_bundle(
         with destination(new, max_shard_bytes=max_shard_bytes) as write:
             write(header, lambda name: _checked(weights, name))
         write_text(new / SPEC_NAME, data_to_toml(header.spec))
-        beside = companions if companions is not None else weights.path.parent
-        names = find_files(beside, BESIDES)
-        if companions is not None and not names:
+        copied = _copy_files(weights.path.parent if companions is None else companions, new)
+        if companions is not None and not copied:
             raise WeightsError(f"nothing in {quoted(companions)} belongs to a model")
-        for name in names:
-            make_folder((new / name).parent)
-            copy_synced(beside / name, new / name)
         lock = Lock(
             name=spec.name,
             zoo=header.zoo,
@@ -254,13 +250,22 @@ def write_bundle(
         text = read_card(card) if isinstance(card, Path) else card_text(spec, lock, card)
         write_text(new / CARD_NAME, text)
         paths = sorted(path for path in new.rglob("*") if path.is_file())
-        files = {path.relative_to(new).as_posix(): _record(path) for path in paths}
-        lock = replace(lock, files=files)
+        sizes = {path.relative_to(new).as_posix(): path.stat().st_size for path in paths}
+        lock = replace(lock, files=_records(new, sizes))
         write_text(new / LOCK_NAME, lock.to_text())
         check_files(new, lock, ())  # whose digests were just computed
         with open_weights(new) as written:
             check_weights(new, lock, written)
     return Bundle(folder, lock, written.header)
+
+
+def _copy_files(folder: Path, new: Path) -> list[str]:
+    """Copy the files of a model beside its weights, and return their names."""
+    names = find_files(folder, BESIDES)
+    for name in names:
+        make_folder((new / name).parent)
+        copy_synced(folder / name, new / name)
+    return names
 
 
 def _checked(weights: Weights, name: str) -> Iterator[memoryview]:
@@ -271,6 +276,11 @@ def _checked(weights: Weights, name: str) -> Iterator[memoryview]:
         yield part
     if sha256.hexdigest() != weights.header.records[name].sha256:
         raise changed_tensors([name], Place(str(weights.path)))
+
+
+def _records(folder: Path, sizes: Mapping[str, int]) -> dict[str, FileRecord]:
+    """Return the records of files in a folder, hashed on all cores. `sizes` are theirs, by name."""
+    return on_all_cores(lambda name: _record(folder / name), sizes)
 
 
 def _record(path: Path) -> FileRecord:

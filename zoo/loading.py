@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -120,13 +120,9 @@ def load(
         with open_weights(found.path) as weights:
             header = weights.header
             mapped = _is_mapped(weights, read, where, shared_out=mesh is not None)
-            pulled = {} if found.ref is None else found.ref.blake3
-            as_a_whole = verify and mapped and patterns is None and bool(pulled)
-            if verify:
-                found.check_others()
-            if verify and not as_a_whole:
-                _check_pulled(weights, found)
-            with weights.held_against(pulled) if as_a_whole else nullcontext():
+            has_blake3 = found.ref is not None and bool(found.ref.blake3)
+            as_a_whole = verify and mapped and patterns is None and has_blake3
+            with _as_pulled(weights, found, as_a_whole=as_a_whole) if verify else nullcontext():
                 spec = _checked_spec(weights, lock, registry, locked=locked)
                 names = matching(header, patterns, where)
                 same += [header.json_sha256, f"{dtype} {verify} {patterns}"]
@@ -147,11 +143,32 @@ def load(
         message = f"{found.path}: {made_with_others(others)}, which may compute something else"
         warnings.warn(message, ReplacedPluginWarning, stacklevel=3)
     model.load_report = _report(weights, spec, names, tensors, verified=verify, mapped=mapped)
-    model.origin = header.origin
-    if len(names) < len(header.records):
-        part = {"only": patterns, "content_digest": header.content_digest}
-        model.origin = {**(header.origin or {}), "part": part}
+    model.origin = _origin(header, names, patterns)
     return model
+
+
+def _origin(
+    header: Header, loaded: set[str], patterns: Sequence[str] | None
+) -> dict[str, Any] | None:
+    """Return where the model comes from: what the file says of it, and which part of the file it
+    has, if not all of its tensors are loaded."""
+    if len(loaded) == len(header.records):
+        return header.origin
+    part = {"only": patterns, "content_digest": header.content_digest}
+    return {**(header.origin or {}), "part": part}
+
+
+@contextmanager
+def _as_pulled(weights: Weights, found: Found, *, as_a_whole: bool) -> Generator[None]:
+    """Compare weights in the store and the files beside them with what was pulled: all bytes of the
+    weights, while the block runs, or with `as_a_whole = False` their headers, before it."""
+    found.check_others()
+    if as_a_whole and found.ref is not None:
+        with weights.held_against(found.ref.blake3):
+            yield
+    else:
+        _check_pulled(weights, found)
+        yield
 
 
 def _check_pulled(weights: Weights, found: Found) -> None:

@@ -462,6 +462,11 @@ class Builder(Plugin):
         return Reading(how.source_vocab, how.longest_source), target
 
     @property
+    def called_with_ids_alone(self) -> bool:
+        """Whether the model is called with ids, `called_with`, and with nothing else."""
+        return bool(self.called_with) and not self.images
+
+    @property
     def images(self) -> Mapping[str, tuple[int, int, int]]:
         """The first arguments of the model's `forward`, if they are images, with the (channels,
         height, width) of each."""

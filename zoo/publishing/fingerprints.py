@@ -29,9 +29,9 @@ def take_fingerprint(model: Transformer) -> Fingerprint | None:
 
     The tokens are spread over the vocabulary, and the values over the output.
     """
-    inputs = [_rows(read) for read in model.spec.model.called_with]
-    if model.spec.model.images or not inputs:
+    if not model.spec.model.called_with_ids_alone:
         return None
+    inputs = [_rows(read) for read in model.spec.model.called_with]
     output = _output(model, inputs)
     finite = output.isfinite().nonzero()
     if len(finite) == 0:

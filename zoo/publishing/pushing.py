@@ -71,16 +71,7 @@ def push(
         StoreError: the licence is not stated or no licence, a file cannot be read, or the store
             cannot be written.
     """
-    hint = "`--license` states it, as SPDX names it; an unknown one is `NOASSERTION`"
-    if license is None:
-        license = stated_license(folder / CARD_NAME)
-        if license is None:
-            message = f"{quoted(folder / CARD_NAME)} says no `license` of the weights"
-            raise StoreError(Problem(message, help=hint))
-    if not license.strip():
-        raise StoreError(Problem("the licence of the weights is empty", help=hint))
-    if problem := license_problem(license):
-        raise StoreError(problem)
+    license = _license(license, folder)
     source = _source(address, registry)
     if source.remote and (variable := offline()):
         raise SourceError(f"{variable} forbids to reach {address}")
@@ -104,6 +95,21 @@ def push(
             if manifest_folder is not None and not Path(address).is_absolute():
                 source = source.seen_from(manifest_folder)
     return Pushed(manifest_text(manifest, source), left_out)
+
+
+def _license(stated: str | None, folder: Path) -> str:
+    """Return the licence of the weights: the stated one, or that of the folder's model card. Raises
+    `StoreError` if there is none, or it is no licence."""
+    hint = "`--license` states it, as SPDX names it; an unknown one is `NOASSERTION`"
+    license = stated_license(folder / CARD_NAME) if stated is None else stated
+    if license is None:
+        message = f"{quoted(folder / CARD_NAME)} says no `license` of the weights"
+        raise StoreError(Problem(message, help=hint))
+    if not license.strip():
+        raise StoreError(Problem("the licence of the weights is empty", help=hint))
+    if problem := license_problem(license):
+        raise StoreError(problem)
+    return license
 
 
 def _unseen(n: int) -> None:

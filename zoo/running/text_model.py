@@ -93,7 +93,7 @@ class TextModel:
             InputError: the model has no task that takes text.
         """
         spec = self.transformer.spec
-        if spec.model.images or not spec.model.called_with:
+        if not spec.model.called_with_ids_alone:
             raise _not_called_with_ids(spec)
         if spec.model.task is None:
             raise InputError(f"`zoo run` has no task for {spec.name}: its head says none")

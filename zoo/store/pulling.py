@@ -63,11 +63,7 @@ def pull(
         raise not_trusted(model)
     ref = read_ref(store, model.name, model.version) if model.is_pinned else None
     if ref is not None and not list(damaged(restored(store, ref), ref.files)):
-        blake3 = _checked_weights(store.snapshot(ref.files))
-        if ref.blake3 != blake3:  # written by an earlier version of the zoo, or damaged
-            ref = replace(ref, blake3=blake3)
-            write_ref(store, ref)
-        return ref
+        return _checked_ref(store, ref)
     if model.source.remote and (variable := offline()):
         state = "not" if ref is None else "damaged"
         message = f"{model.name} is {state} in the store, and {variable} forbids to fetch it"
@@ -92,15 +88,31 @@ def pull(
             content_digest=content_digest,
             blake3=blake3,
         )
-        store.add(folder, files, work)
-        write_ref(store, ref)
-        # `zoo gc` could have removed the snapshot while it had no ref.
-        if not restored(store, ref).is_dir():
-            store.publish(folder, files, work)
+        _add(store, ref, folder, work)
         for part in parts:
             with contextlib.suppress(OSError):  # `zoo gc` removes them too
                 part.unlink()
     return ref
+
+
+def _checked_ref(store: Store, ref: Ref) -> Ref:
+    """Return the ref of a model in the store, after checking the tensors of its weights. A ref
+    without the BLAKE3 of their files, or with others, is replaced: it was written by an earlier
+    version of the zoo, or damaged."""
+    blake3 = _checked_weights(store.snapshot(ref.files))
+    if ref.blake3 != blake3:
+        ref = replace(ref, blake3=blake3)
+        write_ref(store, ref)
+    return ref
+
+
+def _add(store: Store, ref: Ref, folder: Path, work: Path) -> None:
+    """Move the files of a model into the store, and name them by its ref."""
+    store.add(folder, ref.files, work)
+    write_ref(store, ref)
+    # `zoo gc` could have removed the snapshot while it had no ref.
+    if not restored(store, ref).is_dir():
+        store.publish(folder, ref.files, work)
 
 
 def not_trusted(model: Pretrained) -> StoreError:
