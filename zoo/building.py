@@ -18,7 +18,7 @@ from zoo.devices import usable_device
 from zoo.dtypes import usable_dtype
 from zoo.errors import PluginError, Problem, ZooError
 from zoo.initial import empty, fill_initial, too_large
-from zoo.memory import memory_limit
+from zoo.memory_limit import memory_limit
 from zoo.reading import read_spec
 from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry

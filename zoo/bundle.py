@@ -24,11 +24,11 @@ from zoo.atomic import copy_synced, make_folder, new_folder, write_text
 from zoo.document import read_document
 from zoo.errors import Place, Problem, SpecError, WeightsError
 from zoo.model_files import BESIDES, WEIGHTS, WEIGHTS_INDEX, find_files, selected
-from zoo.parallel import on_all_cores
 from zoo.provenance.card import CARD_NAME, CardFields, card_text, read_card
 from zoo.provenance.lock import LOCK_NAME, FileRecord, Lock, Upstream, read_lock, torch_version
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry
+from zoo.threads import on_all_cores
 from zoo.weights.file import Header, changed_tensors
 from zoo.weights.open_file import cannot_read
 from zoo.weights.output_names import check_output_name

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.budget import Budget, raising
+from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, SpecError
-from zoo.opening import check_ends
 from zoo.toml.limits import too_deep
 from zoo.wording import dotted, nearest, quoted
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from zoo.model_files import RECIPE, WEIGHTS, WEIGHTS_INDEX
-from zoo.run_files import CHECKPOINTS
+from zoo.training_files import CHECKPOINTS
 from zoo.wording import nearest, quoted, typed
 
 _MOST = 4

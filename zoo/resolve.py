@@ -27,11 +27,11 @@ from zoo.component import (
 from zoo.document import Document, KeyPath
 from zoo.errors import Findings, PluginError, Problem, ZooError
 from zoo.extends import NAME_PATTERN, with_parents
-from zoo.node import Node, Resolved
 from zoo.registry import Registry
 from zoo.resolving.kinds import Kinds
 from zoo.resolving.layer_rules import LayerRuleTables, alike, groups
 from zoo.resolving.layer_values import Layer, LayerValues
+from zoo.resolving.node import Node, Resolved
 from zoo.resolving.tables import (
     Leaf,
     Table,

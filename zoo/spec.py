@@ -14,7 +14,7 @@ from zoo.slots import Builder
 from zoo.wording import quoted
 
 if TYPE_CHECKING:
-    from zoo.node import Node
+    from zoo.resolving.node import Node
     from zoo.showing.data import Summary
 
 FORMAT = 1

@@ -11,8 +11,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from zoo.component import FAILED, GIVEN, SHARED, Component, Part, fields_of, given_of
 from zoo.document import KeyPath
 from zoo.errors import Place, PluginError, Problem
-from zoo.node import Node, Resolved
 from zoo.registering.plugin_errors import describe_failure, plugin_code
+from zoo.resolving.node import Node, Resolved
 from zoo.resolving.tables import Leaf
 from zoo.slots import Builder
 from zoo.spec import ModelSpec

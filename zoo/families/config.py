@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from zoo.document import Document
+from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, WeightsError
 from zoo.file_hints import inside
-from zoo.opening import check_ends
 
 FILE_NAME = "config.json"
 _INTEGER, _NUMBER = "an integer", "a number"

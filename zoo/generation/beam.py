@@ -14,7 +14,7 @@ from zoo.generation.ends import Ends
 from zoo.generation.methods import Beam, Generated
 from zoo.generation.prompts import Rows
 from zoo.generation.scores import constrain, largest, penalize
-from zoo.memory import memory_limit
+from zoo.memory_limit import memory_limit
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.node import Node
 from zoo.reading import read_spec
 from zoo.registry import Registry, load_registry
+from zoo.resolving.node import Node
 from zoo.showing.data import Diff, TensorRecord, Tensors, ValueChange, Written
 from zoo.showing.full_form import origin_of, tables_in
 from zoo.spec import ModelSpec

@@ -16,9 +16,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from zoo.endless_files import check_ends
 from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.model_files import CHAT_TEMPLATE, SPECIAL_TOKENS, TOKENIZER_CONFIG
-from zoo.opening import check_ends
 from zoo.value_errors import value_message
 from zoo.wording import quoted
 

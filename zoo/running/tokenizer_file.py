@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, WeightsError
-from zoo.opening import check_ends
 from zoo.wording import quoted
 
 if TYPE_CHECKING:

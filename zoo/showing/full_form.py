@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tomlkit
 
-from zoo.node import Node
+from zoo.resolving.node import Node
 from zoo.resolving.tables import Leaf
 from zoo.wording import printable
 

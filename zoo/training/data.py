@@ -8,8 +8,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, TrainingError, placed
-from zoo.opening import check_ends
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv, is_packed
 from zoo.wording import quoted

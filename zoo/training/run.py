@@ -18,7 +18,6 @@ from zoo.dtypes import usable_dtype
 from zoo.errors import Problem, TrainingError
 from zoo.families.origin import with_files
 from zoo.model_files import RECIPE, WEIGHTS
-from zoo.run_files import CHECKPOINTS, METRICS, PLOT
 from zoo.saving import save
 from zoo.training.batches import AnyRow
 from zoo.training.changes import check_same_run, identity
@@ -45,6 +44,7 @@ from zoo.training.sides import n_outputs, sides_of
 from zoo.training.split import Splits
 from zoo.training.tables import is_packed
 from zoo.training.tokens import AnyTokens
+from zoo.training_files import CHECKPOINTS, METRICS, PLOT
 from zoo.transformer import Transformer
 
 

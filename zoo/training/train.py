@@ -11,7 +11,6 @@ from zoo.atomic import new_file
 from zoo.errors import Problem, TrainingError, ZooError, placed
 from zoo.model_files import RECIPE
 from zoo.registry import Registry, load_registry
-from zoo.run_files import CHECKPOINTS
 from zoo.training.besides import write_besides
 from zoo.training.checkpoints import checkpoints
 from zoo.training.encoding import encode_any
@@ -25,6 +24,7 @@ from zoo.training.run import Run
 from zoo.training.split import Splits
 from zoo.training.start import Start, check_sides, find_data, find_start
 from zoo.training.tokens import AnyTokens, read_tokens, tokens_of
+from zoo.training_files import CHECKPOINTS
 from zoo.weights.file import weights_path
 from zoo.weights.output_names import check_output_name
 from zoo.wording import quoted
