@@ -37,7 +37,7 @@ from zoo.cli import run
 from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import IGNORED, Labelled, n_labels
 from zoo.training.encoding import encode_read
-from zoo.training.masking import masker_of
+from zoo.training.masking import make_masker
 from zoo.training.objective import collate, loss_and_hits, summed_loss
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import read_recipe
@@ -82,8 +82,7 @@ def rows_for(tokens: ReaderTokens, folder: Path) -> list[Labelled]:
         examples = [Example(text, label) for text, label in zip(texts, "abaca", strict=True)]
         return encode_read(examples, tokens, max_length=10, labels=("a", "b", "c"))
     rows = encode_read([Example(None, text) for text in texts], tokens, max_length=10)
-    masker = masker_of(read_recipe(write_encoder(folder)), tokens)
-    assert masker is not None
+    masker = make_masker(read_recipe(write_encoder(folder)), tokens)
     return masker.drawn(rows, seed=1, step=1)
 
 

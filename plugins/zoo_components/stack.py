@@ -13,6 +13,7 @@ from zoo.layout import LayerList, Layout, linear
 from zoo.only_with import OnlyWith
 from zoo.slots import Attention, Block, Embedding, Norm, NormPlacement, Position
 from zoo_components.attended import WhereAttended
+from zoo_components.schemes import check_rotation, check_tables, check_taken
 from zoo_components.sharing import (
     Alike,
     SharedLayers,
@@ -27,36 +28,6 @@ if TYPE_CHECKING:
     from zoo_components.modules.stack import Stack as StackModule
 
 CountPositions = Literal["all", "unpadded", "unmasked"]
-
-
-def _rotation_key(block: Block) -> str | None:
-    """The key of an option of the self-attention without effect unless the stack's position scheme
-    rotates."""
-    own, attention = block.own_position, block.self_attention
-    if attention is None or (own is not None and own.rotates):
-        return None
-    return attention.rotation_key
-
-
-def check_taken(block: Block, position: Position, relative: Position | None = None) -> None:
-    """Raise a contradiction if the self-attention of a layer refuses what a scheme gives it."""
-    schemes = {
-        "position": position,
-        "relative": relative,
-        "block.self_position": block.own_position,
-    }
-    for key, scheme in schemes.items():
-        if scheme is None:
-            continue
-        if scheme.rotates and not block.takes_rotation:
-            gives = "turn queries and keys, and the self-attention takes no rotation"
-        elif scheme.adds_bias and not block.takes_bias:
-            gives = "add a bias to the scores, and the self-attention takes none"
-        else:
-            continue
-        raise contradiction(
-            f"`{scheme.kind}` positions {gives}", f"{key}.kind", "block.self_attn.kind"
-        )
 
 
 class LayerGroup(Component):
@@ -169,12 +140,13 @@ class Stack(Component):
         self._check_padding()
         if self.share_layers and self.layers:
             check_sharing(self._alike_layers, self._weights_of_layers)
-        self._check_rotation()
-        self._check_taken()
+        check_rotation(self.groups, self.relative)
+        for group in self.groups:
+            check_taken(group.block, group.position, self.relative)
         self._check_global_tokens()
         self._check_sides()
         self._check_positions()
-        self._check_tables()
+        check_tables(self._inner(), self._self_attentions())
         return self
 
     def _check_padding(self) -> None:
@@ -193,33 +165,6 @@ class Stack(Component):
                 "pad_id",
                 "vocab",
             )
-
-    def _check_rotation(self) -> None:
-        """Raise a contradiction if an option of rotary positions is stated and no layer with it has
-        them, or if two schemes rotate one layer."""
-        for group in self.groups:
-            own = group.block.own_position
-            schemes = (group.position, self.relative, *([own] if own else []))
-            if sum(scheme.rotates for scheme in schemes) > 1:
-                raise contradiction(
-                    "two position schemes of one layer would turn its queries and keys",
-                    "relative.kind",
-                    "block.self_position.kind",
-                    "position.kind",
-                )
-        keys = [_rotation_key(group.block) for group in self.groups]
-        for key in filter(None, dict.fromkeys(keys)):
-            of_key = [g.position for g, own in zip(self.groups, keys, strict=True) if own == key]
-            if not any(scheme.rotates for scheme in (*of_key, self.relative)):
-                raise contradiction(
-                    f"`{key}` is about rotary positions, and no layer that states it has them",
-                    f"block.self_attn.{key}",
-                    "position.kind",
-                )
-
-    def _check_taken(self) -> None:
-        for group in self.groups:
-            check_taken(group.block, group.position, self.relative)
 
     def _self_attentions(self) -> Iterator[Attention]:
         attentions = (group.block.self_attention for group in self.groups)
@@ -275,26 +220,6 @@ class Stack(Component):
                 "`position`",
                 "relative.kind",
             )
-
-    def _check_tables(self) -> None:
-        """Raise a contradiction if two schemes with tables would share a name in the stack, or if
-        the attention reads a table that no scheme has."""
-        sites = [scheme.site for scheme in self._inner() if scheme.layout().parts]
-        if repeated := [site for site in sites if sites.count(site) > 1]:
-            raise contradiction(
-                f"a stack has one table `{repeated[0]}`, which these schemes would share",
-                "layers",
-                "position.kind",
-                "relative.kind",
-            )
-        for attention in self._self_attentions():
-            if attention.reads is not None and attention.reads not in sites:
-                raise contradiction(
-                    f"the attention of these layers reads the table `{attention.reads}`, which "
-                    "no position scheme of the stack has: state it as `position` or `relative`",
-                    "block.self_attn.kind",
-                    "position.kind",
-                )
 
     @cached_property
     def _alike_layers(self) -> list[Alike]:

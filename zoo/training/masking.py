@@ -86,6 +86,11 @@ def masker_of(recipe: Recipe, tokens: AnyTokens) -> Masker | None:
     """The masker of a recipe with these tokens; None if its model fills in no masked tokens."""
     if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is not None:
         return None
+    return make_masker(recipe, tokens)
+
+
+def make_masker(recipe: Recipe, tokens: ReaderTokens) -> Masker:
+    """The masker of a recipe whose model fills in masked tokens."""
     assert tokens.mask is not None  # such a tokenizer is refused
     special, ordinary = (
         np.array(ids, np.int64) for ids in (sorted(tokens.special), tokens.ordinary)

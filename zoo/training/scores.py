@@ -35,7 +35,7 @@ from zoo.training.batches import Labelled, Row, batches, n_labels
 from zoo.training.data import read_lines, read_whole
 from zoo.training.encoding import encode, encode_read
 from zoo.training.extras import imported
-from zoo.training.masking import masker_of
+from zoo.training.masking import make_masker
 from zoo.training.objective import AnyBatch, collate, loss_and_hits, scores, summed_loss
 from zoo.training.published import read_published
 from zoo.training.reader_tokens import ReaderTokens
@@ -168,8 +168,7 @@ def score_masked(
     (`accuracy`), and exp of their mean cross-entropy in nats (`masked_perplexity`). They are drawn
     as in the training, and for the same lines are always the same."""
     encoded = encode_read(test, tokens, max_length=recipe.training.max_length)
-    masker = masker_of(recipe, tokens)
-    rows = encoded if masker is None else masker.held_out(encoded)
+    rows = make_masker(recipe, tokens).held_out(encoded)
     sums = torch.zeros(2, dtype=torch.float64)
     for _, batch in _read_batches(model, tokens, rows, recipe, on_progress):
         sums += loss_and_hits(model, batch).cpu()

@@ -1,0 +1,82 @@
+"""Whether the position schemes of a stack fit its attention: what they give, and what it takes."""
+
+from collections.abc import Iterable, Sequence
+
+from zoo.component import contradiction
+from zoo.slots import Attention, Block, Position
+from zoo_components.sharing import Alike
+
+
+def check_taken(block: Block, position: Position, relative: Position | None = None) -> None:
+    """Raise a contradiction if the self-attention of a layer refuses what a scheme gives it."""
+    schemes = {
+        "position": position,
+        "relative": relative,
+        "block.self_position": block.own_position,
+    }
+    for key, scheme in schemes.items():
+        if scheme is None:
+            continue
+        if scheme.rotates and not block.takes_rotation:
+            gives = "turn queries and keys, and the self-attention takes no rotation"
+        elif scheme.adds_bias and not block.takes_bias:
+            gives = "add a bias to the scores, and the self-attention takes none"
+        else:
+            continue
+        raise contradiction(
+            f"`{scheme.kind}` positions {gives}", f"{key}.kind", "block.self_attn.kind"
+        )
+
+
+def check_rotation(groups: Sequence[Alike], relative: Position) -> None:
+    """Raise a contradiction if an option of rotary positions is stated and no layer with it has
+    them, or if two schemes rotate one layer."""
+    for group in groups:
+        own = group.block.own_position
+        schemes = (group.position, relative, *([own] if own else []))
+        if sum(scheme.rotates for scheme in schemes) > 1:
+            raise contradiction(
+                "two position schemes of one layer would turn its queries and keys",
+                "relative.kind",
+                "block.self_position.kind",
+                "position.kind",
+            )
+    keys = [_rotation_key(group.block) for group in groups]
+    for key in filter(None, dict.fromkeys(keys)):
+        of_key = [g.position for g, own in zip(groups, keys, strict=True) if own == key]
+        if not any(scheme.rotates for scheme in (*of_key, relative)):
+            raise contradiction(
+                f"`{key}` is about rotary positions, and no layer that states it has them",
+                f"block.self_attn.{key}",
+                "position.kind",
+            )
+
+
+def _rotation_key(block: Block) -> str | None:
+    """The key of an option of the self-attention without effect unless the stack's position scheme
+    rotates."""
+    own, attention = block.own_position, block.self_attention
+    if attention is None or (own is not None and own.rotates):
+        return None
+    return attention.rotation_key
+
+
+def check_tables(schemes: Iterable[Position], attentions: Iterable[Attention]) -> None:
+    """Raise a contradiction if two schemes with tables would share a name in the stack, or if
+    the attention reads a table that no scheme has."""
+    sites = [scheme.site for scheme in schemes if scheme.layout().parts]
+    if repeated := [site for site in sites if sites.count(site) > 1]:
+        raise contradiction(
+            f"a stack has one table `{repeated[0]}`, which these schemes would share",
+            "layers",
+            "position.kind",
+            "relative.kind",
+        )
+    for attention in attentions:
+        if attention.reads is not None and attention.reads not in sites:
+            raise contradiction(
+                f"the attention of these layers reads the table `{attention.reads}`, which "
+                "no position scheme of the stack has: state it as `position` or `relative`",
+                "block.self_attn.kind",
+                "position.kind",
+            )
