@@ -252,9 +252,7 @@ def _mismatch(described: Tensor, record: Record) -> str:
     return "" if record.dtype in allowed else f"is {record.dtype}, not {' or '.join(allowed)}"
 
 
-def _is_mapped(
-    weights: Weights, read: str | None, where: Place, *, shared_out: bool = False
-) -> bool:
+def _is_mapped(weights: Weights, read: str | None, where: Place, *, shared_out: bool) -> bool:
     """Return whether the files are mapped. If a mapped file is shortened, the process dies of a
     SIGBUS, so only files without write permission are."""
     if read not in (None, "bytes", "mmap"):

@@ -56,7 +56,7 @@ class Generation(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The input of a model that is called with ids alone.
+    """One input of a model: the ids of tokens.
 
     Args:
         vocab: ids are below this.

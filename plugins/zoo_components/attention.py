@@ -192,18 +192,18 @@ class MultiHead(Attention):
             )
 
     def _check_masks(self) -> None:
-        stated = [name for name in ("window", "chunk") if getattr(self, name) != "none"]
-        if len(stated) == 2:
+        limits = [name for name in ("window", "chunk") if getattr(self, name) != "none"]
+        if len(limits) == 2:
             raise contradiction(
                 'a layer has a `window` or a `chunk`, not both; "none" switches one off',
                 "window",
                 "chunk",
             )
-        if stated and self.key_width is not None:
+        if limits and self.key_width is not None:
             raise contradiction(
-                f"`{stated[0]}` is about distances within one sequence, and cross-attention sees "
+                f"`{limits[0]}` is about distances within one sequence, and cross-attention sees "
                 "another: state it under `self_attn`",
-                stated[0],
+                limits[0],
             )
         if self.sinks and self.masked_rows == "uniform":
             raise contradiction(
@@ -234,8 +234,8 @@ class MultiHead(Attention):
 
     @property
     def past_by_default(self) -> str | None:
-        stated = self.window == "none" or "window_sides" in self.model_fields_set
-        return None if stated else "window_sides"
+        is_stated = self.window == "none" or "window_sides" in self.model_fields_set
+        return None if is_stated else "window_sides"
 
     @property
     def against_fused(self) -> str | None:

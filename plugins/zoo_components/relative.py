@@ -139,7 +139,7 @@ class GridBias(Position):
 
 
 class DisentangledPosition(Position):
-    """A learned vector for each distance, from -span up to span, which `disentangled` attention
+    """A learned vector for each distance from -span to span - 1, which `disentangled` attention
     matches with queries and keys (He et al. 2020, arXiv:2006.03654)."""
 
     site: ClassVar[str] = "rel_embed"

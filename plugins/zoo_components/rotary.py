@@ -356,8 +356,8 @@ class Llama3Rotary(Rotary):
 
 class StoredRotary(Position):
     """Rotary positions whose frequencies are a tensor of the weights, and not computed: those of
-    ESM-2 were rounded to float16 in its training. Elements k and k + head_dim / 2 are a pair. Like
-    all constants, they are 1 until weights are loaded."""
+    ESM-2 were rounded to float16 in its training. They are 1 until weights are loaded. Elements k
+    and k + head_dim / 2 are a pair."""
 
     rotates: ClassVar[bool] = True
     site: ClassVar[str] = "rotary"

@@ -30,7 +30,7 @@ def build_and_save(
     seed: int,
     dtype: str,
     device: str,
-    max_shard_bytes: int | None = None,
+    max_shard_bytes: int | None,
 ) -> dict[str, Any]:
     """Build a model and save it. Returns the report of `zoo build`."""
     target = usable_device(device)

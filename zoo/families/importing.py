@@ -173,9 +173,7 @@ def save_import(
             return write_import(found, file, on_bytes=on_bytes)
 
 
-def write_import(
-    found: Import, file: BinaryIO, *, on_bytes: Callable[[int], None] | None = None
-) -> str:
+def write_import(found: Import, file: BinaryIO, *, on_bytes: Callable[[int], None] | None) -> str:
     """Write an import as one weights file; return its content digest. Raises as
     `import_folder`."""
     records = _records(found)

@@ -97,16 +97,7 @@ def active_rules(scope: Scope) -> list[ActiveRule]:
 
 
 def _active(name: str, scope: Scope) -> ActiveRule:
-    rule, document = scope.family.rules[name]
-
-    def number(value: int | str, key: str) -> int:
-        path = ("weights", name, key)
-        found = scope.evaluate(value, document, path) if isinstance(value, str) else value
-        if type(found) is not int or found < 0:
-            place = document.place(path)
-            raise SpecError(Problem(f"`{value}` is {found!r}, which is no size", place))
-        return found
-
+    rule, _ = scope.family.rules[name]
     texts = [_text(text, name, scope) for text in (rule.hf, *rule.targets)]
     try:
         words = declared_words(*texts)
@@ -125,12 +116,24 @@ def _active(name: str, scope: Scope) -> ActiveRule:
         relayout=Relayout(
             transpose=rule.transpose,
             axes=rule.axes,
-            parts=tuple(number(part, "parts") for part in rule.parts),
-            sizes={axis: number(size, "sizes") for axis, size in rule.sizes.items()},
+            parts=tuple(_size(part, name, "parts", scope) for part in rule.parts),
+            sizes={axis: _size(n, name, "sizes", scope) for axis, n in rule.sizes.items()},
         ),
     )
     _check_invertible(active, scope.family.place(name))
     return active
+
+
+def _size(value: int | str, rule: str, key: str, scope: Scope) -> int:
+    """Return a size under this key of a rule, a number or an expression. Raises `SpecError` if the
+    expression has another value."""
+    _, document = scope.family.rules[rule]
+    path = ("weights", rule, key)
+    found = scope.evaluate(value, document, path) if isinstance(value, str) else value
+    if type(found) is not int or found < 0:
+        place = document.place(path)
+        raise SpecError(Problem(f"`{value}` is {found!r}, which is no size", place))
+    return found
 
 
 def _text(text: str, rule: str, scope: Scope) -> str:

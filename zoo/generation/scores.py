@@ -56,15 +56,12 @@ def constrain(
         everywhere.update(method.begin_suppress_tokens)
     if n_new < method.min_new_tokens:
         everywhere.update(ends.eos)
-    places = [
-        (row, id_)
-        for row, (sequence, source) in enumerate(zip(sequences, sources, strict=True))
-        for id_ in everywhere.union(
-            _repeats(sequence, sequence, method.no_repeat_ngram_size),
-            _repeats(sequence, source, method.encoder_no_repeat_ngram_size),
-            _bad(sequence, method, ends.eos),
-        )
-    ]
+    places: list[tuple[int, int]] = []
+    for row, (sequence, source) in enumerate(zip(sequences, sources, strict=True)):
+        repeats = _repeats(sequence, sequence, method.no_repeat_ngram_size)
+        copies = _repeats(sequence, source, method.encoder_no_repeat_ngram_size)
+        bad = _bad(sequence, method, ends.eos)
+        places += [(row, id_) for id_ in everywhere.union(repeats, copies, bad)]
     if not places:
         return scores
     rows, ids = torch.tensor(places, device=scores.device).unbind(1)

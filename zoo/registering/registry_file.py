@@ -179,7 +179,7 @@ class RegistryFile:
         return Entry(group, name, target, self._document, self._folder, override is True)
 
 
-def read_registry_file(path: Path, named: Callable[[], Place] | None = None) -> RegistryFile:
+def read_registry_file(path: Path, named: Callable[[], Place] | None) -> RegistryFile:
     """Read a registry; `named` returns the place in another registry that includes it.
 
     Raises:

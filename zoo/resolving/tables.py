@@ -103,22 +103,30 @@ def _check_value(value: Any, document: Document, path: KeyPath, findings: Findin
                 break
             _check_value(item, document, (*path, index), findings)
         return True
-    message = hint = None
+    refused = _refused(value, document.max_depth)
+    if refused is not None:
+        message, hint = refused
+        findings.add(Problem(message, document.place(path, value=True), hint))
+    return refused is None
+
+
+def _refused(value: Any, max_depth: int) -> tuple[str, str | None] | None:
+    """Return why a value has no place in a spec, and a help text; None if it has one. Of arrays,
+    only those beyond the depth are asked about."""
     if isinstance(value, list | tuple):
-        message = f"values are nested more than {document.max_depth} deep"
-    elif not isinstance(value, bool | str | int | float):
-        message = f"{described(value)} has no place in a spec"
+        return f"values are nested more than {max_depth} deep", None
+    if not isinstance(value, bool | str | int | float):
+        hint = None
         if value is None:
             hint = "leave the key out"
         elif hasattr(value, "item"):  # a number of NumPy or torch
             hint = "`.item()` makes a plain number of it"
-    elif isinstance(value, int) and abs(value) > MAX_INTEGER:
-        message = INTEGER_MESSAGE
-    elif isinstance(value, float) and not math.isfinite(value):
-        message = f"`{value}` is not a finite number"
-    if message:
-        findings.add(Problem(message, document.place(path, value=True), hint))
-    return message is None
+        return f"{described(value)} has no place in a spec", hint
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        return INTEGER_MESSAGE, None
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"`{value}` is not a finite number", None
+    return None
 
 
 def described(value: object) -> str:

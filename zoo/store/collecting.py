@@ -82,7 +82,7 @@ def collect(store: Store, *, grace: float = GRACE) -> Freed:
     return freed
 
 
-def sweep(folder: Path, *, grace: float = GRACE) -> Freed:
+def sweep(folder: Path, *, grace: float) -> Freed:
     """Remove the temporary files and folders that killed writers, such as `zoo.save`, have left in
     a folder outside the store. `grace` is as for `collect`.
 

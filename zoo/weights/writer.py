@@ -23,7 +23,7 @@ Write = Callable[[Header, Content], None]
 
 @contextmanager
 def destination(
-    path: Path, *, max_shard_bytes: int | None = None, on_bytes: OnBytes | None = None
+    path: Path, *, max_shard_bytes: int | None, on_bytes: OnBytes | None = None
 ) -> Generator[Write]:
     """Open a place for weights, and yield the function that writes them. Whether the place is
     writable is checked at once; the weights take their place when the block ends without an error.

@@ -1,4 +1,4 @@
-"""Heads that return logits for each position."""
+"""Heads that score the tokens of the vocabulary at each position."""
 
 from __future__ import annotations
 
