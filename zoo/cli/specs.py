@@ -237,11 +237,7 @@ def show(
         if asked or svg is not None:
             flag = asked[0] if asked else "--svg"
             raise click.UsageError(f"{spec} is a component, and {flag} is a view of models")
-        from zoo.reports.component import component_data, component_json, component_text
-
-        described = component_data(registry, *component)
-        text = component_text(described, registry)
-        print_report(as_json, component_json(described), lambda _: text)
+        _show_component(registry, *component, as_json=as_json)
         return
     from zoo.showing import show as views
 
@@ -265,6 +261,15 @@ def show(
         print_report(as_json, found.summary(), views.summary_text)
     else:
         click.echo(svg)
+
+
+def _show_component(registry: Registry, slot: str, kind: str, *, as_json: bool) -> None:
+    """Print the keys of a component."""
+    from zoo.reports.component import component_data, component_json, component_text
+
+    described = component_data(registry, slot, kind)
+    text = component_text(described, registry)
+    print_report(as_json, component_json(described), lambda _: text)
 
 
 @click.command()
