@@ -20,7 +20,7 @@ from zoo.plugin_kit.project import new_plugin
 from zoo.registry import load_registry
 from zoo.transformer import Transformer
 
-VOCAB, FIRST = 23, 5
+VOCAB = 23
 ROWS = ([3, 7, 4, 9, 11, 6, 8, 5, 12, 3, 4], [8, 4, 6, 21, 3, 9, 9, 14], [7, 5, 3, 12, 16, 6, 20])
 """Sequences whose last 6 tokens are added one by one, the others in one call."""
 STEPS = 6

@@ -251,6 +251,7 @@ def write_bundle(
         write_text(new / CARD_NAME, text)
         paths = sorted(path for path in new.rglob("*") if path.is_file())
         sizes = {path.relative_to(new).as_posix(): path.stat().st_size for path in paths}
+        # The files are read again, all at once: their digests are of what the file system returns.
         lock = replace(lock, files=_records(new, sizes))
         write_text(new / LOCK_NAME, lock.to_text())
         check_files(new, lock, ())  # whose digests were just computed
