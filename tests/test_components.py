@@ -56,6 +56,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attention.disentangled": {"position": "disentangled"},
     "position.disentangled": {"attention": "disentangled"},
 }
+RECURRENT = {"attention.short_convolution"}
+"""What has no place in an encoder, nor attends to one."""
 
 
 def spec_with(slot: str, kind: str) -> dict[str, Any]:
@@ -71,6 +73,8 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
         host = ENCODER_DECODER if kind == "encoder_decoder" else {"builder": kind, "vocab": 11}
         return sizes | own | host
     host = ENCODER if slot in ("embedding", "head") or name in BESIDE else ENCODER_DECODER
+    if name in RECURRENT:
+        host = {"builder": "decoder", "vocab": 11}
     return sizes | own | host | {slot: {"kind": kind} | NEEDS.get(name, {})} | BESIDE.get(name, {})
 
 
