@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ import zoo
 from zoo import import_folder
 from zoo.cache import Cache
 
-HYBRIDS = ["lfm2", "lfm2.biased"]
+HYBRIDS = ["lfm2", "lfm2.biased", "qwen3_next", "qwen3_next.published"]
 LENGTH = 70  # more than a chunk
 BATCH = 3
 
@@ -48,10 +49,28 @@ def ids() -> torch.Tensor:
 
 
 @torch.no_grad()
-def test_of_transformers(folder: Path, model: zoo.Transformer, ids: torch.Tensor) -> None:
-    """Its norms and its recurrences stay in float32."""
-    theirs = AutoModelForCausalLM.from_pretrained(folder / "original", dtype=torch.float64).eval()
-    expected = theirs(ids).logits
+def test_of_transformers(
+    folder: Path, model: zoo.Transformer, ids: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float64, where `transformers` is kept from rounding norms and states to float32; its
+    softmaxes and angles still are in float32."""
+    theirs = AutoModelForCausalLM.from_pretrained(
+        folder / "original", dtype=torch.float64, experts_implementation="eager"
+    )
+    narrow, cast = torch.Tensor.float, torch.Tensor.to
+
+    def stays(x: torch.Tensor, wanted: object) -> bool:
+        return x.dtype == torch.float64 and wanted == torch.float32
+
+    def to(x: torch.Tensor, *given: Any, **options: Any) -> torch.Tensor:
+        return x if given and stays(x, given[0]) else cast(x, *given, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "to", to)
+        patched.setattr(
+            torch.Tensor, "float", lambda x: x if stays(x, torch.float32) else narrow(x)
+        )
+        expected = theirs.eval()(ids).logits
     torch.testing.assert_close(model(ids), expected, rtol=0, atol=1e-5)
 
 
