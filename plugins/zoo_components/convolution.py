@@ -32,7 +32,7 @@ class ShortConvolution(Recurrent):
                 "conv": convolution(self.d_model, self.kernel_size, bias=self.bias),
                 "o_proj": linear(self.d_model, self.d_model, bias=self.bias, residual=True),
             },
-            f"short convolution, kernel {self.kernel_size}",
+            f"{self.kind} kernel {self.kernel_size}",
             state=(self.kernel_size - 1) * self.d_model,
         )
 
