@@ -56,7 +56,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attention.disentangled": {"position": "disentangled"},
     "position.disentangled": {"attention": "disentangled"},
 }
-RECURRENT = {"attention.short_convolution", "attention.gated_delta"}
+RECURRENT = {"attention.short_convolution", "attention.gated_delta", "attention.mamba2"}
 """What has no place in an encoder, nor attends to one."""
 
 

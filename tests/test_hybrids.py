@@ -17,7 +17,15 @@ import zoo
 from zoo import import_folder
 from zoo.cache import Cache
 
-HYBRIDS = ["lfm2", "lfm2.biased", "qwen3_next", "qwen3_next.published"]
+HYBRIDS = [
+    "lfm2",
+    "lfm2.biased",
+    "qwen3_next",
+    "qwen3_next.published",
+    "bamba",
+    "bamba.biased",
+    "granitemoehybrid",
+]
 LENGTH = 70  # more than a chunk
 BATCH = 3
 

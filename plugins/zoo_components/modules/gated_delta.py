@@ -13,6 +13,7 @@ from zoo.linear import Linear, together
 from zoo.position import Rotation
 from zoo_components.heads import heads_text
 from zoo_components.modules.convolution import CausalConvolution
+from zoo_components.modules.decay import between
 from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.masks import new_tokens
 from zoo_components.modules.norm import is_autocast, widen
@@ -168,7 +169,7 @@ def gated_delta_rule(
     q, k, v = (t.unflatten(-2, (-1, size)) for t in (q, k, v))
     total = log_decay.unflatten(-1, (-1, size)).cumsum(-1)
     beta = beta.unflatten(-1, (-1, size))[..., None]
-    decay = _between(total)
+    decay = between(total)
     from_start, to_end = total.exp()[..., None], (total[..., -1:] - total).exp()[..., None]
     k_t = k.transpose(-1, -2)
     new, known = beta * v, from_start * beta * k
@@ -189,11 +190,3 @@ def gated_delta_rule(
         read.append(q[at] @ state + scores[at] @ u)
         state = kept[at] * state + late[at] @ u
     return torch.cat(read, -2)[..., :length, :], state
-
-
-def _between(total: torch.Tensor) -> torch.Tensor:
-    """The decay from token j to token i, (..., i, j), 0 for j > i, of the sums (..., length) of the
-    logarithms up to each token."""
-    apart = total[..., :, None] - total[..., None, :]
-    later = torch.ones(apart.shape[-2:], dtype=torch.bool, device=total.device).triu(1)
-    return apart.masked_fill(later, -torch.inf).exp()
