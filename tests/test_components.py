@@ -56,13 +56,15 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attention.disentangled": {"position": "disentangled"},
     "position.disentangled": {"attention": "disentangled"},
 }
+RECURRENT = {"attention.short_convolution", "attention.gated_delta", "attention.mamba2"}
+"""What has no place in an encoder, nor attends to one."""
 
 
 def spec_with(slot: str, kind: str) -> dict[str, Any]:
     """Return a small spec of two layers with this component."""
     name = f"{slot}.{kind}"
     sizes = {"format": 1, "name": name, "n_layers": 2, "d_model": 16}
-    own = {"n_heads": 2} if name != "attention.none" else {}
+    own = {"n_heads": 2} if name not in ("attention.none", "attention.short_convolution") else {}
     own |= {"d_ff": 24} if name not in ("ffn.residual_stack", "ffn.none") else {}
     if name == "builder.dual_encoder":
         images = {"embedding": IMAGES, "position": {"kind": "learned", "max_length": 10}}
@@ -71,6 +73,8 @@ def spec_with(slot: str, kind: str) -> dict[str, Any]:
         host = ENCODER_DECODER if kind == "encoder_decoder" else {"builder": kind, "vocab": 11}
         return sizes | own | host
     host = ENCODER if slot in ("embedding", "head") or name in BESIDE else ENCODER_DECODER
+    if name in RECURRENT:
+        host = {"builder": "decoder", "vocab": 11}
     return sizes | own | host | {slot: {"kind": kind} | NEEDS.get(name, {})} | BESIDE.get(name, {})
 
 

@@ -62,3 +62,23 @@ def join(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
     if a is None or b is None:
         return b if a is None else a
     return a & b
+
+
+def new_tokens(mask: torch.Tensor | None, n_tokens: int) -> torch.Tensor | None:
+    """Which of the new tokens a mask shows, (..., tokens), for a layer that sums up its tokens: the
+    last columns of a mask (..., head, query, key) that is the same for all heads and queries.
+
+    Raises:
+        ValueError: it differs by query or head.
+    """
+    if mask is None:
+        return None
+    for axis, what in ((-2, "query"), (-3, "head")):
+        there = mask.dim() >= -axis and mask.shape[axis] > 1
+        if there and mask.stride(axis) != 0:  # not one that was expanded
+            raise ValueError(
+                f"a layer with a state sums up its tokens for all queries and heads alike, and "
+                f"takes no mask that differs by {what}"
+            )
+    seen = mask[..., -1, -n_tokens:]
+    return seen[..., -1, :] if mask.dim() > 2 else seen

@@ -1,0 +1,58 @@
+"""Sums over earlier tokens, which fade by a decay that each token brings along."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+CHUNK = 64
+"""The number of tokens whose pairs are computed one by one; earlier chunks are seen by their sums.
+Any number gives the same up to rounding."""
+
+
+def decayed_sums(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_decay: torch.Tensor,
+    before: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """S_t^T q_t for each token, with S_t = a_t S_(t-1) + k_t v_t^T, chunk by chunk: the pairs of
+    tokens of a chunk are taken one by one, and what was before by its sum (Dao and Gu 2024,
+    arXiv:2405.21060, section 6). Of one token, this is the recurrence.
+
+    Args:
+        q: (..., length, width); dimensions before that are broadcast against those of v.
+        k: likewise.
+        v: (..., length, value width).
+        log_decay: the logarithm of a, (..., length).
+        before: the sum before the first token, (..., width, value width); None if it is zero.
+
+    Returns:
+        What the tokens read, (..., length, value width), and the sum after the last one.
+    """
+    length = q.shape[-2]
+    size = min(CHUNK, length)
+    if n_missing := -length % size:  # filled with tokens that change nothing
+        q, k, v = (F.pad(t, (0, 0, 0, n_missing)) for t in (q, k, v))
+        log_decay = F.pad(log_decay, (0, n_missing))
+    q, k, v = (t.unflatten(-2, (-1, size)) for t in (q, k, v))
+    total = log_decay.unflatten(-1, (-1, size)).cumsum(-1)
+    from_start, to_end = total.exp()[..., None], (total[..., -1:] - total).exp()[..., None]
+    k_t = k.transpose(-1, -2)
+    added, kept = k_t @ (to_end * v), from_start[..., -1:, :]
+    state = torch.zeros_like(added[..., 0, :, :]) if before is None else before
+    states = []
+    for i in range(added.shape[-3]):
+        states.append(state)
+        state = kept[..., i, :, :] * state + added[..., i, :, :]
+    read = ((q @ k_t) * between(total)) @ v + from_start * (q @ torch.stack(states, -3))
+    return read.flatten(-3, -2)[..., :length, :], state
+
+
+def between(total: torch.Tensor) -> torch.Tensor:
+    """The decay from token j to token i, (..., i, j), 0 for j > i, of the sums (..., length) of the
+    logarithms up to each token."""
+    apart = total[..., :, None] - total[..., None, :]
+    later = torch.ones(apart.shape[-2:], dtype=torch.bool, device=total.device).triu(1)
+    return apart.masked_fill(later, -torch.inf).exp()

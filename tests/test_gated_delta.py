@@ -1,0 +1,171 @@
+"""`gated_delta` against the recurrence of its paper (Yang et al. 2024, arXiv:2412.06464, equation
+10), and its state in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from references.attention_cases import made, randn, rms
+
+import zoo
+from zoo.cache import Cache
+from zoo.errors import SpecError
+from zoo.reports.flops import flops
+from zoo.showing.show import summary_data
+from zoo_components.gated_delta import GatedDelta
+from zoo_components.modules import gated_delta as module_of
+from zoo_components.norm import NoNorm
+
+WIDTH, KEY, VALUE = 6, 4, 3
+SPEC: dict[str, Any] = {
+    "format": 1,
+    "name": "small",
+    "builder": "decoder",
+    "vocab": 11,
+    "n_layers": 3,
+    "d_model": 16,
+    "n_heads": 4,
+    "d_ff": 8,
+    "position": "none",
+    "attention": {"kind": "gated_delta", "n_key_heads": 2, "head_dim": 3, "v_head_dim": 5},
+}
+
+
+def described(**fields: Any) -> GatedDelta:
+    stated = {"n_heads": 4, "n_key_heads": 2, "head_dim": KEY, "v_head_dim": VALUE} | fields
+    norm, head_norm = NoNorm(kind="none", width=WIDTH), rms(stated["v_head_dim"])
+    return GatedDelta(kind="gated_delta", norm=norm, d_model=WIDTH, head_norm=head_norm, **stated)
+
+
+@pytest.fixture(params=[2, 64])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that are shorter than the sequence, and one that is longer."""
+    monkeypatch.setattr(module_of, "CHUNK", request.param)
+
+
+def recurrent(a: GatedDelta, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Token by token, for one sequence (length, width), in the paper's notation: S is (value,
+    key)."""
+
+    def convolved(name: str) -> torch.Tensor:
+        mapped, weight = x @ t[f"{name}_proj.weight"].T, t[f"{name}_conv.weight"]
+        padded = F.pad(mapped.T, (weight.shape[-1] - 1, 0))
+        return F.silu(F.conv1d(padded[None], weight, groups=len(weight))[0].T)
+
+    q, k, v = (convolved(name) for name in "qkv")
+    alpha = torch.exp(
+        -t["log_rate"].exp() * F.softplus(x @ t["decay_proj.weight"].T + t["rate_bias"])
+    )
+    beta = torch.sigmoid(x @ t["beta_proj.weight"].T)
+    gate = F.silu(x @ t["gate_proj.weight"].T)
+    heads = []
+    for h in range(a.n_heads):
+        key_head = h // (a.n_heads // a.n_key_heads)
+        s = torch.zeros(a.v_head_dim, a.head_dim).double()
+        read = []
+        for i in range(len(x)):
+            at = slice(key_head * a.head_dim, (key_head + 1) * a.head_dim)
+            qi, ki = (p[i, at] / (p[i, at] @ p[i, at] + 1e-6).sqrt() for p in (q, k))
+            vi = v[i, h * a.v_head_dim : (h + 1) * a.v_head_dim]
+            keep = torch.eye(a.head_dim).double() - beta[i, h] * torch.outer(ki, ki)
+            s = alpha[i, h] * s @ keep + beta[i, h] * torch.outer(vi, ki)
+            read.append(s @ qi / a.head_dim**0.5)
+        o = torch.stack(read)
+        heads.append(o / (o.square().mean(-1, keepdim=True) + 1e-3).sqrt() * t["head_norm.weight"])
+    return (torch.cat(heads, -1) * gate) @ t["o_proj.weight"].T
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize("length", [1, 5, 70])
+@pytest.mark.parametrize(
+    "fields", [{}, {"n_key_heads": 4}, {"n_key_heads": 1, "kernel_size": 1}, {"v_head_dim": 7}]
+)
+def test_the_recurrence(fields: dict[str, Any], length: int) -> None:
+    """All tokens at once, and token by token with a cache."""
+    description = described(**fields)
+    module, x = made(description), randn(2, length, WIDTH)
+    tensors = dict(module.named_parameters())
+    expected = torch.stack([recurrent(description, tensors, row) for row in x])
+    cache = Cache(length).layer(0).of("self_attn")
+    one_by_one = torch.cat([module(one, cache=cache)[0] for one in x.split(1, 1)], 1)
+    for found in (module(x)[0], one_by_one):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    assert description.layout().n_parameters == sum(p.numel() for p in tensors.values())
+
+
+def test_the_same_token_over_and_over_is_stable() -> None:
+    """Where keys repeat, an inverse by powers of the system would lose all digits."""
+    length = 300
+    k = torch.ones(1, length, 8) / 8**0.5
+    v = randn(1, length, 4).float()
+    strength, decay = torch.full((1, length), 0.999), torch.full((1, length), -1e-4)
+    read, state = module_of.gated_delta_rule(k, k, v, decay, strength, None)
+    wide = [t.double() for t in (k, k, v, decay, strength)]
+    expected, state_64 = module_of.gated_delta_rule(*wide, None)  # type: ignore[call-arg, arg-type]
+    torch.testing.assert_close(read.double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(state.double(), state_64, rtol=0, atol=1e-5)
+    torch.testing.assert_close(read, v, rtol=0, atol=1e-2)  # each value replaces the last
+
+
+@pytest.mark.usefixtures("chunk")
+def test_a_hidden_token_changes_nothing() -> None:
+    """It is neither read nor does the state fade; to a convolution it is a zero."""
+    module, x = made(described(kernel_size=1)), randn(2, 6, WIDTH)
+    mask = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 1, 1]]).bool()
+    found, _ = module(x, mask=mask[:, None, None])
+    for row in range(2):
+        alone, _ = module(x[row : row + 1, mask[row]])
+        torch.testing.assert_close(found[row, mask[row]], alone[0], rtol=0, atol=1e-12)
+
+
+def test_gradients_reach_the_first_token() -> None:
+    """Through the states of several chunks, as finite differences say."""
+    module = made(described(n_heads=2, n_key_heads=1))
+    module.log_rate.data.fill_(-5.0)  # or else nothing is left of it
+    x = randn(1, 67, WIDTH).requires_grad_()
+    module(x)[0][0, -1, 0].backward()
+    assert x.grad is not None
+    direction = torch.zeros_like(x)
+    direction[0, 0] = randn(WIDTH, seed=5)
+    with torch.no_grad():
+        ahead, behind = (module(x + s * 1e-4 * direction)[0][0, -1, 0] for s in (1, -1))
+    expected = (ahead - behind) / 2e-4
+    assert abs(expected) > 1e-9
+    torch.testing.assert_close((x.grad * direction).sum(), expected, rtol=1e-3, atol=1e-12)
+
+
+def test_what_show_says() -> None:
+    """The parameters, the state and the operations, in closed form."""
+    spec = zoo.read_spec({**SPEC, "vocab": 40})
+    keys, values = 2 * 3, 4 * 5
+    state = 4 * 3 * 5 + 3 * (2 * keys + values)
+    data = summary_data(spec)
+    assert data["state_bytes_per_sequence"] == 3 * state * 4
+    assert data["kv_cache_bytes_per_token"]["float32"] == 0
+    maps = 16 * (2 * keys + 2 * values + 2 * 4) + values * 16
+    own = maps + 4 * (2 * keys + values) + 2 * 4 + 5
+    assert spec.n_parameters == 2 * 40 * 16 + 3 * (own + 2 * 16 * 8 + 8 + 16 + 4 * 16) + 2 * 16
+    short, long = (flops(spec, n)["forward"] for n in (640, 1280))
+    assert long == 2 * short
+    (decoder, *_) = flops(spec, 640)["parts"]
+    (layers,) = [part for part in decoder["parts"] if part["name"] == "layers"]
+    (attention,) = [part for part in layers["parts"] if part["name"] == "self_attn"]
+    pairs = 2 * 2 * 64 * 3 + 4 * 64 * (2 * 5 + 3)  # of keys with keys and queries, then with values
+    assert attention["flops"] == 2 * 3 * 640 * (maps + pairs + 3 * 4 * 3 * 5)
+
+
+def test_a_model_starts_with_slow_decays() -> None:
+    """A token that is all zeros fades to exp(-0.05)."""
+    model = zoo.build(SPEC)
+    tensors = dict(model.get_submodule("decoder.layers.0.self_attn").named_parameters())
+    rate = tensors["log_rate"].exp() * F.softplus(tensors["rate_bias"])
+    torch.testing.assert_close(rate, torch.full((4,), 0.05))
+
+
+def test_heads_that_do_not_fit() -> None:
+    attention = SPEC["attention"] | {"n_key_heads": 3}
+    with pytest.raises(SpecError, match="n_heads = 4 is not divisible by n_key_heads = 3"):
+        zoo.read_spec({**SPEC, "attention": attention})

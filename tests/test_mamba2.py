@@ -1,0 +1,136 @@
+"""`mamba2` against the recurrence of its paper (Dao and Gu 2024, arXiv:2405.21060), and its state
+in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from references.attention_cases import made, randn
+
+import zoo
+from zoo.cache import Cache
+from zoo.errors import SpecError
+from zoo.reports.flops import flops
+from zoo.showing.show import summary_data
+from zoo_components.mamba2 import Mamba2
+from zoo_components.modules import decay as module_of
+from zoo_components.norm import NoNorm
+
+WIDTH = 6
+SPEC: dict[str, Any] = {
+    "format": 1,
+    "name": "small",
+    "builder": "decoder",
+    "vocab": 11,
+    "n_layers": 3,
+    "d_model": 16,
+    "n_heads": 4,
+    "d_ff": 8,
+    "position": "none",
+    "attention": {"kind": "mamba2", "n_groups": 2, "state_size": 3},
+}
+
+
+def described(**fields: Any) -> Mamba2:
+    stated = {"n_heads": 4, "head_dim": 3, "n_groups": 2, "state_size": 5} | fields
+    norm = NoNorm(kind="none", width=WIDTH)
+    return Mamba2(kind="mamba2", norm=norm, d_model=WIDTH, eps=1e-3, **stated)
+
+
+@pytest.fixture(params=[2, 64])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that are shorter than the sequence, and one that is longer."""
+    monkeypatch.setattr(module_of, "CHUNK", request.param)
+
+
+def recurrent(a: Mamba2, t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Token by token, for one sequence (length, width)."""
+
+    def mapped(name: str) -> torch.Tensor:
+        return F.linear(x, t[f"{name}_proj.weight"], t.get(f"{name}_proj.bias"))
+
+    def convolved(name: str) -> torch.Tensor:
+        weight, bias = t[f"{name}_conv.weight"], t.get(f"{name}_conv.bias")
+        padded = F.pad(mapped(name).T, (weight.shape[-1] - 1, 0))
+        return F.silu(F.conv1d(padded[None], weight, bias, groups=len(weight))[0].T)
+
+    v, b, c = (convolved(name) for name in "vbc")
+    step = F.softplus(mapped("step") + t["step_bias"])
+    heads = []
+    for h in range(a.n_heads):
+        group = h // (a.n_heads // a.n_groups)
+        of_group = slice(group * a.state_size, (group + 1) * a.state_size)
+        s = torch.zeros(a.state_size, a.head_dim).double()
+        read = []
+        for i in range(len(x)):
+            xi = v[i, h * a.head_dim : (h + 1) * a.head_dim]
+            decay = torch.exp(-step[i, h] * t["log_rate"][h].exp())
+            s = decay * s + step[i, h] * torch.outer(b[i, of_group], xi)
+            read.append(c[i, of_group] @ s + t["skip"][h] * xi)
+        heads.append(torch.stack(read))
+    y = torch.cat(heads, -1) * F.silu(mapped("gate"))
+    parts = [g / (g.square().mean(-1, keepdim=True) + 1e-3).sqrt() for g in y.chunk(a.n_groups, -1)]
+    normed = torch.cat(parts, -1) * t["inner_norm.weight"]
+    return F.linear(normed, t["o_proj.weight"], t.get("o_proj.bias"))
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize("length", [1, 5, 70])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"n_groups": 1, "bias": True}, {"n_groups": 4, "conv_bias": False}, {"kernel_size": 1}],
+)
+def test_the_recurrence(fields: dict[str, Any], length: int) -> None:
+    """All tokens at once, and token by token with a cache."""
+    description = described(**fields)
+    module, x = made(description), randn(2, length, WIDTH)
+    tensors = dict(module.named_parameters())
+    expected = torch.stack([recurrent(description, tensors, row) for row in x])
+    cache = Cache(length).layer(0).of("self_attn")
+    one_by_one = torch.cat([module(one, cache=cache)[0] for one in x.split(1, 1)], 1)
+    for found in (module(x)[0], one_by_one):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    assert description.layout().n_parameters == sum(p.numel() for p in tensors.values())
+
+
+@pytest.mark.usefixtures("chunk")
+def test_a_hidden_token_changes_nothing() -> None:
+    """It is neither read nor does the state fade; to a convolution it is a zero."""
+    module, x = made(described(kernel_size=1, bias=True)), randn(2, 6, WIDTH)
+    mask = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 1, 1]]).bool()
+    found, _ = module(x, mask=mask[:, None, None])
+    for row in range(2):
+        alone, _ = module(x[row : row + 1, mask[row]])
+        torch.testing.assert_close(found[row, mask[row]], alone[0], rtol=0, atol=1e-12)
+
+
+def test_what_show_says() -> None:
+    """The parameters, the state and the operations, in closed form. The layer is twice as wide as
+    the model."""
+    spec = zoo.read_spec({**SPEC, "vocab": 40})
+    inner, vectors = 32, 2 * 3
+    convolved = inner + 2 * vectors
+    data = summary_data(spec)
+    assert data["state_bytes_per_sequence"] == 3 * (inner * 3 + 3 * convolved) * 4
+    assert data["kv_cache_bytes_per_token"]["float32"] == 0
+    maps = 16 * (inner + convolved + 4) + inner * 16
+    own = maps + (4 + 1) * convolved + 3 * 4 + inner
+    assert spec.n_parameters == 2 * 40 * 16 + 3 * (own + 2 * 16 * 8 + 8 + 16 + 4 * 16) + 2 * 16
+    short, long = (flops(spec, n)["forward"] for n in (640, 1280))
+    assert long == 2 * short
+    (decoder, *_) = flops(spec, 640)["parts"]
+    (layers,) = [part for part in decoder["parts"] if part["name"] == "layers"]
+    (attention,) = [part for part in layers["parts"] if part["name"] == "self_attn"]
+    sums = 2 * 64 * 3 + 4 * (64 * 8 + 2 * 3 * 8)  # pairs of each group, then of each head
+    assert attention["flops"] == 2 * 3 * 640 * (maps + sums)
+
+
+def test_heads_that_do_not_fit() -> None:
+    attention = SPEC["attention"] | {"n_groups": 3}
+    with pytest.raises(SpecError, match="n_heads = 4 is not divisible by n_groups = 3"):
+        zoo.read_spec({**SPEC, "attention": attention})
+    with pytest.raises(SpecError, match="2 d_model = 32 is not divisible by n_heads = 6"):
+        zoo.read_spec({**SPEC, "n_heads": 6})
