@@ -92,6 +92,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         for number in range(6)
     },
 }
+MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
+MODEL_TYPES += ["clip", "siglip", "dinov2"]
 SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
 
 
@@ -162,22 +164,7 @@ def test_what_transformers_saves_is_read(processor: str, tmp_path: Path) -> None
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "model_type",
-    [
-        "vit",
-        "vit_msn",
-        "vit_mae",
-        "ijepa",
-        "trocr",
-        "deit",
-        "beit",
-        "data2vec-vision",
-        "clip",
-        "siglip",
-        "dinov2",
-    ],
-)
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_the_type_of_the_model_says_what_the_settings_do_not(
     model_type: str, tmp_path: Path
 ) -> None:

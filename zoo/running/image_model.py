@@ -36,6 +36,7 @@ from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 from zoo.weights.reader import read_header
+from zoo.wording import counted
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -296,7 +297,9 @@ def _check_size(published: PublishedSettings, spec: ModelSpec, shape: tuple[int,
     settings = published.settings
     key = "crop_size" if settings.do_center_crop else "size"
     if channels != 3:
-        message = f"images become RGB, and {spec.name} takes images of {channels} channels"
+        message = (
+            f"images become RGB, and {spec.name} takes images of {counted(channels, 'channel')}"
+        )
         hint = "in Python, `zoo.load` returns the model, to be called with its own images"
         raise WeightsError(Problem(message, Place(str(published.file.path)), hint))
     made = settings.output_size
