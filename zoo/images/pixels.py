@@ -2,7 +2,7 @@
 
 Each step gives what the image processors of `transformers` give that compute with Pillow and
 NumPy (`*ImageProcessorPil`). Those that compute with torchvision round a resized value differently,
-by one of 255 at most; they are followed only where there are no others (`order = "scale_first"`).
+by one or two of 255; they are followed only where there are no others (`order = "scale_first"`).
 """
 
 from __future__ import annotations
