@@ -34,6 +34,7 @@ PAGES = [
     "docs/larger.md",
     "docs/load.md",
     "docs/own-init.md",
+    "docs/run-images.md",
     "docs/share.md",
     "docs/states.md",
     "docs/train.md",
@@ -99,6 +100,8 @@ def test_page(page: str, tmp_path: Path) -> None:
         make_checkpoint(tmp_path / "checkpoint")
     if page == "docs/generate.md":
         make_assistant(tmp_path / "assistant")
+    if page == "docs/run-images.md":
+        make_image_checkpoints(tmp_path)
     assert run_page(page, tmp_path) > 0
 
 
@@ -109,6 +112,35 @@ def make_checkpoint(folder: Path) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=40, num_hidden_layers=2, num_key_value_heads=1, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def make_image_checkpoints(folder: Path) -> None:
+    """Write checkpoints of ViT and CLIP that a user has downloaded, and two images."""
+    import transformers
+    from PIL import Image
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    sizes |= {"num_hidden_layers": 2}
+    images = {**sizes, "image_size": 32, "patch_size": 8}
+    names = {0: "tabby", 1: "beagle", 2: "teapot"}
+    vit = transformers.ViTConfig(**images, id2label=names)
+    transformers.ViTForImageClassification(vit).save_pretrained(folder / "vit-checkpoint")
+    processor = transformers.ViTImageProcessorPil(size={"height": 32, "width": 32})
+    processor.save_pretrained(folder / "vit-checkpoint")
+    clip = transformers.CLIPConfig(
+        text_config={**sizes, "vocab_size": 9, "eos_token_id": 8}, vision_config=images
+    )
+    transformers.CLIPModel(clip).save_pretrained(folder / "clip-checkpoint")
+    processor = transformers.CLIPImageProcessorPil(size=32, crop_size=32)
+    processor.save_pretrained(folder / "clip-checkpoint")
+    words = {word: n for n, word in enumerate(["?", "a", "photo", "of", "cat", "dog"])}
+    tokenizer = Tokenizer(models.WordLevel({**words, "end": 8}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing("$A end", special_tokens=[("end", 8)])
+    tokenizer.save(str(folder / "clip-checkpoint/tokenizer.json"))
+    Image.radial_gradient("L").resize((320, 240)).save(folder / "photo.jpg")
+    Image.linear_gradient("L").convert("RGBA").save(folder / "cat.png")
 
 
 def make_assistant(folder: Path) -> None:

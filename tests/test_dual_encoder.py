@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 import zoo
+from zoo.purpose import Comparison
 from zoo.running.settings import Settings
 from zoo.running.text import Numbers
 
@@ -116,11 +117,15 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     assert loaded.logit_bias.item() == -10.0
 
 
-def test_what_it_is_not_for() -> None:
-    """It generates nothing, keeps no cache, and `zoo run` has no task for it."""
+def test_what_it_is_for() -> None:
+    """It embeds images and compares them with texts; it generates nothing, and keeps no cache."""
     spec = zoo.read_spec(SPEC)
     assert spec.layout.cache_per_token == 0
-    assert spec.model.generation is spec.model.reading is spec.model.task is None
+    assert spec.model.generation is spec.model.reading is None
+    assert spec.model.task == "embed"
+    assert spec.model.comparison == Comparison("softmax", pads=False)
+    siglip = SPEC | {"logit_bias": -10.0, "text_head": {"pooling": "last_position", "d_out": 6}}
+    assert zoo.read_spec(siglip).model.comparison == Comparison("sigmoid", pads=True)
     assert spec.model.images == {"image": (3, 6, 6)}
     with pytest.raises(zoo.ZooError, match="dual is not called with ids alone"):
         _ = zoo.TextModel(zoo.build(spec), Numbers(), Settings()).task

@@ -229,7 +229,7 @@ def test_each_batch_draws_numbers_of_its_own(
 ) -> None:
     """Repeating a text gives different samples, also if the lines of the standard input are read in
     several portions and computed in several batches."""
-    monkeypatch.setattr("zoo.running.text_model.BATCH", 4)
+    monkeypatch.setattr("zoo.running.batches.BATCH", 4)
     monkeypatch.setattr("zoo.cli.running.AT_ONCE", 8)
     said = []
     for _ in range(2):
@@ -656,10 +656,12 @@ def test_a_text_that_is_longer_than_the_model_reads() -> None:
 
 
 PATCHES = {"kind": "patches", "image_size": 4, "patch_size": 2}
+IN_PYTHON = "in Python, `zoo.load` returns the model, "
+FOR_IMAGES = "`zoo run` takes images in place of texts, and in Python `zoo.ImageModel` does"
 OTHER_INPUTS: dict[str, tuple[dict[str, Any], str]] = {
     "memory": (
         {"builder": "decoder", "vocab": VOCAB, "memory_width": 8},
-        "and `zoo.generate` takes it with its own inputs",
+        f"{IN_PYTHON}and `zoo.generate` takes it with its own inputs",
     ),
     "vectors": (
         {
@@ -667,7 +669,7 @@ OTHER_INPUTS: dict[str, tuple[dict[str, Any], str]] = {
             "encoder": {"embedding": "vectors"},
             "target_vocab": VOCAB,
         },
-        "and `zoo.generate` takes it with its own inputs",
+        f"{IN_PYTHON}and `zoo.generate` takes it with its own inputs",
     ),
     "captions": (
         {
@@ -675,7 +677,7 @@ OTHER_INPUTS: dict[str, tuple[dict[str, Any], str]] = {
             "encoder": {"embedding": PATCHES},
             "target_vocab": VOCAB,
         },
-        "and `zoo.generate` captions images with it, (batch, 3, 4, 4)",
+        FOR_IMAGES,
     ),
     "images": (
         {
@@ -683,7 +685,7 @@ OTHER_INPUTS: dict[str, tuple[dict[str, Any], str]] = {
             "embedding": PATCHES,
             "head": {"kind": "classifier", "n_classes": 3},
         },
-        "to be called with its own inputs",
+        FOR_IMAGES,
     ),
 }
 
@@ -699,7 +701,7 @@ def test_a_model_that_is_not_called_with_ids_alone(
         model.run([text], start=0)
     (problem,) = error.value.problems
     assert problem.message == "text becomes ids, and m is not called with ids alone"
-    assert problem.help == f"in Python, `zoo.load` returns the model, {help}"
+    assert problem.help == help
 
 
 def test_a_token_that_is_half_a_character_waits_for_the_other(saved: Path) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from zoo.reports.diff import diff
     from zoo.reports.flops import flops
     from zoo.reports.listing import list_components, list_models
+    from zoo.running.image_model import ImageModel
     from zoo.running.text_model import TextModel
     from zoo.saving import save
     from zoo.spec import ModelSpec
@@ -55,6 +56,7 @@ __all__ = [
     "Beam",
     "Generated",
     "Greedy",
+    "ImageModel",
     "InputError",
     "ModelSpec",
     "PluginError",
@@ -111,6 +113,7 @@ _HOMES = {
     "Sampling": "generation",
     "Beam": "generation",
     "Generated": "generation",
+    "ImageModel": "running.image_model",
     "TextModel": "running.text_model",
     "ModelSpec": "spec",
     "Transformer": "transformer",

@@ -28,6 +28,10 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 """The texts of the special tokens, in older checkpoints."""
 CHAT_TEMPLATE = "chat_template.jinja"
 """How the messages of a chat are written as a prompt."""
+IMAGE_SETTINGS = "preprocessor_config.json"
+"""How images become pixels, as the image processors of `transformers` save it."""
+PROCESSOR_SETTINGS = "processor_config.json"
+"""How all inputs are prepared; newer checkpoints state how images are here."""
 RECIPE = "recipe.toml"
 """How the model was trained."""
 
@@ -51,8 +55,8 @@ COMPANIONS = (
     "target.spm",
     CHAT_TEMPLATE,
     SETTINGS,
-    "preprocessor_config.json",
-    "processor_config.json",
+    IMAGE_SETTINGS,
+    PROCESSOR_SETTINGS,
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-Task = Literal["translate", "generate", "embed", "fill_mask", "classify"]
+Task = Literal["translate", "generate", "caption", "embed", "fill_mask", "classify"]
 """The task that `zoo run` performs with a model."""
 
 
@@ -71,8 +71,21 @@ class Reading(NamedTuple):
     mask: Literal["source_mask", "target_mask"] = "source_mask"
 
 
+class Comparison(NamedTuple):
+    """How a model that compares images with texts is used.
+
+    Args:
+        probability: what makes probabilities of an image's scores: `softmax`, if exactly one of
+            the texts is right, or `sigmoid`, if each is judged by itself.
+        pads: whether texts are padded to all positions, because the padding is read.
+    """
+
+    probability: Literal["softmax", "sigmoid"] = "softmax"
+    pads: bool = False
+
+
 class Classes(NamedTuple):
-    """The classes of which a model scores each for a text.
+    """The classes of which a model scores each for a text or an image.
 
     Args:
         number: how many there are.

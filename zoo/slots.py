@@ -13,7 +13,7 @@ from pydantic import Field
 from zoo.component import Component, Given, Shared, Slot
 from zoo.layout import Layout, Placed
 from zoo.only_with import NotWith
-from zoo.purpose import Classes, Generation, Reading, Task
+from zoo.purpose import Classes, Comparison, Generation, Reading, Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -474,12 +474,20 @@ class Builder(Plugin):
 
     @property
     def task(self) -> Task | None:
-        """The task of `zoo run` with the model; None if there is none."""
+        """The task of `zoo run` with the model; None if there is none. The module of a model that
+        embeds images is a `zoo.transformer.EncodingImages`."""
+        return None
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """How the model compares images with texts, its `images` with the ids of `called_with`;
+        None if it does not. Its module is a `zoo.transformer.Comparing`."""
         return None
 
     @property
     def classes(self) -> Classes | None:
-        """The classes that the model scores for a text; None if it classifies no texts."""
+        """The classes that the model scores for a text or an image; None if it classifies
+        neither."""
         return None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:

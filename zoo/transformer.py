@@ -81,6 +81,26 @@ class Generating(Protocol):
     def head(self, states: torch.Tensor) -> torch.Tensor: ...
 
 
+class EncodingImages(Protocol):
+    """The method of a model that embeds images."""
+
+    def encode_image(self, image: torch.Tensor) -> torch.Tensor:
+        """The vector of each image, (batch, width), of images (batch, channels, height, width)."""
+        ...
+
+
+class Comparing(EncodingImages, Protocol):
+    """The methods of a model that compares images with texts."""
+
+    def encode_text(self, text: torch.Tensor) -> torch.Tensor:
+        """The vector of each text, (batch, width), of ids (batch, length)."""
+        ...
+
+    def compare(self, images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
+        """The score of each text for each image, (images, texts), of their vectors."""
+        ...
+
+
 def held_in(model: object) -> str | None:
     """Return the attribute of a wrapper, as `torch.compile` and `DataParallel` return them, that
     holds a `Transformer`; None if there is none."""

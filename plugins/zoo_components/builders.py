@@ -9,7 +9,7 @@ from pydantic_core import core_schema
 
 from zoo.component import ChildValidator, Part, Size, Slot, contradiction
 from zoo.layout import Layout, linear, vector
-from zoo.purpose import Classes, Generation, Reading, Task
+from zoo.purpose import Classes, Comparison, Generation, Reading, Task
 from zoo.slots import Builder, Head
 from zoo_components.stack import DecoderStack, EncoderStack, ImageStack, Stack
 
@@ -130,7 +130,9 @@ class EncoderDecoder(OfStacks):
 
     @property
     def task(self) -> Task | None:
-        return None if self.generation is None else "translate"
+        if self.generation is None:
+            return None
+        return "caption" if self.images else "translate"
 
     def layout(self) -> Layout:
         return _whole(
@@ -201,11 +203,11 @@ class Encoder(OfStacks):
 
     @property
     def task(self) -> Task | None:
-        return None if self.reading is None else self.head.task
+        return self.head.task if self.reading or self.images else None
 
     @property
     def classes(self) -> Classes | None:
-        return None if self.reading is None else self.head.classes
+        return self.head.classes if self.reading or self.images else None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:
         return self.model_copy(update={"head": self.head.labelled(labels)})
@@ -231,6 +233,7 @@ class Encoder(OfStacks):
             pooler=None if self.pooler.absent else self.pooler.build(),
             width=self.encoder.output_width,
             nsp=self.nsp,
+            grid=self.encoder.embedding.grid,
         )
         return model.tie(self.ties())
 
@@ -393,6 +396,17 @@ class DualEncoder(Builder):
     def called_with(self) -> tuple[Reading, ...]:
         vocab = self.text.vocab_of_ids
         return () if vocab is None else (Reading(vocab, self.text.position.longest),)
+
+    @property
+    def task(self) -> Task:
+        return "embed"
+
+    @property
+    def comparison(self) -> Comparison:
+        return Comparison(
+            probability="softmax" if self.logit_bias is None else "sigmoid",
+            pads=self.text_head.reads_padding,
+        )
 
     def layout(self) -> Layout:
         whole = _whole(

@@ -20,6 +20,7 @@ from zoo.errors import InputError, Place, Problem
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
     from zoo.running.chat import Chat
+    from zoo.running.image_model import ImageModel
     from zoo.running.settings import Settings
     from zoo.running.text_model import TextModel
 
@@ -45,7 +46,14 @@ GENERATING_OPTIONS = {
 
 @click.command()
 @click.argument("model", type=model_type)
-@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.argument("inputs", nargs=-1, metavar="[TEXT|IMAGE]...")
+@click.option(
+    "--label",
+    "labels",
+    metavar="TEXT",
+    multiple=True,
+    help="With a model such as CLIP: a text that may describe an image. State it for each.",
+)
 @click.option(
     "--chat",
     is_flag=True,
@@ -105,7 +113,8 @@ GENERATING_OPTIONS = {
 def run(
     context: click.Context,
     model: str,
-    texts: tuple[str, ...],
+    inputs: tuple[str, ...],
+    labels: tuple[str, ...],
     chat: bool,
     system: str | None,
     max_new_tokens: int,
@@ -123,14 +132,16 @@ def run(
     mask_id: int | None,
     as_json: bool,
 ) -> None:
-    """Translate, continue, embed, fill in or classify texts.
+    """Translate, continue, embed, fill in or classify texts; classify, embed or caption images.
 
-    MODEL, a folder or a model's name, does with each TEXT what it was made for.
-    Without a TEXT, each line of the standard input is one; if TEXT is `-`, the whole standard input
-    is one. If the folder has no tokenizer, texts are ids: `5 9 33`. With --chat, the lines that you
-    type on a terminal are the messages of one chat.
+    MODEL, a folder or a model's name, does with each TEXT, or each IMAGE, a file, what it was made
+    for. Without one, each line of the standard input is a text, or the path of an image; if it is
+    `-`, the whole standard input is one. If the folder has no tokenizer, texts are ids: `5 9 33`.
+    With --chat, the lines that you type on a terminal are the messages of one chat. With --label, a
+    model that compares images with texts says how likely each describes the image.
 
-    With --json, a single TEXT gives one indented document, and several give a line of JSON each.
+    With --json, a single TEXT or IMAGE gives one indented document, and several give a line of JSON
+    each.
     """
     drawing = {
         "temperature": temperature,
@@ -147,28 +158,28 @@ def run(
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
 
+    from zoo.running.image_model import ImageModel
+    from zoo.running.runner import load_runner
     from zoo.running.settings import Settings
     from zoo.running.tasks import GENERATING
-    from zoo.running.text_model import TextModel
 
     instructions = [] if system is None else [_message("system", system)]
 
-    def prompt(text: str) -> str | Chat:
+    def prompt(text: Any) -> Any:
         return [*instructions, _message("user", text)] if chat else text
 
     with _options_named(context):
         Settings().method(changes, sample=sample or bool(given), beams=beams)  # the options fit
-        if texts == ("-",):
-            texts = (_standard_input(),)
-        found = TextModel.load(
-            model,
-            dtype=dtype,
-            registry=context.obj(),
-        )
+        found = load_runner(model, dtype=dtype, registry=context.obj())
         gc.enable()  # the standard input may have any number of lines
+        name, sees = found.transformer.spec.name, isinstance(found, ImageModel)
+        if sees and (chat or mask_id is not None):
+            raise click.UsageError(f"{'--chat' if chat else '--mask-id'}: {name} takes no texts")
+        if labels and not sees:
+            raise click.UsageError(f"--label: {name} takes no images")
         method = None
         if found.task not in GENERATING:
-            _refuse_generating(context, found.transformer.spec.name)
+            _refuse_generating(context, name)
         elif given and not sample and not found.settings.do_sample:
             raise _only_drawn(given)
         else:
@@ -179,18 +190,23 @@ def run(
             "method": method,
             "eos": eos,
             "start": start or None,
+            **({"labels": labels or None} if sees else {"mask_id": mask_id}),
         }
-        answer = partial(_answer, found, asked, mask_id=mask_id, as_json=as_json)
-        answer_each = partial(_answer_each, found, mask_id=mask_id, as_json=as_json)
-        if len(texts) == 1:
-            answer(prompt(texts[0]))
-        elif texts:
-            answer_each(map(prompt, texts), asked)
+        answer = partial(_answer, found, asked, as_json=as_json)
+        answer_each = partial(_answer_each, found, as_json=as_json)
+        if inputs == ("-",):
+            answer(prompt(_standard_image() if sees else _standard_input()))
+        elif len(inputs) == 1:
+            answer(prompt(inputs[0]))
+        elif inputs:
+            answer_each(map(prompt, inputs), asked)
         elif chat and sys.stdin is not None and sys.stdin.isatty():
             _converse(answer, instructions)
         else:
             for number, (places, lines) in enumerate(_lines()):
-                answer_each(map(prompt, lines), _for_lines(asked, number), places=places)
+                # Messages about an image name its own path.
+                where = None if sees else places
+                answer_each(map(prompt, lines), _for_lines(asked, number), places=where)
 
 
 def _check_together(given: Collection[str], *, sample: bool | None, beams: int | None) -> None:
@@ -219,25 +235,23 @@ def _message(role: str, content: str) -> dict[str, str]:
 
 
 def _answer(
-    model: TextModel,
-    asked: Mapping[str, Any],
-    prompt: str | Chat,
-    *,
-    mask_id: int | None,
-    as_json: bool,
+    model: TextModel | ImageModel, asked: Mapping[str, Any], prompt: Any, *, as_json: bool
 ) -> str:
-    """Print the result for one text, on a terminal piece by piece; return the generated text."""
+    """Print the result for one text or image, of a text on a terminal piece by piece; return the
+    generated text."""
     from zoo.generation.methods import Beam
     from zoo.running.tasks import GENERATING, as_text
+    from zoo.running.text_model import TextModel
 
     # A beam search has no final tokens before its end.
     in_pieces = model.task in GENERATING and not isinstance(asked["method"], Beam)
-    if as_json or not in_pieces or not sys.stdout.isatty():
-        (report,) = model.run([prompt], **asked, mask_id=mask_id)
+    shown = sys.stdout.isatty() and not as_json
+    if not in_pieces or not shown or not isinstance(model, TextModel):
+        (report,) = model.run([prompt], **asked)
         print_report(as_json, report, as_text)
         return str(report.get("text", ""))
     text = ""
-    for piece in model.stream(prompt, **asked):
+    for piece in model.stream(prompt, **{k: asked[k] for k in asked if k != "mask_id"}):
         sys.stdout.write(piece)
         sys.stdout.flush()
         text += piece
@@ -246,18 +260,17 @@ def _answer(
 
 
 def _answer_each(
-    model: TextModel,
-    prompts: Iterable[str | Chat],
+    model: TextModel | ImageModel,
+    prompts: Iterable[Any],
     asked: Mapping[str, Any],
     *,
-    mask_id: int | None,
     as_json: bool,
     places: Sequence[Place] | None = None,
 ) -> None:
-    """Print the result for each of several texts."""
+    """Print the result for each of several texts or images."""
     from zoo.running.tasks import as_text
 
-    for report in model.run(prompts, **asked, mask_id=mask_id, places=places):
+    for report in model.run(prompts, **asked, places=places):
         print_report(as_json, report, as_text, one_of_several=True)
 
 
@@ -318,6 +331,11 @@ def _standard_input() -> str:
         return raw.decode(_FIRST).removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise InputError("the standard input is not UTF-8") from None
+
+
+def _standard_image() -> bytes:
+    """Read the whole standard input, the bytes of an image."""
+    return b"" if sys.stdin is None else sys.stdin.buffer.read()
 
 
 def _refuse_generating(context: click.Context, model: str) -> None:

@@ -16,9 +16,14 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from zoo.endless_files import check_ends
 from zoo.errors import InputError, Place, Problem, WeightsError
-from zoo.model_files import CHAT_TEMPLATE, SPECIAL_TOKENS, TOKENIZER_CONFIG
+from zoo.model_files import CHAT_TEMPLATE, TOKENIZER_CONFIG
+from zoo.running.tokenizer_config import (
+    TokenizerConfig,
+    read_special_tokens,
+    read_tokenizer_config,
+    read_utf8,
+)
 from zoo.value_errors import value_message
 from zoo.wording import quoted
 
@@ -41,10 +46,9 @@ class ChatTemplate:
     """
 
     def __init__(self, folder: Path) -> None:
-        config = _read_config(folder / TOKENIZER_CONFIG)
-        older = _read_config(folder / SPECIAL_TOKENS)
+        config = read_tokenizer_config(folder / TOKENIZER_CONFIG)
+        self.special_tokens = read_special_tokens(folder)
         self.path, source = _find_source(folder, config)
-        self.special_tokens = {**older.special_tokens(), **config.special_tokens()}
         try:
             self._template = _environment().from_string(source)
         except Exception as error:  # for deep nesting, Jinja raises what Python does
@@ -90,29 +94,6 @@ class _Message(BaseModel):
     content: str
 
 
-class _NamedTemplate(BaseModel):
-    name: str
-    template: str
-
-
-class _TokenizerConfig(BaseModel):
-    """A `tokenizer_config.json` or `special_tokens_map.json`, as far as chats need it."""
-
-    model_config = ConfigDict(extra="allow")
-
-    chat_template: str | list[_NamedTemplate] | None = None
-
-    def special_tokens(self) -> dict[str, str]:
-        """Return the text of each special token by its name, such as `bos_token`. A file may write
-        the properties of a token in place of its text."""
-        found: dict[str, str] = {}
-        for name, value in (self.model_extra or {}).items():
-            text = value.get("content") if isinstance(value, dict) else value
-            if name.endswith("_token") and isinstance(text, str):
-                found[name] = text
-        return found
-
-
 def _read_message(number: int, message: object) -> dict[str, Any]:
     try:
         return _Message.model_validate(message).model_dump()
@@ -125,11 +106,11 @@ def _read_message(number: int, message: object) -> dict[str, Any]:
         raise InputError(problem) from None
 
 
-def _find_source(folder: Path, config: _TokenizerConfig) -> tuple[Path, str]:
+def _find_source(folder: Path, config: TokenizerConfig) -> tuple[Path, str]:
     """Return the file that contains the chat template, and the template."""
     path = folder / CHAT_TEMPLATE
     if os.path.lexists(path):
-        return path, _read(path)
+        return path, read_utf8(path)
     found = config.chat_template
     if isinstance(found, list):
         found = next((named.template for named in found if named.name == "default"), None)
@@ -138,26 +119,6 @@ def _find_source(folder: Path, config: _TokenizerConfig) -> tuple[Path, str]:
         message += f"{CHAT_TEMPLATE}, and no `chat_template` in {TOKENIZER_CONFIG}"
         raise InputError(Problem(message, help="a text without a chat is continued as it is"))
     return folder / TOKENIZER_CONFIG, found
-
-
-def _read_config(path: Path) -> _TokenizerConfig:
-    """Read a file of the tokenizer; it is empty if there is none."""
-    if not os.path.lexists(path):
-        return _TokenizerConfig()
-    try:
-        return _TokenizerConfig.model_validate_json(_read(path))
-    except ValidationError as error:
-        details = error.errors(include_url=False)[0]
-        message = f"this cannot be read for the chat template: {details['msg']}"
-        raise WeightsError(Problem(message, Place(str(path)))) from None
-
-
-def _read(path: Path) -> str:
-    try:
-        check_ends(path)
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise WeightsError(Problem(f"this cannot be read: {error}", Place(str(path)))) from None
 
 
 class _Generation(jinja2.ext.Extension):

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from zoo.purpose import Task
+from zoo.purpose import Comparison, Task
 from zoo.running.labels import Labels
 from zoo.running.text import Text
 from zoo.wording import printable
 
 N_SHOWN = 5
-GENERATING = ("translate", "generate")
+GENERATING = ("translate", "generate", "caption")
 """The tasks that generate text token by token."""
 
 
@@ -42,6 +42,11 @@ def read_off(
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
     if task == "fill_mask":
         return _filled(output.softmax(-1), ids, text, mask_id)
+    return classes_of(output, labels)
+
+
+def classes_of(output: torch.Tensor, labels: Labels) -> dict[str, Any]:
+    """The likeliest classes, of scores (classes,), or (length, classes) of each position."""
     what, values = _judged(output, labels.problem_type)
     each_token, names = output.dim() == 2, labels.id2label
     classes = [
@@ -52,6 +57,15 @@ def read_off(
         for row in (values if each_token else values[None])
     ]
     return {"classes": classes if each_token else classes[0]}
+
+
+def compared(scores: torch.Tensor, comparison: Comparison, texts: Sequence[str]) -> dict[str, Any]:
+    """How likely each of some texts describes an image, of the scores of all, (texts,)."""
+    sigmoid = comparison.probability == "sigmoid"
+    probabilities = scores.sigmoid() if sigmoid else scores.softmax(-1)
+    best = probabilities.sort(descending=True, stable=True)
+    pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    return {"classes": [{"class": n, "label": texts[n], "probability": p} for p, n in pairs]}
 
 
 def _judged(scores: torch.Tensor, problem_type: str | None) -> tuple[str, torch.Tensor]:

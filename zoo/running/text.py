@@ -32,6 +32,8 @@ class Text(Protocol):
 
     def mask_id(self) -> int | None: ...
 
+    def id_of(self, token: str) -> int | None: ...
+
 
 class Numbers:
     """Ids written as numbers, for a model without a tokenizer."""
@@ -61,6 +63,10 @@ class Numbers:
 
     def mask_id(self) -> int | None:
         """None: without a tokenizer, the id of the masked token is unknown."""
+        return None
+
+    def id_of(self, token: str) -> int | None:
+        """None: without a tokenizer, no token is known by its text."""
         return None
 
 
@@ -111,6 +117,11 @@ class Tokenized:
     def mask_id(self) -> int | None:
         """The id of the masked token, found by its names in published tokenizers."""
         return mask_of(self.source)
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token of the input, by its text; None if there is no such token."""
+        found: int | None = self.source.token_to_id(token)
+        return found
 
 
 def mask_of(tokenizer: Any) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -17,14 +16,15 @@ from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
 from zoo.generation.decoding import no_numbers
 from zoo.generation.ends import Ends, check_new_tokens
 from zoo.generation.evaluating import evaluating
-from zoo.generation.generate import check_method
 from zoo.generation.methods import for_batch
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
+from zoo.running.batches import cut, of_equal_length
+from zoo.running.generating import generate_arguments, generated_result
 from zoo.running.labels import published_config, read_labels
-from zoo.running.settings import SETTINGS_OF_IDS, Settings, read_settings
+from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, read_off
 from zoo.running.text import Text, pieces, read_text
 from zoo.spec import ModelSpec
@@ -33,9 +33,6 @@ from zoo.transformer import Transformer
 
 if TYPE_CHECKING:
     from zoo.running.chat import Chat
-
-BATCH = 32
-"""The most texts in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,72 +231,33 @@ class TextModel:
         """The id of a masked token: `stated` if given, otherwise that of the tokenizer."""
         return self.text.mask_id() if stated is None else stated
 
-    def _asked(
-        self,
-        max_new_tokens: int,
-        method: Greedy | Sampling | Beam | None,
-        eos: int | None,
-        start: int | Sequence[int] | None,
-    ) -> dict[str, Any]:
-        """The arguments of `generate` that say how text is generated, where it begins and where it
-        ends. Raises WeightsError if the settings do not fit the model."""
-        settings, how = self.settings, self.transformer.spec.model.generation
-        asked: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos": eos, "start": start}
-        stated = [*SETTINGS_OF_IDS]
-        if eos is None:
-            asked["eos"] = () if settings.eos_token_id is None else settings.eos_token_id
-            stated.append("eos_token_id")
-        assert how is not None  # the model has a task that generates
-        if start is None and how.has_source:
-            asked["start"] = settings.decoder_start_token_id
-            stated.append("decoder_start_token_id")
-        settings.check(stated, how.target_vocab)
-        if method is None:
-            asked["method"] = settings.method()
-        else:
-            check_method(method, (Greedy, Sampling, Beam))
-            asked["method"] = settings.completed(method)
-        with suppress(TypeError):  # a single id has no length
-            if len(cast("Sequence[int]", start)) > 1:
-                # The target begins with more than its usual id, so nothing is missing after that.
-                asked["method"] = asked["method"].model_copy(update={"first_id": None})
-        return asked
+    def _asked(self, *stated: Any) -> dict[str, Any]:
+        return generate_arguments(self.transformer.spec, self.settings, *stated)
 
     def _generated(
         self, rows: Sequence[list[int]], asked: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
         found: dict[int, Generated] = {}
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-        for number, places in enumerate(_cut(order)):
+        for number, places in enumerate(cut(order)):
             batch, choose = [rows[place] for place in places], for_batch(asked["method"], number)
             made = generate(self.transformer, batch, **{**asked, "method": choose})
             found.update(zip(places, made, strict=True))
         for place in range(len(rows)):
-            one = found[place]
-            shown = one.ids[:-1] if one.ended == "eos" else one.ids
-            yield {
-                "text": self.text.decode(shown),
-                "ids": list(one.ids),
-                "score": one.score,
-                "ended": one.ended,
-            }
+            yield generated_result(found[place], self.text)
 
     def _read(self, rows: Sequence[list[int]], mask_id: int | None) -> Iterator[dict[str, Any]]:
         """Run the model on texts, in batches of equal length, so that no text is padded."""
         device = input_device(self.transformer)
-        by_length: dict[int, list[int]] = {}
-        for place, ids in enumerate(rows):
-            by_length.setdefault(len(ids), []).append(place)
         labels = read_labels(self.transformer)
         found: dict[int, torch.Tensor] = {}
         with torch.inference_mode(), evaluating(self.transformer):
-            for alike in by_length.values():
-                for places in _cut(alike):
-                    batch = torch.tensor([rows[place] for place in places], device=device)
-                    outputs = cast("Any", self.transformer)(batch)
-                    if not bool((outputs < torch.inf).all()):  # nor is NaN
-                        raise no_numbers(self.transformer.spec.name, "the outputs")
-                    found.update(zip(places, outputs, strict=True))
+            for places in of_equal_length(rows):
+                batch = torch.tensor([rows[place] for place in places], device=device)
+                outputs = cast("Any", self.transformer)(batch)
+                if not bool((outputs < torch.inf).all()):  # nor is NaN
+                    raise no_numbers(self.transformer.spec.name, "the outputs")
+                found.update(zip(places, outputs, strict=True))
         masked = self._mask_id(mask_id)
         for place, ids in enumerate(rows):
             yield read_off(
@@ -309,19 +267,12 @@ class TextModel:
 
 def _not_called_with_ids(spec: ModelSpec) -> InputError:
     hint = "in Python, `zoo.load` returns the model, "
-    how = spec.model.generation
-    if how is None:
+    if spec.model.images:
+        hint = "`zoo run` takes images in place of texts, and in Python `zoo.ImageModel` does"
+    elif spec.model.generation is None:
         hint += "to be called with its own inputs"
-    elif how.image_shape is None:
-        hint += "and `zoo.generate` takes it with its own inputs"
     else:
-        sizes = ", ".join(map(str, how.image_shape))
-        hint += f"and `zoo.generate` captions images with it, (batch, {sizes})"
+        hint += "and `zoo.generate` takes it with its own inputs"
     return InputError(
         Problem(f"text becomes ids, and {spec.name} is not called with ids alone", help=hint)
     )
-
-
-def _cut(places: Sequence[int]) -> Iterator[Sequence[int]]:
-    for start in range(0, len(places), BATCH):
-        yield places[start : start + BATCH]

@@ -211,10 +211,12 @@ class Encoder(WithEncoder):
         pooler: nn.Module | None,
         width: int,
         nsp: bool,
+        grid: tuple[int, int, int] | None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.head, self.head_pools, self.head_takes_ids = head, head_pools, head_takes_ids
+        self.has_class_token = grid is not None and grid[0] > 0
         self.pooler = pooler
         self.nsp = Linear(width, 2) if nsp else None
 
@@ -241,6 +243,18 @@ class Encoder(WithEncoder):
         )
         output = self.head_output(states, self.encoder, source, source_mask)
         return (output, _maps(encoder=maps)) if return_attention else output
+
+    def encode_image(self, image: torch.Tensor) -> torch.Tensor:
+        """The vector of each image, (batch, width), of images (batch, channels, height, width):
+        what a head that pools makes of it, or else the pooler. Without these, it is the state of
+        the class token, which comes first, or without one the mean state of the patches."""
+        states, _ = self.encoder(image)
+        if self.pooler is not None and not self.head_pools:
+            return self.pooler(states)
+        output = self.head_output(states, self.encoder, image, None)
+        if self.head_pools:
+            return output
+        return output[:, 0] if self.has_class_token else output.mean(1)
 
 
 class Decoder(WithDecoder):

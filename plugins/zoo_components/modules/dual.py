@@ -64,10 +64,14 @@ class DualEncoder(Transformer):
         """
         images, of_images = self._image_vectors(image, return_attention=return_attention)
         texts, of_texts = self._text_vectors(text, text_mask, return_attention=return_attention)
-        logits = self.logit_scale.exp() * (images @ texts.T)
-        if self.logit_bias is not None:
-            logits = logits + self.logit_bias
+        logits = self.compare(images, texts)
         return (logits, AttentionMaps((*of_images, *of_texts))) if return_attention else logits
+
+    def compare(self, images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
+        """The score of each text for each image, (number of images, number of texts), of the
+        vectors of images, (number of images, width), and of texts, (number of texts, width)."""
+        logits = self.logit_scale.exp() * (images @ texts.T)
+        return logits if self.logit_bias is None else logits + self.logit_bias
 
     def _image_vectors(self, image: torch.Tensor, *, return_attention: bool) -> _Vectors:
         states, maps = self.image(image, return_weights=return_attention)

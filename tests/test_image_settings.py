@@ -1,0 +1,290 @@
+"""How images become pixels: the settings of published models, against `transformers`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from zoo.errors import WeightsError
+from zoo.images.files import read_image
+from zoo.images.pixels import pixels_of
+from zoo.images.settings import ImageSettings, read_image_settings
+
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "vit": {"feature_extractor_type": "ViTFeatureExtractor", "size": 22, "resample": 2},
+    "vit of today": {
+        "image_processor_type": "ViTImageProcessorFast",
+        "size": {"height": 22, "width": 26},
+        "crop_size": None,
+        "device": None,
+        "do_convert_rgb": None,
+    },
+    "deit": {
+        "feature_extractor_type": "DeiTFeatureExtractor",
+        "size": 25,
+        "crop_size": 22,
+        "resample": 3,
+        **IMAGENET,
+    },
+    "clip": {"feature_extractor_type": "CLIPFeatureExtractor", "size": 22, "crop_size": 22},
+    "clip of today": {
+        "image_processor_type": "CLIPImageProcessor",
+        "size": {"shortest_edge": 22},
+        "crop_size": {"height": 21, "width": 23},
+        "resample": 3,
+    },
+    "dinov2": {
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": 26},
+        "crop_size": {"height": 23, "width": 23},
+        **IMAGENET,
+    },
+    "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 22, "width": 22}},
+    "siglip, the shorter side": {"image_processor_type": "SiglipImageProcessor", "size": 22},
+    "beit": {
+        "feature_extractor_type": "BeitFeatureExtractor",
+        "size": 26,
+        "crop_size": 21,
+        "do_center_crop": True,
+        "do_reduce_labels": False,
+    },
+    "crop larger than the image": {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": False,
+        "do_center_crop": True,
+        "crop_size": {"height": 61, "width": 70},
+    },
+    "crop larger on one side": {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_resize": False,
+        "crop_size": {"height": 5, "width": 70},
+    },
+    "scaled otherwise": {
+        "image_processor_type": "ViTImageProcessor",
+        "size": [22, 24],
+        "rescale_factor": 0.00784313725490196,
+        "image_mean": 1.0,
+        "image_std": 1.0,
+    },
+    "not scaled": {"image_processor_type": "ViTImageProcessor", "size": 22, "do_rescale": False},
+    "not normalised": {"image_processor_type": "ViTImageProcessor", "do_normalize": False},
+    "as it is": {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": False,
+        "do_rescale": False,
+        "do_normalize": False,
+    },
+    **{
+        f"filter {number}": {
+            "image_processor_type": "CLIPImageProcessor",
+            "resample": number,
+            "size": 22,
+            "crop_size": 22,
+        }
+        for number in range(6)
+    },
+}
+MODEL_TYPES = ["vit", "vit_msn", "vit_mae", "ijepa", "trocr", "deit", "beit", "data2vec-vision"]
+MODEL_TYPES += ["clip", "siglip", "dinov2"]
+SIZES = [(37, 53), (53, 37), (22, 22), (7, 9), (1, 1), (300, 3)]
+
+
+def drawn(height: int, width: int, mode: str = "RGB") -> Image.Image:
+    """Noise over a gradient, so that neither a shift nor another filter goes unnoticed."""
+    random = np.random.default_rng(height * width)
+    slope = np.linspace(0, 155, height * width).reshape(height, width, 1)
+    values = slope + random.integers(0, 100, (height, width, 4))
+    return Image.fromarray(values.astype(np.uint8), "RGBA").convert(mode)
+
+
+def settings_in(folder: Path, data: Any, name: str = "preprocessor_config.json") -> ImageSettings:
+    (folder / name).write_text(data if isinstance(data, str) else json.dumps(data))
+    return read_image_settings(folder).settings
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_pixels_are_those_of_transformers(name: str, size: tuple[int, int], tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, PUBLISHED[name])
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    assert type(processor).__name__.endswith("ImageProcessorPil")
+    image = drawn(*size)
+    expected = processor(images=image, return_tensors="np")["pixel_values"][0]
+    found = pixels_of(image, settings)
+    assert found.dtype == torch.float32
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("resample", [2, 3])
+def test_dinov3_resizes_scaled_values(resample: int, size: tuple[int, int], tmp_path: Path) -> None:
+    """transformers has it with torchvision alone. Pillow filters channels of floats in the same
+    way, without rounding to bytes."""
+    made = {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": 22, "resample": resample}
+    settings, image = settings_in(tmp_path, made), drawn(*size)
+    expected = []
+    for channel, mean, std in zip(image.split(), *IMAGENET.values(), strict=True):
+        floats = Image.fromarray(np.asarray(channel, np.float32) / 255)
+        resized = np.asarray(floats.resize((22, 22), resample))
+        expected.append((resized - mean) / std)
+    found = pixels_of(image, settings).numpy()
+    np.testing.assert_allclose(found, np.stack(expected), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("processor", ["CLIP", "Bit", "ViT", "DeiT", "Beit", "Siglip"])
+def test_the_table_agrees_with_transformers(processor: str, tmp_path: Path) -> None:
+    """What counts where a file is silent, of every image processor that transformers has without
+    torchvision."""
+    own = settings_in(tmp_path, {"image_processor_type": f"{processor}ImageProcessor"})
+    theirs = getattr(transformers, f"{processor}ImageProcessorPil")()
+    for key in ImageSettings.model_fields.keys() - {"order"}:
+        found, expected = getattr(own, key), getattr(theirs, key, None)
+        if key in ("size", "crop_size"):
+            found = found and found.model_dump(exclude_none=True)
+            expected = expected and dict(expected)
+        assert found == expected or (found is False and expected is None), key
+
+
+@pytest.mark.parametrize("processor", ["CLIP", "ViT", "DeiT", "Beit", "Bit", "Siglip"])
+def test_what_transformers_saves_is_read(processor: str, tmp_path: Path) -> None:
+    made = getattr(transformers, f"{processor}ImageProcessorPil")()
+    made.save_pretrained(tmp_path)
+    image = drawn(37, 53)
+    expected = made(images=image, return_tensors="np")["pixel_values"][0]
+    found = pixels_of(image, read_image_settings(tmp_path).settings)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_the_type_of_the_model_says_what_the_settings_do_not(
+    model_type: str, tmp_path: Path
+) -> None:
+    """Some older files name no image processor."""
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.2, 0.3]}')
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    config = (tmp_path / "config.json").read_text()
+    found = read_image_settings(tmp_path, config).settings
+    image = drawn(37, 53)
+    expected = processor(images=image, return_tensors="np")["pixel_values"][0]
+    np.testing.assert_allclose(pixels_of(image, found).numpy(), expected, rtol=0, atol=1e-6)
+
+
+def test_the_settings_of_a_whole_processor_count_first(tmp_path: Path) -> None:
+    """transformers 5 saves those of images inside of those of all inputs."""
+    own = {"image_processor_type": "ViTImageProcessor", "size": 30}
+    settings_in(tmp_path, own)
+    other = {"image_processor": own | {"size": 40}, "processor_class": "CLIPProcessor"}
+    found = settings_in(tmp_path, other, "processor_config.json")
+    assert found.output_size == (40, 40)
+    theirs = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    assert theirs.size["height"] == 40
+    other["image_processor"]["sise"] = 3  # type: ignore[index]
+    (tmp_path / "processor_config.json").write_text(json.dumps(other, indent=2))
+    with pytest.raises(WeightsError) as caught:
+        read_image_settings(tmp_path)
+    assert "processor_config.json:5:5: error: `sise` is a setting" in str(caught.value)
+    del other["image_processor"]
+    assert settings_in(tmp_path, other, "processor_config.json").output_size == (30, 30)
+
+
+VIT = '{"image_processor_type": "ViTImageProcessor", '
+WRONG = {
+    "a setting of nobody": (VIT + '"do_rezise": true}', "1:47: error: `do_rezise` is a setting of"),
+    "padding": (VIT + '"do_pad": true}', "`do_pad` must be"),
+    "a value of another kind": (VIT + '"do_resize": 1}', "`do_resize` must be `true` or `false`"),
+    "a filter that there is not": (VIT + '"resample": 7}', "`resample` must be one of"),
+    "the longer side": (
+        VIT + '"size": {"shortest_edge": 3, "longest_edge": 4}}',
+        "`size.longest_edge` is a setting of images that is not supported",
+    ),
+    "one side": (VIT + '"size": {"height": 3}}', "`size` must state `height` and `width`, or"),
+    "no pixel": (VIT + '"size": 0}', "`size.height` must be greater than 0"),
+    "two channels": (VIT + '"image_mean": [0.5, 0.5]}', "`image_mean"),
+    "division by zero": (VIT + '"image_std": [0.5, 0, 0.5]}', "must be greater than 0"),
+    "a crop of no size": (VIT + '"do_center_crop": true}', "`do_center_crop` needs a `crop_size`"),
+    "an image processor of another model": (
+        '{"image_processor_type": "Siglip2ImageProcessor"}',
+        "1:2: error: the image processor `Siglip2ImageProcessor` is not supported",
+    ),
+    "no image processor": ('{"size": 3}', "it does not state `image_processor_type`"),
+    "a name of another kind": ('{"image_processor_type": 3}', "the image processor `3` is not"),
+    "the order": (VIT + '"order": "scale_first"}', "`order` is a setting of images that is not"),
+    "scaled values without scaling": (
+        '{"image_processor_type": "DINOv3ViTImageProcessor", "do_rescale": false}',
+        "this image processor resizes scaled values",
+    ),
+    "no object": ("[]", "an object is expected"),
+    "no JSON": ("{", "not JSON"),
+    "NaN": (VIT + '"rescale_factor": NaN}', "NaN"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError) as caught:
+        settings_in(tmp_path, text)
+    assert message in str(caught.value)
+    assert str(tmp_path / "preprocessor_config.json") in str(caught.value)
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError) as caught:
+        settings_in(tmp_path, VIT + '"crop": 3, "size": "big", "resample": -1}')
+    assert [problem.message.split("`")[1] for problem in caught.value.problems] == [
+        "crop",
+        "size",
+        "resample",
+    ]
+
+
+def test_a_folder_without_settings(tmp_path: Path) -> None:
+    with pytest.raises(
+        WeightsError, match=r"there is no preprocessor_config\.json, which says how"
+    ):
+        read_image_settings(tmp_path)
+
+
+def test_modes_become_rgb_as_in_the_pipelines(tmp_path: Path) -> None:
+    """Also where that loses something: the transparent part of an image is shown, and 16 bits of
+    grey are cut at 255."""
+    grey = (np.arange(35 * 22).reshape(22, 35) * 80).astype(np.uint16)
+    palette = drawn(22, 35).quantize(16)
+    palette.info["transparency"] = 3
+    images = {
+        **{mode: drawn(22, 35, mode) for mode in ("1", "L", "LA", "RGBA", "CMYK", "YCbCr")},
+        "palette": palette,
+        "16 bits": Image.fromarray(grey),
+        "32 bits": Image.fromarray(grey.astype(np.int32)),
+        "floats": Image.fromarray(grey.astype(np.float32)),
+    }
+    for name, image in images.items():
+        path = tmp_path / ("a.png" if name in ("palette", "16 bits", "LA", "RGBA") else "a.tiff")
+        image.save(path)
+        expected = transformers.image_utils.load_image(str(path))
+        found = read_image(path)
+        assert found.mode == "RGB", name
+        assert np.array_equal(np.asarray(found), np.asarray(expected)), name
+        assert np.array_equal(np.asarray(read_image(path.read_bytes())), np.asarray(found)), name
+    deep = np.asarray(read_image(images["16 bits"]))[..., 0]
+    assert np.array_equal(deep, grey.clip(max=255))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_turned_as_their_exif_data_says(orientation: int, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    drawn(22, 35).save(tmp_path / "a.jpg", exif=exif)
+    found = read_image(tmp_path / "a.jpg")
+    assert found.size == ((35, 22) if orientation < 5 else (22, 35))
+    expected = transformers.image_utils.load_image(str(tmp_path / "a.jpg"))
+    assert np.array_equal(np.asarray(found), np.asarray(expected))

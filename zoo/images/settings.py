@@ -1,0 +1,268 @@
+"""How images become pixels, as the publisher of a model has set it up. Imports no torch.
+
+The settings are those of the image processors of `transformers`, in the `preprocessor_config.json`
+of a model's folder, or under `image_processor` in its `processor_config.json`. A setting that is
+not known here is refused: ignored, it would give the model other pixels than those of its training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from zoo.errors import Place, Problem, WeightsError
+from zoo.families.config import JsonFile, read_json
+from zoo.model_files import IMAGE_SETTINGS, PROCESSOR_SETTINGS
+from zoo.value_errors import value_message
+from zoo.wording import allowed, did_you_mean, dotted, quoted
+
+NESTED = "image_processor"
+"""The key of a `processor_config.json` under which the settings may be."""
+TYPE, OLDER_TYPE = "image_processor_type", "feature_extractor_type"
+"""The keys that name the image processor."""
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+_Pixels = Annotated[int, Field(gt=0)]
+
+
+def _for_each_channel(value: object) -> object:
+    """One number for all channels, as three."""
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,) * 3 if isinstance(value, int | float) else value
+
+
+class Size(BaseModel):
+    """The size of an image in pixels: both sides, or the shorter one."""
+
+    model_config = _STRICT
+
+    height: _Pixels | None = None
+    width: _Pixels | None = None
+    shortest_edge: _Pixels | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        sides = (self.height is None, self.width is None, self.shortest_edge is None)
+        if sides not in ((False, False, True), (True, True, False)):
+            raise ValueError("must state `height` and `width`, or `shortest_edge` alone")
+        return self
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """The height and the width; None if they depend on the image."""
+        return None if self.height is None or self.width is None else (self.height, self.width)
+
+    def of(self, height: int, width: int) -> tuple[int, int]:
+        """The height and the width of an image of this one, resized. With `shortest_edge`, the
+        longer side is rounded down."""
+        if self.shortest_edge is None:
+            assert self.sides is not None  # `_check`
+            return self.sides
+        long = self.shortest_edge * max(height, width) // min(height, width)
+        return (self.shortest_edge, long) if height <= width else (long, self.shortest_edge)
+
+
+class ImageSettings(BaseModel):
+    """The steps from an image to pixels: resize, crop, scale, normalize."""
+
+    model_config = _STRICT
+
+    do_resize: bool = True
+    size: Size
+    resample: Literal[0, 1, 2, 3, 4, 5]
+    """The filter: nearest, Lanczos, bilinear, bicubic, box or Hamming, as Pillow numbers them."""
+    do_center_crop: bool = False
+    crop_size: Size | None = None
+    do_rescale: bool = True
+    rescale_factor: float = 1 / 255
+    do_normalize: bool = True
+    image_mean: Annotated[tuple[float, float, float], BeforeValidator(_for_each_channel)]
+    image_std: Annotated[
+        tuple[
+            Annotated[float, Field(gt=0)],
+            Annotated[float, Field(gt=0)],
+            Annotated[float, Field(gt=0)],
+        ],
+        BeforeValidator(_for_each_channel),
+    ]
+    do_pad: Literal[False] = False
+    default_to_square: bool = True
+    """Whether a `size` that is one number is that of both sides, and not of the shorter one."""
+    order: Literal["resize_first", "scale_first"] = "resize_first"
+    """Whether values are scaled before or after resizing. It is the image processor's, and no
+    setting."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sizes(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Sizes in their older forms, a number or [height, width], as tables."""
+        square = values.get("default_to_square", True)
+        return values | {
+            key: _size(values[key], square=key == "crop_size" or square is True)
+            for key in ("size", "crop_size")
+            if key in values
+        }
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.do_center_crop and (self.crop_size is None or self.crop_size.sides is None):
+            raise ValueError("`do_center_crop` needs a `crop_size` with `height` and `width`")
+        if self.order == "scale_first" and not (self.do_rescale and self.resample in (2, 3)):
+            raise ValueError(
+                "this image processor resizes scaled values, by a bilinear or bicubic filter: "
+                "`do_rescale` must be true, and `resample` 2 or 3"
+            )
+        return self
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """The height and the width of all results; None if they depend on the image."""
+        if self.do_center_crop and self.crop_size is not None:
+            return self.crop_size.sides
+        return self.size.sides if self.do_resize else None
+
+
+class _Processor(NamedTuple):
+    """An image processor of the table."""
+
+    order: str
+    defaults: Mapping[str, Any]
+
+
+class _Table(NamedTuple):
+    """The image processors by all their names, and by the model types that have them; and the
+    settings that change no pixel."""
+
+    processors: Mapping[str, _Processor]
+    of_types: Mapping[str, _Processor]
+    inert: frozenset[str]
+
+
+@cache
+def _table() -> _Table:
+    import tomllib
+
+    data = tomllib.loads(Path(__file__).with_name("processors.toml").read_text("utf-8"))
+    inert = frozenset(data.pop("inert"))
+    processors: dict[str, _Processor] = {}
+    of_types: dict[str, _Processor] = {}
+    for name, defaults in data.items():
+        names, types = [name, *defaults.pop("also")], defaults.pop("model_types")
+        found = _Processor(defaults.pop("order", "resize_first"), defaults)
+        processors.update(dict.fromkeys(names, found))
+        of_types.update(dict.fromkeys(types, found))
+    return _Table(processors, of_types, inert)
+
+
+class PublishedSettings(NamedTuple):
+    """The settings of a model's folder, and the places of their keys for messages."""
+
+    settings: ImageSettings
+    file: JsonFile
+    inside: tuple[str, ...] = ()
+
+    def place(self, *keys: str) -> Place:
+        """The place of a key; that of the file if the key is not written there."""
+        return self.file.place(*self.inside, *keys)
+
+
+def read_image_settings(folder: Path, config: str | None = None) -> PublishedSettings:
+    """Read how images become pixels for the model in a folder. As in `transformers`, the
+    `image_processor` of a `processor_config.json` counts before a `preprocessor_config.json`, and
+    null means what is not written.
+
+    Args:
+        folder: the model's.
+        config: the text of the `config.json` that it was imported with, if there was one. Its model
+            type says which image processor counts if the settings do not.
+
+    Raises:
+        WeightsError: there is no such file; it cannot be read; its image processor is not known; or
+            a setting is not known or has a wrong value. All problems are reported.
+    """
+    file, inside = _find(folder)
+    data = file.data[NESTED] if inside else file.data
+    written = {key: value for key, value in data.items() if value is not None}
+    processor = _processor_of(written, config, file, inside)
+    fields = set(ImageSettings.model_fields) - {"order"}
+    known = fields | _table().inert | {TYPE, OLDER_TYPE}
+    problems = [
+        Problem(
+            f"`{key}` is a setting of images that is not supported",
+            file.place(*inside, key),
+            did_you_mean(key, fields),
+        )
+        for key in written.keys() - known
+    ]
+    stated = {key: value for key, value in written.items() if key in fields}
+    try:
+        settings = ImageSettings.model_validate(
+            {**processor.defaults, **stated, "order": processor.order}
+        )
+    except ValidationError as error:
+        problems += [_problem(details, file, inside) for details in error.errors()]
+    if problems:
+        raise WeightsError(sorted(problems, key=lambda one: (one.place or Place("")).line or 0))
+    return PublishedSettings(settings, file, inside)
+
+
+def _find(folder: Path) -> tuple[JsonFile, tuple[str, ...]]:
+    """The file with the settings, and the keys under which they are."""
+    if os.path.lexists(folder / PROCESSOR_SETTINGS):
+        file = read_json(folder / PROCESSOR_SETTINGS)
+        if isinstance(file.data.get(NESTED), dict):
+            return file, (NESTED,)
+    if os.path.lexists(folder / IMAGE_SETTINGS):
+        return read_json(folder / IMAGE_SETTINGS), ()
+    message = f"there is no {IMAGE_SETTINGS}, which says how images become pixels"
+    hint = "put the one there that the model was published with, or write it: "
+    hint += '`{"image_processor_type": "ViTImageProcessor", "size": 224}`'
+    raise WeightsError(Problem(message, Place(str(folder)), hint))
+
+
+def _processor_of(
+    written: Mapping[str, Any], config: str | None, file: JsonFile, inside: tuple[str, ...]
+) -> _Processor:
+    table = _table()
+    key = TYPE if TYPE in written else OLDER_TYPE
+    name = written.get(key)
+    if isinstance(name, str) and name in table.processors:
+        return table.processors[name]
+    if name is not None:
+        message, hint = f"the image processor {quoted(name)} is not supported", str(name)
+        place = file.place(*inside, key)
+        raise WeightsError(Problem(message, place, did_you_mean(hint, table.processors)))
+    type_ = None if config is None else json.loads(config).get("model_type")
+    if isinstance(type_, str) and type_ in table.of_types:
+        return table.of_types[type_]
+    message = f"it does not state `{TYPE}`, which says what counts where a setting is missing"
+    raise WeightsError(Problem(message, Place(str(file.path)), allowed(table.processors)))
+
+
+def _size(value: object, *, square: bool) -> object:
+    """A size as a table; anything else as it is, to be refused."""
+    if type(value) is int:
+        return {"height": value, "width": value} if square else {"shortest_edge": value}
+    if isinstance(value, list) and len(value) == 2:
+        return {"height": value[0], "width": value[1]}
+    if isinstance(value, dict):
+        return {key: one for key, one in value.items() if one is not None}
+    return value
+
+
+def _problem(details: ErrorDetails, file: JsonFile, inside: tuple[str, ...]) -> Problem:
+    keys = tuple(str(key) for key in details["loc"])
+    place = file.place(*inside, *keys)
+    if place.line is None:  # such as a number in an array
+        place = file.place(*inside, *keys[:1])
+    if details["type"] == "extra_forbidden":
+        return Problem(f"`{dotted(keys)}` is a setting of images that is not supported", place)
+    message = value_message(details)
+    return Problem(f"`{dotted(keys)}` {message}" if keys else message, place)

@@ -1,0 +1,58 @@
+"""What models of texts and of images have in common that generate text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from zoo.generation import Beam, Generated, Greedy, Sampling
+from zoo.generation.generate import check_method
+from zoo.running.settings import SETTINGS_OF_IDS, Settings
+from zoo.running.text import Text
+from zoo.spec import ModelSpec
+
+
+def generate_arguments(
+    spec: ModelSpec,
+    settings: Settings,
+    max_new_tokens: int,
+    method: Greedy | Sampling | Beam | None,
+    eos: int | None,
+    start: int | Sequence[int] | None,
+) -> dict[str, Any]:
+    """The arguments of `generate` that say how text is generated, where it begins and where it
+    ends: those that are given, and else those of the model's folder. Raises WeightsError if the
+    settings do not fit the model."""
+    how = spec.model.generation
+    asked: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos": eos, "start": start}
+    stated = [*SETTINGS_OF_IDS]
+    if eos is None:
+        asked["eos"] = () if settings.eos_token_id is None else settings.eos_token_id
+        stated.append("eos_token_id")
+    assert how is not None  # the model has a task that generates
+    if start is None and how.has_source:
+        asked["start"] = settings.decoder_start_token_id
+        stated.append("decoder_start_token_id")
+    settings.check(stated, how.target_vocab)
+    if method is None:
+        asked["method"] = settings.method()
+    else:
+        check_method(method, (Greedy, Sampling, Beam))
+        asked["method"] = settings.completed(method)
+    with suppress(TypeError):  # a single id has no length
+        if len(cast("Sequence[int]", start)) > 1:
+            # The target begins with more than its usual id, so nothing is missing after that.
+            asked["method"] = asked["method"].model_copy(update={"first_id": None})
+    return asked
+
+
+def generated_result(found: Generated, text: Text) -> dict[str, Any]:
+    """The result of a task that generates text."""
+    shown = found.ids[:-1] if found.ended == "eos" else found.ids
+    return {
+        "text": text.decode(shown),
+        "ids": list(found.ids),
+        "score": found.score,
+        "ended": found.ended,
+    }

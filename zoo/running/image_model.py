@@ -1,0 +1,338 @@
+"""A model with the files of its folder that images need: from images to the result of its task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import torch
+
+from zoo.devices import input_device
+from zoo.errors import InputError, Place, Problem, WeightsError, placed
+from zoo.generation import Beam, Greedy, Sampling, generate
+from zoo.generation.decoding import no_numbers
+from zoo.generation.ends import check_new_tokens
+from zoo.generation.evaluating import evaluating
+from zoo.generation.methods import for_batch
+from zoo.generation.prompts import check_length, read_ids
+from zoo.images.files import pillow, read_image
+from zoo.images.pixels import pixels_of
+from zoo.images.settings import ImageSettings, PublishedSettings, read_image_settings
+from zoo.loading import load
+from zoo.purpose import Task
+from zoo.reading import spec_of_weights
+from zoo.registry import Registry, load_registry
+from zoo.running.batches import cut, of_equal_length
+from zoo.running.generating import generate_arguments, generated_result
+from zoo.running.labels import published_config, read_labels
+from zoo.running.settings import Settings, read_settings
+from zoo.running.tasks import GENERATING, classes_of, compared
+from zoo.running.text import Text, read_text
+from zoo.running.tokenizer_config import read_special_tokens
+from zoo.spec import ModelSpec
+from zoo.store.found_weights import find_weights
+from zoo.transformer import Transformer
+from zoo.weights.reader import read_header
+from zoo.wording import counted
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from zoo.transformer import Comparing
+
+
+@dataclass(frozen=True, slots=True)
+class ImageModel:
+    """A model that takes images.
+
+    Args:
+        transformer: the model.
+        image_settings: how images become pixels.
+        text: turns the texts that images are compared with into ids, and ids into captions.
+        pad_id: the id of padding in texts; None if no file states it.
+        settings: how the publisher has set up generation.
+    """
+
+    transformer: Transformer
+    image_settings: ImageSettings
+    text: Text
+    pad_id: int | None
+    settings: Settings
+
+    def __repr__(self) -> str:
+        """One line, and not all modules."""
+        return f"<ImageModel {self.transformer.spec.name}>"
+
+    @classmethod
+    def load(
+        cls,
+        path_or_name: str | Path,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        registry: Registry | None = None,
+    ) -> Self:
+        """Load a model with the files beside it in its folder: how images become pixels
+        (`preprocessor_config.json`, or `processor_config.json`) and, for a model that reads or
+        writes texts too, its tokenizer and its settings of generation, as `zoo.TextModel.load`.
+
+        The arguments are those of `zoo.load`.
+
+        Raises:
+            ZooError: as `zoo.load`; or Pillow is not installed.
+            InputError: the model takes no images, or more than images and texts.
+            WeightsError: the file that says how images become pixels is missing, has a setting that
+                is not supported, or makes images of another size than the model takes; or another
+                file beside the weights is damaged.
+        """
+        registry = load_registry() if registry is None else registry
+        path = find_weights(path_or_name, registry).path
+        header, folder = read_header(path), path.parent
+        spec = spec_of_weights(header, str(path), registry)
+        shape = _image_shape(spec)
+        pillow()
+        config = published_config(header.origin)
+        published = read_image_settings(folder, config)
+        _check_size(published, spec, shape)
+        text = read_text(folder)
+        pad = read_special_tokens(folder).get("pad_token")
+        transformer = load(path_or_name, device=device, dtype=dtype, registry=registry)
+        settings = Settings()
+        if spec.model.generation is not None:
+            settings = read_settings(folder, config, has_source=True)
+        pad_id = None if pad is None else text.id_of(pad)
+        return cls(transformer, published.settings, text, pad_id, settings)
+
+    @property
+    def task(self) -> Task:
+        """The task of the model without labels.
+
+        Raises:
+            InputError: the model has no task that takes images.
+        """
+        spec = self.transformer.spec
+        if spec.model.task not in ("classify", "embed", "caption"):
+            raise InputError(f"`zoo run` has no task for {spec.name}: its head says none")
+        return spec.model.task
+
+    def run(
+        self,
+        images: Iterable[str | os.PathLike[str] | bytes | Image],
+        *,
+        labels: Sequence[str] | None = None,
+        max_new_tokens: int = 64,
+        method: Greedy | Sampling | Beam | None = None,
+        eos: int | None = None,
+        start: int | Sequence[int] | None = None,
+        places: Sequence[Place] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run the model's task: classify images, embed them, or write their captions.
+
+        Args:
+            images: paths of files, bytes of files, or images of Pillow.
+            labels: for a model that compares images with texts, the texts of which each gets its
+                probability; as they are, without words around them. Without labels, such a model
+                embeds images.
+            max_new_tokens, method, eos, start: for captions, as in `TextModel.run`.
+            places: where each image is, for messages; by default a file's path, or `image 2`.
+
+        Returns:
+            A result for each image: its `task`, and depending on the task the likeliest `classes`,
+            or all labels as such, the likeliest first; `embedding`; or `text`, `ids`, `score` and
+            `ended` (see `zoo.Generated`).
+
+        Raises:
+            InputError: the model has no task, or an image or a label does not fit it.
+            WeightsError: what the model computes is NaN.
+        """
+        if isinstance(images, str | bytes) or not isinstance(images, Iterable):
+            raise InputError('images are a list, of one image too: `run(["photo.jpg"])`')
+        images, task = list(images), self.task
+        if task in GENERATING:
+            check_new_tokens(max_new_tokens)
+        if places is None:
+            places = [_place(image, number) for number, image in enumerate(images, 1)]
+        texts = None if labels is None else self._encode_texts(labels)
+        results: list[dict[str, Any]] = []
+        for number, batch in enumerate(cut(range(len(images)))):
+            pixels = self._pixels([(images[place], places[place]) for place in batch])
+            if task in GENERATING:
+                asked = generate_arguments(
+                    self.transformer.spec, self.settings, max_new_tokens, method, eos, start
+                )
+                asked["method"] = for_batch(asked["method"], number)
+                made = generate(self.transformer, pixels, **asked)
+                found = [generated_result(one, self.text) for one in made]
+            else:
+                found = list(self._read(pixels, texts, labels))
+            task = "classify" if texts is not None else task
+            results += [{"task": task, **one} for one in found]
+        return results
+
+    def _pixels(self, images: Iterable[tuple[Any, Place]]) -> torch.Tensor:
+        """The pixels of images at their places, (batch, channels, height, width). Raises InputError
+        with the problems of all of them."""
+        found: list[torch.Tensor] = []
+        problems: list[Problem] = []
+        _, height, width = self._image_shape
+        for image, place in images:
+            try:
+                rgb = read_image(image)
+                if (
+                    self.image_settings.output_size is None
+                ):  # of other settings, `load` has checked it
+                    _check_result(self.image_settings, rgb, (height, width))
+                found.append(pixels_of(rgb, self.image_settings))
+            except InputError as error:
+                problems += placed(error, place).problems
+        if problems:
+            raise InputError(problems)
+        return torch.stack(found)
+
+    @property
+    def _image_shape(self) -> tuple[int, int, int]:
+        return _image_shape(self.transformer.spec)
+
+    def _read(
+        self, pixels: torch.Tensor, texts: torch.Tensor | None, labels: Sequence[str] | None
+    ) -> Iterator[dict[str, Any]]:
+        """Run the model on pixels, and read off the results."""
+        model = cast("Comparing", self.transformer)
+        comparison = self.transformer.spec.model.comparison
+        with torch.inference_mode(), evaluating(self.transformer):
+            pixels = self._on_device(pixels)
+            embeds = self.task == "embed"
+            outputs = model.encode_image(pixels) if embeds else cast("Any", model)(pixels)
+            if texts is not None:
+                outputs = model.compare(outputs, texts)
+        _check_numbers(self.transformer.spec, outputs)
+        names = read_labels(self.transformer)
+        for output in outputs:
+            if labels is not None and comparison is not None:
+                yield compared(output, comparison, labels)
+            elif embeds:
+                yield {"embedding": output.tolist()}
+            else:
+                yield classes_of(output, names)
+
+    def _on_device(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels where the model is, in its dtype."""
+        dtype = next(p.dtype for p in self.transformer.parameters() if p.is_floating_point())
+        return pixels.to(input_device(self.transformer), dtype)
+
+    def _encode_texts(self, labels: Sequence[str]) -> torch.Tensor:
+        """The vectors of labels, (labels, width). Raises InputError if the model compares nothing
+        with texts, or one does not fit it."""
+        spec = self.transformer.spec
+        if spec.model.comparison is None:
+            raise InputError(
+                Problem(
+                    f"{spec.name} compares images with no texts, so there can be no labels",
+                    help="labels are for models with an encoder of texts too, such as CLIP",
+                )
+            )
+        if isinstance(labels, str) or not labels:
+            raise InputError('labels are a list of texts: `labels=["a cat", "a dog"]`')
+        rows: list[list[int]] = []
+        for label in labels:
+            try:
+                rows.append(self._ids(label))
+            except InputError as error:
+                raise placed(error, Place(f"label {label!r:.80}")) from None
+        model, device = cast("Comparing", self.transformer), input_device(self.transformer)
+        found: dict[int, torch.Tensor] = {}
+        with torch.inference_mode(), evaluating(self.transformer):
+            for alike in of_equal_length(rows):
+                batch = torch.tensor([rows[place] for place in alike], device=device)
+                found.update(zip(alike, model.encode_text(batch), strict=True))
+        vectors = torch.stack([found[place] for place in range(len(rows))])
+        _check_numbers(spec, vectors)
+        return vectors
+
+    def _ids(self, label: str) -> list[int]:
+        """The ids of a label, padded if the model reads the padding."""
+        spec = self.transformer.spec
+        (reading,), how = spec.model.called_with, spec.model.comparison
+        ids = self.text.encode(label)
+        if not ids:
+            raise InputError("the label is empty: no tokens are made of it")
+        read_ids([ids], None, what="label", vocab=reading.vocab, pad_id=None, pad="right")
+        check_length(len(ids), reading.longest, "label")
+        missing = (reading.longest or 0) - len(ids)
+        if how is None or not how.pads or missing <= 0:
+            return ids
+        if self.pad_id is None:
+            raise InputError(
+                Problem(
+                    f"{spec.name} reads texts that are padded to {reading.longest} tokens, and "
+                    "its tokenizer_config.json states no `pad_token`",
+                    help=f"state it there, or write a label as {reading.longest} ids",
+                )
+            )
+        return ids + [self.pad_id] * missing
+
+
+def _image_shape(spec: ModelSpec) -> tuple[int, int, int]:
+    """The (channels, height, width) of the model's images.
+
+    Raises:
+        InputError: it takes none, or inputs of more kinds than images and texts.
+    """
+    shapes = list(spec.model.images.values())
+    if not shapes:
+        hint = "`zoo.TextModel` takes texts"
+        raise InputError(Problem(f"{spec.name} takes no images", help=hint))
+    if len(shapes) > 1:
+        hint = "in Python, `zoo.load` returns the model, to be called with its own inputs"
+        raise InputError(Problem(f"{spec.name} takes several images at once", help=hint))
+    return shapes[0]
+
+
+def _check_size(published: PublishedSettings, spec: ModelSpec, shape: tuple[int, int, int]) -> None:
+    """Raise WeightsError if the settings make other images than the model takes."""
+    channels, *size = shape
+    settings = published.settings
+    key = "crop_size" if settings.do_center_crop else "size"
+    if channels != 3:
+        message = (
+            f"images become RGB, and {spec.name} takes images of {counted(channels, 'channel')}"
+        )
+        hint = "in Python, `zoo.load` returns the model, to be called with its own images"
+        raise WeightsError(Problem(message, Place(str(published.file.path)), hint))
+    made = settings.output_size
+    if made is not None and list(made) != size:
+        raise WeightsError(
+            Problem(
+                f"by these settings images become {made[0]} x {made[1]} pixels, and {spec.name} "
+                f"takes {size[0]} x {size[1]}",
+                published.place(key),
+            )
+        )
+
+
+def _check_result(settings: ImageSettings, image: Image, wanted: tuple[int, int]) -> None:
+    """Raise InputError if an image gets another size than the model takes."""
+    made = (image.height, image.width)
+    if settings.do_resize:
+        made = settings.size.of(*made)
+    if made != wanted:
+        raise InputError(
+            Problem(
+                f"the image becomes {made[0]} x {made[1]} pixels, and the model takes "
+                f"{wanted[0]} x {wanted[1]}",
+                help="the settings of images crop none: give it images of this shape",
+            )
+        )
+
+
+def _check_numbers(spec: ModelSpec, outputs: torch.Tensor) -> None:
+    if not bool((outputs < torch.inf).all()):  # nor is NaN
+        raise no_numbers(spec.name, "the outputs")
+
+
+def _place(image: object, number: int) -> Place:
+    path = str(image) if isinstance(image, str | os.PathLike) else ""
+    return Place(path or f"image {number}")

@@ -1,0 +1,21 @@
+"""Loading a model for `zoo run`, whether it takes texts or images."""
+
+from __future__ import annotations
+
+from zoo.reading import spec_of_weights
+from zoo.registry import Registry
+from zoo.running.image_model import ImageModel
+from zoo.running.text_model import TextModel
+from zoo.store.found_weights import find_weights
+from zoo.weights.reader import read_header
+
+
+def load_runner(
+    path_or_name: str, *, dtype: str | None, registry: Registry
+) -> TextModel | ImageModel:
+    """Load a model with what its folder holds for its inputs. Raises ZooError as `TextModel.load`
+    and `ImageModel.load`."""
+    path = find_weights(path_or_name, registry).path
+    spec = spec_of_weights(read_header(path), str(path), registry)
+    kind = ImageModel if spec.model.images else TextModel
+    return kind.load(path_or_name, dtype=dtype, registry=registry)
