@@ -183,6 +183,22 @@ def test_a_model_that_describes_images_reads_one() -> None:
     assert found["per_token"] is found["per_image"] is None
 
 
+def test_a_learned_query_is_a_token_that_attends() -> None:
+    head = {"kind": "attention_pooling", "n_heads": HEADS, "d_ff": D_FF}
+    found = counted(builder="encoder", head=head)
+    projected = 2 * 2 * D * D + 2 * T * 2 * D * D  # the query's and the output's; keys' and values'
+    assert found["parts"][1]["flops"] == projected + 2 * 2 * T * D + 2 * 2 * D * D_FF
+
+
+def test_a_call_with_something_else_is_refused() -> None:
+    spec = {key: value for key, value in IMAGES.items() if key not in ("head", "encoder")}
+    spec |= {"builder": "encoder_decoder", "target_vocab": V, "name": "describing"}
+    spec |= {"position": "none", "embedding": IMAGES["encoder"]["embedding"]}
+    told = "describing is called with `target` too, which its builder does not state"
+    with pytest.raises(zoo.InputError, match=told):
+        zoo.flops(spec, T)
+
+
 def test_the_command_for_images(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["show", "vit-base", "--flops", "2"]) == 0
     shown = capsys.readouterr().out.splitlines()

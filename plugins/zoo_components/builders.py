@@ -363,6 +363,12 @@ class DualEncoder(Builder):
                 "under `image`, such as `patches`",
                 "image.embedding.kind",
             )
+        if not self.text.embedding.takes_ids:
+            raise contradiction(
+                f"the embedding `{self.text.embedding.kind}` reads no texts: state one that does "
+                "under `text`, such as `tokens`",
+                "text.embedding.kind",
+            )
         _check_ids(self.image_head, self.image, "image_head")
         _check_ids(self.text_head, self.text, "text_head")
         for key, head in {"image_head": self.image_head, "text_head": self.text_head}.items():
