@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,14 @@ def test_experts_that_are_not_chosen_cost_nothing() -> None:
     moe = {"kind": "moe", "n_experts": 8, "top_k": 2, "expert": "glu"}
     router = 2 * T * D * 8
     assert counted(ffn=moe)["forward"] == 3 * (ATTENTION + router + 2 * GLU) + HEAD
+
+
+def test_threads_count_one_after_the_other() -> None:
+    """As in a sweep over sizes."""
+    specs = [zoo.read_spec(DECODER | {"d_ff": width}) for width in (32, 64, 96, 128)] * 4
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda spec: zoo.flops(spec, T), specs))
+    assert found == [zoo.flops(spec, T) for spec in specs]
 
 
 def test_a_layer_costs_as_often_as_it_runs() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import signature
+from threading import Lock
 from typing import Any
 
 import torch
@@ -27,6 +28,10 @@ from zoo.transformer import Transformer
 from zoo.wording import counted
 
 BY_HAND = "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
+
+_counting = Lock()
+"""Held while a model is counted: the attention backend, and the hooks by which torch's counter finds
+the parts, are global to the process."""
 
 
 def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
@@ -61,7 +66,7 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
     _check_called_with(model, len(images) + len(length))
     counter = FlopCounterMode(display=False)
     told = "a call on the meta device, which has no values,"
-    with torch.inference_mode(), attention_backend("math"), counter, plugin_code(told):
+    with _counting, torch.inference_mode(), attention_backend("math"), counter, plugin_code(told):
         model(*images, *length)
     total = counter.get_total_flops()
     n_images, n_tokens = (
