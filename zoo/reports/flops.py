@@ -30,8 +30,8 @@ from zoo.wording import counted
 BY_HAND = "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
 
 _counting = Lock()
-"""Held while a model is counted: the attention backend, and the hooks by which torch's counter finds
-the parts, are global to the process."""
+"""Held while a model is counted: the attention backend, and the hooks by which torch's counter
+finds the parts, are global to the process."""
 
 
 def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
