@@ -111,6 +111,31 @@ def test_a_value_that_a_saved_spec_states_nearer(refused: Refused, project: Path
     )
 
 
+def test_a_placement_that_the_norms_of_a_saved_spec_go_over(
+    refused: Refused, project: Path
+) -> None:
+    """They are stated for each sublayer there, and so the placement would change nothing."""
+    (project / "base.toml").write_text(spec())
+    assert run(["build", "base.toml", "-o", "run"]) == 0
+    child = 'extends = "run"\nname = "a"\n[decoder]\nnorm_placement = "post"\n'
+    (project / "spec.toml").write_text(child)
+    assert refused("validate", "spec.toml") == (
+        "spec.toml:4:18: error: `norm_placement` changes nothing: the saved spec that this one "
+        "extends states the norms of each sublayer\n"
+        '    4 | norm_placement = "post"\n'
+        "      |                  ^^^^^^\n"
+        "      = help: state these, such as `decoder.block.ffn.norms`, and `final_norm`; or extend "
+        "the short form\n"
+    )
+    for name in ("self_attn", "cross_attn", "ffn"):
+        child += f'block.{name}.norms = ["out"]\n'
+    (project / "spec.toml").write_text(child + "final_norm = false\n")
+    (project / "post.toml").write_text(
+        'extends = "base"\nname = "a"\n[decoder]\nnorm_placement = "post"\n'
+    )
+    assert zoo.read_spec("spec.toml").digest == zoo.read_spec("post.toml").digest
+
+
 def test_a_damaged_model_in_the_place_of_a_parent(refused: Refused, project: Path) -> None:
     (project / "run.safetensors").write_bytes(b"\x08" + bytes(30))
     (project / "spec.toml").write_text('extends = "run"\nname = "a"\n')

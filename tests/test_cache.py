@@ -376,6 +376,23 @@ def test_no_more_is_kept_than_needed(name: str, values: dict[str, Any], n_kept: 
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("attention", ["multi_head", "linear"])
+def test_an_encoder_keeps_nothing_also_if_it_is_causal(attention: str) -> None:
+    """What `zoo show` tells is what is kept: of the decoder and, for each source token, of the
+    memory."""
+    values = {**PAIR, "position": "none", "attention": attention, "encoder": {"causal": True}}
+    found = {key: v for key, v in (tiny() | values).items() if v is not None}
+    model, cache = zoo.build(found).eval(), Cache(4)
+    model.decode(torch.ones(1, 4, dtype=torch.long), torch.rand(1, 3, 16), cache=cache)
+    told = model.spec.summary()
+    of_tokens, of_memory = (
+        told[key]["float32"]
+        for key in ("kv_cache_bytes_per_token", "kv_cache_bytes_per_source_token")
+    )
+    assert cache.n_bytes == 4 * of_tokens + 3 * of_memory + told["state_bytes_per_sequence"]
+
+
+@torch.no_grad()
 def test_keys_of_a_memory_are_made_once() -> None:
     model = built({key: v for key, v in (tiny() | PAIR).items() if v is not None})
     made: list[int] = []

@@ -165,6 +165,11 @@ def test_the_operations_of_an_image_and_a_text() -> None:
             "vectors",
             "the embedding `vectors` takes no images: state one that does under `image`",
         ),
+        (
+            "text.embedding",
+            {"kind": "patches", "image_size": 6, "patch_size": 2},
+            "the embedding `patches` reads no texts: state one that does under `text`",
+        ),
     ],
 )
 def test_contradictions(path: str, value: Any, message: str) -> None:

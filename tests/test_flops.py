@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,14 @@ def test_experts_that_are_not_chosen_cost_nothing() -> None:
     moe = {"kind": "moe", "n_experts": 8, "top_k": 2, "expert": "glu"}
     router = 2 * T * D * 8
     assert counted(ffn=moe)["forward"] == 3 * (ATTENTION + router + 2 * GLU) + HEAD
+
+
+def test_threads_count_one_after_the_other() -> None:
+    """As in a sweep over sizes."""
+    specs = [zoo.read_spec(DECODER | {"d_ff": width}) for width in (32, 64, 96, 128)] * 4
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda spec: zoo.flops(spec, T), specs))
+    assert found == [zoo.flops(spec, T) for spec in specs]
 
 
 def test_a_layer_costs_as_often_as_it_runs() -> None:
@@ -181,6 +190,22 @@ def test_a_model_that_describes_images_reads_one() -> None:
     assert found["forward"] == EYES + 3 * (layer + scores) + HEAD
     assert (found["images"], found["length"]) == (1, T)
     assert found["per_token"] is found["per_image"] is None
+
+
+def test_a_learned_query_is_a_token_that_attends() -> None:
+    head = {"kind": "attention_pooling", "n_heads": HEADS, "d_ff": D_FF}
+    found = counted(builder="encoder", head=head)
+    projected = 2 * 2 * D * D + 2 * T * 2 * D * D  # the query's and the output's; keys' and values'
+    assert found["parts"][1]["flops"] == projected + 2 * 2 * T * D + 2 * 2 * D * D_FF
+
+
+def test_a_call_with_something_else_is_refused() -> None:
+    spec = {key: value for key, value in IMAGES.items() if key not in ("head", "encoder")}
+    spec |= {"builder": "encoder_decoder", "target_vocab": V, "name": "describing"}
+    spec |= {"position": "none", "embedding": IMAGES["encoder"]["embedding"]}
+    told = "describing is called with `target` too, which its builder does not state"
+    with pytest.raises(zoo.InputError, match=told):
+        zoo.flops(spec, T)
 
 
 def test_the_command_for_images(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

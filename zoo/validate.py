@@ -14,7 +14,7 @@ from zoo.errors import Place, PluginError, Problem
 from zoo.registering.plugin_errors import describe_failure, plugin_code
 from zoo.resolving.node import Node, Resolved
 from zoo.resolving.tables import Leaf
-from zoo.slots import Builder
+from zoo.slots import Builder, Sublayer
 from zoo.spec import ModelSpec
 from zoo.value_errors import nearest_literal, path_in, value_message
 from zoo.wording import dotted, quoted
@@ -35,6 +35,7 @@ def validate(resolved: Resolved) -> ModelSpec:
     validation = _Validation(resolved)
     model = validation.make(resolved.root, {})
     validation.add_idle()
+    validation.add_idle_placement()
     validation.finish()
     if validation.findings or not isinstance(model, Builder):
         raise validation.findings.error()
@@ -229,6 +230,24 @@ class _Validation:
         for reason, leaves in idle.items():
             if left := [leaf for leaf in leaves if leaf not in counted]:
                 self.findings.add_once(Problem(reason, left[0].place()))
+
+    def add_idle_placement(self) -> None:
+        """Report a `norm_placement` over that of a saved spec which this one extends. A full form
+        holds both the placement and the norms of each sublayer, and only these count."""
+        for node in self.root.walk():
+            leaf = node.values.get("norm_placement")
+            if not isinstance(leaf, Leaf) or not leaf.stated or leaf.document.stored:
+                continue
+            branches = [one for one in node.walk() if issubclass(one.cls, Sublayer)]
+            norms = [one for branch in branches if (one := branch.values.get("norms")) is not None]
+            if norms and all(isinstance(one, Leaf) and one.document.stored for one in norms):
+                message = (
+                    "`norm_placement` changes nothing: the saved spec that this one extends states "
+                    "the norms of each sublayer"
+                )
+                where = dotted((*branches[-1].path, "norms"))
+                hint = f"state these, such as `{where}`, and `final_norm`; or extend the short form"
+                self.findings.add(Problem(message, leaf.place(), hint))
 
     def leaves(self, node: Node, reason: str | None = None) -> Iterator[tuple[Leaf, str | None]]:
         """Return the values in a node and below, each with the reason why it has no effect, or None

@@ -1,7 +1,6 @@
 """Whole Transformers: the `builder` slot."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import GetCoreSchemaHandler, ValidationInfo, model_validator
@@ -215,7 +214,7 @@ class Encoder(OfStacks):
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()
         return _whole(
-            encoder=replace(self.encoder.layout(), generates=False),
+            encoder=self.encoder.layout(),
             head=self.head.layout(),
             pooler=self.pooler.layout(),
             nsp=nsp,
@@ -366,6 +365,12 @@ class DualEncoder(Builder):
                 "under `image`, such as `patches`",
                 "image.embedding.kind",
             )
+        if not self.text.embedding.takes_ids:
+            raise contradiction(
+                f"the embedding `{self.text.embedding.kind}` reads no texts: state one that does "
+                "under `text`, such as `tokens`",
+                "text.embedding.kind",
+            )
         _check_ids(self.image_head, self.image, "image_head")
         _check_ids(self.text_head, self.text, "text_head")
         for key, head in {"image_head": self.image_head, "text_head": self.text_head}.items():
@@ -410,8 +415,8 @@ class DualEncoder(Builder):
 
     def layout(self) -> Layout:
         whole = _whole(
-            image=replace(self.image.layout(), generates=False),
-            text=replace(self.text.layout(), generates=False),
+            image=self.image.layout(),
+            text=self.text.layout(),
             image_head=self.image_head.layout(),
             text_head=self.text_head.layout(),
         )

@@ -358,6 +358,9 @@ class EncoderStack(Stack):
     causal: bool = False
     """Whether a position attends only to itself and earlier positions."""
 
+    def layout(self) -> Layout:
+        return replace(super().layout(), generates=False)  # causal or not
+
 
 class ImageStack(EncoderStack):
     """An encoder stack that reads images, of which no vector is padding."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
+from threading import Lock
 from typing import Any
 
 import torch
@@ -22,7 +24,14 @@ from zoo.registering.plugin_errors import plugin_code
 from zoo.registry import Registry
 from zoo.showing.data import Flops, FlopsPart
 from zoo.spec import ModelSpec
+from zoo.transformer import Transformer
 from zoo.wording import counted
+
+BY_HAND = "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
+
+_counting = Lock()
+"""Held while a model is counted: the attention backend, and the hooks by which torch's counter
+finds the parts, are global to the process."""
 
 
 def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
@@ -41,8 +50,8 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
         registry: looks up names; by default the registries around the working directory.
 
     Raises:
-        InputError: the model is called with vectors, or has fewer positions than `size`, or this is
-            no number of at least 1.
+        InputError: the model is called with anything else, such as vectors, or has fewer positions
+            than `size`, or this is no number of at least 1.
         SpecError: the spec is wrong.
         PluginError: the spec cannot be built with the available plugins, or its model cannot be
             called without values.
@@ -51,10 +60,13 @@ def flops(spec: Spec, size: int, *, registry: Registry | None = None) -> Flops:
         raise InputError(f"size is a number of tokens or images, from 1, not {size!r}")
     spec = spec if isinstance(spec, ModelSpec) else read_spec(spec, registry=registry)
     images, length = _inputs_of(spec, size)
-    model = build_on_meta(spec, torch.float32).eval()
+    # A parameter that could have gradients enters a module in the head `attention_pooling`: torch's
+    # counter would look there for a graph, which inference does not record.
+    model = build_on_meta(spec, torch.float32).eval().requires_grad_(False)
+    _check_called_with(model, len(images) + len(length))
     counter = FlopCounterMode(display=False)
     told = "a call on the meta device, which has no values,"
-    with torch.inference_mode(), attention_backend("math"), counter, plugin_code(told):
+    with _counting, torch.inference_mode(), attention_backend("math"), counter, plugin_code(told):
         model(*images, *length)
     total = counter.get_total_flops()
     n_images, n_tokens = (
@@ -75,10 +87,7 @@ def _inputs_of(spec: ModelSpec, size: int) -> tuple[list[torch.Tensor], list[tor
     """Return the inputs of the model on the meta device: the images, and the ids."""
     shapes, read = spec.model.images, spec.model.called_with
     if not shapes and not read:
-        hint = (
-            "its builder states no `generation` or `reading` of ids, and no `images`; "
-            "torch.utils.flop_counter.FlopCounterMode counts what a call of your own takes"
-        )
+        hint = f"its builder states no `generation` or `reading` of ids, and no `images`; {BY_HAND}"
         raise InputError(Problem(f"{spec.name} is called with neither ids nor images", help=hint))
     n_images = 1 if read else size
     images = [torch.zeros(n_images, *shape, device="meta") for shape in shapes.values()]
@@ -86,6 +95,19 @@ def _inputs_of(spec: ModelSpec, size: int) -> tuple[list[torch.Tensor], list[tor
     if size > longest:
         raise InputError(f"{spec.name} has {longest:,} positions, which are fewer than {size:,}")
     return images, [torch.zeros(1, size, dtype=torch.long, device="meta") for _ in read]
+
+
+def _check_called_with(model: Transformer, n_inputs: int) -> None:
+    """Raise `InputError` if a call needs more than so many inputs of images and ids."""
+    needed = [
+        name
+        for name, one in signature(model.forward).parameters.items()
+        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
+    if others := needed[n_inputs:]:
+        name = model.spec.name
+        told = f"{name} is called with `{others[0]}` too, which its builder does not state"
+        raise InputError(Problem(told, help=BY_HAND))
 
 
 def _parts(counts: Mapping[str, Mapping[Any, int]]) -> list[FlopsPart]:
