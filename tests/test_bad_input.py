@@ -134,6 +134,8 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
     assert all(f"`{key}`" in keys for key in KEYS)
 
 
+ATTENTION = "`self_attn` and of `cross_attn`"
+
 
 @pytest.mark.parametrize(
     ("line", "help"),
@@ -142,7 +144,7 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
         ("h = 8", "did you mean `n_heads`?"),
         ("heads = 8", "did you mean `n_heads`?"),
         ("d_k = 4", "did you mean `head_dim`?"),
-        ("d_v = 4", "`v_head_dim` is a key of `self_attn` and of `cross_attn`\n"),
+        ("d_v = 4", f"`v_head_dim` is a key of {ATTENTION}\n"),
         ("norm_first = true", "did you mean `norm_placement`?"),
         ("pre_norm = true", "did you mean `norm_placement`?"),
         (
@@ -152,7 +154,7 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
         ("weight_tying = true", "`tied` is a key of `head`: write `head = { tied = ... }`"),
         (
             "scale = 1.0",
-            "`scale` is a key of `embedding` and of `self_attn` and of `cross_attn` and of `head`\n",
+            f"`scale` is a key of `embedding` and of {ATTENTION} and of `head`\n",
         ),
         ('positional_encoding = "sinusoidal"', "did you mean `position`?"),
         ('attention = "mha"', "did you mean `multi_head`?"),
@@ -168,7 +170,10 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
         ('norm = "t5_norm"', "did you mean `rms_norm`?"),
         ('ffn = "relu"', "did you mean `mlp`?"),
         ("num_experts = 8", "`n_experts` is a key of the ffn `moe`"),
-        ("final_logit_softcapping = 3.0", "`softcap` is a key of `self_attn` and of `cross_attn` and of `head`"),
+        (
+            "final_logit_softcapping = 3.0",
+            "`softcap` is a key of `self_attn` and of `cross_attn` and of `head`",
+        ),
     ],
 )
 def test_words_of_papers_and_other_libraries(line: str, help: str, refused: Refused) -> None:
