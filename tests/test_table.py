@@ -87,6 +87,10 @@ def test_layers_of_different_kinds() -> None:
     mixed, _ = zoo.table([spec("mixed", decoder={"layers": rules}), BASE])
     assert mixed["ffn"] == {"per_layer": ["mlp", "moe", "mlp", "moe"]}
     assert mixed["top_k"] == {"per_layer": [None, 2, None, 2]}
+    rules = [{"first": 1, "ffn": "mlp"}]
+    experts = {"kind": "moe", "n_experts": 8, "top_k": 2}
+    mixed, _ = zoo.table([spec("mixed", ffn=experts, decoder={"layers": rules}), BASE])
+    assert mixed["top_k"] == {"per_layer": [None, 2, 2, 2]}
 
 
 def test_a_rule_that_changes_nothing_is_no_difference() -> None:
