@@ -170,7 +170,12 @@ CASES: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     ),
     "another library's name for a key of another table": (
         spec("«tie_word_embeddings» = true"),
-        [("unknown key `tie_word_embeddings`", "help: `tied` is a key of `head`")],
+        [
+            (
+                "unknown key `tie_word_embeddings`",
+                "help: `tied` is a key of `head`: write `head = { tied = ... }`",
+            )
+        ],
     ),
     "a boolean for an integer": (
         spec(d_ff="«true»"),

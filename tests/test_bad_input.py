@@ -134,10 +134,7 @@ def test_the_names_that_are_allowed_are_listed_when_none_is_near(refused: Refuse
     assert all(f"`{key}`" in keys for key in KEYS)
 
 
-SOFTCAP = (
-    "`encoder.block.self_attn` and of `decoder.block.self_attn` and of `decoder.block.cross_attn` "
-    "and of `head`"
-)
+ATTENTION = "`self_attn` and of `cross_attn`"
 
 
 @pytest.mark.parametrize(
@@ -147,14 +144,18 @@ SOFTCAP = (
         ("h = 8", "did you mean `n_heads`?"),
         ("heads = 8", "did you mean `n_heads`?"),
         ("d_k = 4", "did you mean `head_dim`?"),
-        ("d_v = 4", "`v_head_dim` is a key of `encoder.block.self_attn` and of `"),
+        ("d_v = 4", f"`v_head_dim` is a key of {ATTENTION}\n"),
         ("norm_first = true", "did you mean `norm_placement`?"),
         ("pre_norm = true", "did you mean `norm_placement`?"),
         (
             "hidden_act = 'gelu'",
             "`activation` is a key of `ffn`: write `ffn = { activation = ... }`",
         ),
-        ("weight_tying = true", "`tied` is a key of `head`"),
+        ("weight_tying = true", "`tied` is a key of `head`: write `head = { tied = ... }`"),
+        (
+            "scale = 1.0",
+            f"`scale` is a key of `embedding` and of {ATTENTION} and of `head`\n",
+        ),
         ('positional_encoding = "sinusoidal"', "did you mean `position`?"),
         ('attention = "mha"', "did you mean `multi_head`?"),
         ('attention = "mla"', "did you mean `latent`?"),
@@ -169,7 +170,10 @@ SOFTCAP = (
         ('norm = "t5_norm"', "did you mean `rms_norm`?"),
         ('ffn = "relu"', "did you mean `mlp`?"),
         ("num_experts = 8", "`n_experts` is a key of the ffn `moe`"),
-        ("final_logit_softcapping = 3.0", f"`softcap` is a key of {SOFTCAP}"),
+        (
+            "final_logit_softcapping = 3.0",
+            "`softcap` is a key of `self_attn` and of `cross_attn` and of `head`",
+        ),
     ],
 )
 def test_words_of_papers_and_other_libraries(line: str, help: str, refused: Refused) -> None:

@@ -799,6 +799,16 @@ def test_output_that_cannot_be_written() -> None:
     assert shell("zoo show absent 2>&-").returncode == 2
 
 
+def test_no_folder_for_temporary_files() -> None:
+    code = """import tempfile, zoo.cli, zoo.__main__
+tempfile._candidate_tempdir_list = lambda: ["/proc/absent"]
+zoo.cli.run = lambda arguments: tempfile.gettempdir()
+zoo.__main__.main()"""
+    done = shell(f"{sys.executable} -c '{code}'")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: No usable temporary directory found in ['/proc/absent'")
+
+
 def test_a_terminal_that_has_no_such_characters() -> None:
     done = shell("zoo show tiny.toml", PYTHONIOENCODING="ascii")
     assert done.returncode == 0

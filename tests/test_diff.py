@@ -235,7 +235,7 @@ def test_a_rule_that_changes_nothing_is_told_by_its_layers(diff: Any) -> None:
 
 def test_the_docs_show_what_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parent.parent / "docs" / "inspect.md").read_text()
-    tiny, wide = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    tiny, *_, wide = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (folder / "tiny.toml").write_text(tiny)
     (folder / "wide.toml").write_text(wide)
     assert run(["diff", "tiny.toml", "wide.toml"]) == 1

@@ -196,6 +196,14 @@ def test_tied_three_ways() -> None:
             r"cannot be one: they are \(11, 8\) and \(11, 4\)",
         ),
         (
+            "encoder",
+            {
+                "embedding": {"kind": "tokens", "d_embed": 4},
+                "head": {"kind": "mlm", "tied": True},
+            },
+            r"they are \(11, 8\) and \(11, 4\); `d_hidden = 4` in `head` makes them alike",
+        ),
+        (
             "decoder",
             {"embedding": "vectors", "head": {"kind": "linear", "tied": True}},
             "there is no `decoder.embed.tokens.weight`",

@@ -11,6 +11,7 @@ from references.stacks import D_MODEL, FREE, LENGTH, VOCAB, built, same, spec, v
 from references.transformer import Layer
 
 import zoo
+from zoo.context import LayerContext
 from zoo.showing.show import summary_data, summary_text
 
 FORMS: dict[str, tuple[dict[str, Any], Layer]] = {
@@ -54,6 +55,14 @@ FORMS: dict[str, tuple[dict[str, Any], Layer]] = {
         {"block": {"kind": "channel_scaled", "channel_scale": 0.2}, "norm_placement": "parallel"},
         Layer(parallel=True),
     ),
+    "rezero": (
+        {"block": {"kind": "rezero", "alpha": 0.2}, "norm_placement": "none"},
+        Layer(([], [])),
+    ),
+    "parallel rezero": (
+        {"block": {"kind": "rezero", "alpha": 0.2}, "norm_placement": "parallel"},
+        Layer(parallel=True),
+    ),
     "skip from the norm": ({"block": {"skip_from": "normed"}}, Layer(skip_normed=True)),
     "learned scale": ({"block": {"layer_scale": "learned"}}, Layer()),
 }
@@ -68,6 +77,7 @@ def test_placements(name: str, causal: bool) -> None:
     tensors = set(model.spec.tensors)
     stack = "decoder" if causal else "encoder"
     assert (f"{stack}.layers.0.scalar" in tensors) is (name == "learned scale")
+    assert (f"{stack}.layers.1.alpha" in tensors) is ("rezero" in name)
     for branch in ("self_attn", "ffn"):
         scale = f"{stack}.layers.1.{branch}.channel_scale"
         assert (scale in tensors) is ("channel scales" in name)
@@ -80,6 +90,16 @@ def test_channel_scales_start_at_the_stated_value() -> None:
     for layer, value in zip(model.encoder.layers, (0.2, 3.0), strict=True):
         for branch in (layer.self_attn, layer.ffn):
             torch.testing.assert_close(branch.channel_scale, torch.full((D_MODEL,), value))
+
+
+def test_a_new_layer_of_rezero_is_the_identity() -> None:
+    model = zoo.build(spec(**FREE, block="rezero", norm_placement="none")).eval()
+    x = torch.randn(2, 5, D_MODEL)
+    for layer in model.encoder.layers:
+        assert layer.alpha.shape == (1,)
+        assert torch.equal(layer(x, LayerContext())[0], x)
+    layer(x, LayerContext())[0].sum().backward()
+    assert layer.alpha.grad != 0
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from zoo.reports.diff import diff
     from zoo.reports.flops import flops
     from zoo.reports.listing import list_components, list_models
+    from zoo.reports.table import table
     from zoo.running.image_model import ImageModel
     from zoo.running.text_model import TextModel
     from zoo.saving import save
@@ -86,6 +87,7 @@ __all__ = [
     "save",
     "score",
     "stream",
+    "table",
     "train",
 ]
 
@@ -105,6 +107,7 @@ _HOMES = {
     "read_spec": "reading",
     "save": "saving",
     "score": "training.scores",
+    "table": "reports.table",
     "train": "training.train",
     "arrange_weights": "generation",
     "generate": "generation",

@@ -24,7 +24,11 @@ def main() -> None:
     except OSError as error:
         if error.filename is not None:  # not an error of a stream, so unexpected
             raise
-        sys.stderr.write(f"error: cannot write the output: {error.strerror}\n")
+        import errno
+
+        # No stream is "not found": that is a folder for temporary files, which torch may ask for.
+        what = "" if error.errno == errno.ENOENT else "cannot write the output: "
+        sys.stderr.write(f"error: {what}{error.strerror}\n")
         status = 1
     sys.stderr.flush()
     os._exit(status)

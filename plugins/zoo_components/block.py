@@ -230,3 +230,25 @@ class ChannelScaled(Residual):
         block = self._module(ChannelScaledBlock)
         block.add_channel_scales(self.d_model)
         return block
+
+
+class ReZero(Residual):
+    """The layer `residual`, in which one learned number multiplies the output of each branch:
+    x = out(x + alpha * dropout(post(f(pre(x))))). It starts at 0, so that a layer begins as the
+    identity (ReZero: Bachlechner et al. 2020, arXiv:2003.04887, which has no norms:
+    `norm_placement = "none"`)."""
+
+    alpha: Shared[Annotated[float, Field(ge=0.0)]] = 0.0
+    """The initial value of the layer's number."""
+
+    def layout(self) -> Layout:
+        whole = super().layout()
+        parts = {**whole.parts, "alpha": vector(1, value=self.alpha)}
+        return replace(whole, parts=parts) if self.sublayers() else whole
+
+    def build(self) -> "nn.Module":
+        from zoo_components.modules.block import ReZeroBlock
+
+        block = self._module(ReZeroBlock)
+        block.add_alpha()
+        return block

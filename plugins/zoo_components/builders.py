@@ -480,7 +480,8 @@ def _check_ties(model: Builder) -> None:
                     f"`{alias}` and `{target}` cannot be one: there is no `{name}`", *keys
                 ) from None
         if shapes[0] != shapes[1]:
-            raise contradiction(
-                f"`{alias}` and `{target}` cannot be one: they are {shapes[0]} and {shapes[1]}",
-                *keys,
-            )
+            one, other = shapes
+            message = f"`{alias}` and `{target}` cannot be one: they are {one} and {other}"
+            if hasattr(getattr(model, "head", None), "d_hidden") and one[0] == other[0]:
+                message += f"; `d_hidden = {other[1]}` in `head` makes them alike"
+            raise contradiction(message, *keys)

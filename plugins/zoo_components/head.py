@@ -105,7 +105,8 @@ class MlmHead(Activated, LinearHead):
     d_wide: SizeOrNone = "none"
     """The width of an additional first dense layer, followed by the activation."""
     d_hidden: Size = Field(default_factory=lambda data: data["d_model"])
-    """The width of the dense layer; if the head is tied, it is that of the token table."""
+    """The width of the dense layer; if the head is tied, it must be that of the token table, the
+    `d_embed` of the embedding."""
     dense_bias: bool = True
     """Whether the dense layers have a bias."""
     norm: Annotated[Norm, Slot("norm", width="d_hidden")]

@@ -89,6 +89,8 @@ def layer(
             y = norm(w, f"{name}.{branch}.post_norm", y)
         if f"{name}.{branch}.channel_scale" in w:
             y = y * w[f"{name}.{branch}.channel_scale"]
+        if f"{name}.alpha" in w:
+            y = y * w[f"{name}.alpha"]
         if form.parallel:
             total = total + y
             continue

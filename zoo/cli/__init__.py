@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, str] = {
     "score": "training.score",
     "show": "specs.show",
     "store": "store.store",
+    "table": "specs.table",
     "train": "training.train",
     "validate": "specs.validate",
     "verify": "store.verify",

@@ -1,4 +1,4 @@
-"""Commands for specs: `zoo build`, `validate`, `show`, `diff`, `schema`, `list`."""
+"""Commands for specs: `zoo build`, `validate`, `show`, `diff`, `table`, `schema`, `list`."""
 
 from __future__ import annotations
 
@@ -288,6 +288,28 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
     data = zoo.diff(a, b, registry=layers())
     print_report(as_json, data, diff_text)
     return 0 if data["equal"] else 1
+
+
+@click.command()
+@click.argument("specs", nargs=-1, required=True, type=model_type)
+@click.option(
+    "--flops",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Also the operations of a forward pass of N tokens, or images, and what generation keeps "
+    "of N tokens; imports torch.",
+)
+@json_option
+@click.pass_obj
+def table(layers: Layers, specs: tuple[str, ...], flops: int | None, as_json: bool) -> None:
+    """Compare many models: a row for each, with its sizes and the values that differ.
+
+    SPECS are each a spec file, a model's name, or a weights file or its folder. A value that only
+    some layers have is listed for all layers.
+    """
+    from zoo.reports.table import table_text
+
+    print_report(as_json, zoo.table(specs, flops, registry=layers()), table_text)
 
 
 @click.command()

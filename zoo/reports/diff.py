@@ -25,6 +25,9 @@ from zoo.wording import counted
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
+Comparable = str | Path | Mapping[str, Any] | ModelSpec
+
+
 @dataclass(frozen=True)
 class Side:
     """One of the two models: its source as given, its spec, and the records of a weights file."""
@@ -34,17 +37,19 @@ class Side:
     records: Mapping[str, Record] | None = None
 
     @classmethod
-    def read(cls, source: str, registry: Registry) -> Side:
-        """Read a spec file, a registered model, a weights file or the folder of one.
+    def of(cls, source: Comparable, registry: Registry) -> Side:
+        """Read a spec, a registered model, a weights file or the folder of one.
 
         Raises:
             ZooError: the source cannot be read.
         """
-        spec, header = read_source(source, registry)
-        return cls(source, spec, header.records if header is not None else None)
-
-
-Comparable = str | Path | Mapping[str, Any] | ModelSpec
+        if isinstance(source, ModelSpec):
+            return cls(source.name, source)
+        if isinstance(source, Mapping) or "\n" in str(source):
+            spec = read_spec(source, registry=registry)
+            return cls(spec.name, spec)
+        spec, header = read_source(str(source), registry)
+        return cls(str(source), spec, header.records if header is not None else None)
 
 
 def diff(a: Comparable, b: Comparable, *, registry: Registry | None = None) -> Diff:
@@ -67,16 +72,7 @@ def diff(a: Comparable, b: Comparable, *, registry: Registry | None = None) -> D
         ZooError: a side cannot be read.
     """
     registry = load_registry() if registry is None else registry
-    return diff_data(_side(a, registry), _side(b, registry))
-
-
-def _side(source: Comparable, registry: Registry) -> Side:
-    if isinstance(source, ModelSpec):
-        return Side(source.name, source)
-    if isinstance(source, str | Path) and "\n" not in str(source):
-        return Side.read(str(source), registry)
-    spec = read_spec(source, registry=registry)
-    return Side(spec.name, spec)
+    return diff_data(Side.of(a, registry), Side.of(b, registry))
 
 
 def diff_data(a: Side, b: Side) -> Diff:

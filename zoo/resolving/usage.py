@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
 from zoo.document import Document, KeyPath
@@ -153,14 +153,16 @@ class Usage:
             nearest = [table[:common]]
         if nearest == [()]:
             return f"{quoted(key)} stands at the top of the spec, before all tables"
-        slot = homes[0][-1] if homes[0] else None
-        if len(homes) > 1 and slot in known and all(home[-1:] == (slot,) for home in homes):
-            return f"{quoted(key)} is a key of `{slot}`: write `{slot} = {{ {key} = ... }}`"
+        # A slot that may be stated here needs no path, and rules for single layers can go over it.
+        slots = list(dict.fromkeys(dotted(home[-1:]) for home in nearest))
+        if known.issuperset(slots):
+            write = f": write `{slots[0]} = {{ {key} = ... }}`" if len(slots) == 1 else ""
+            return f"{quoted(key)} is a key of {_and_of(slots)}{write}"
         alike = nearest
         if len(nearest) > MAX_HOMES:
             # Name the same place in other stacks too, as `decoder` beside `encoder`.
             alike = [home for home in nearest if home[1:] == nearest[0][1:]]
-        return f"{quoted(key)} is a key of {' and of '.join(f'`{dotted(home)}`' for home in alike)}"
+        return f"{quoted(key)} is a key of {_and_of(map(dotted, alike))}"
 
 
 def _in_saved(nearer: Sequence[Leaf | Table]) -> str:
@@ -170,6 +172,10 @@ def _in_saved(nearer: Sequence[Leaf | Table]) -> str:
     if not saved:
         return "remove it, or the nearer values"
     return f"a saved spec states each value in its own table: write it there, {' and '.join(saved)}"
+
+
+def _and_of(names: Iterable[str]) -> str:
+    return " and of ".join(map(quoted, names))
 
 
 def _nested(outer: Sequence[str], key: str) -> str:

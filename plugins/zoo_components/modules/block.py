@@ -229,3 +229,23 @@ class ChannelScaledBlock(ResidualBlock):
         to zero before the factors as it would after them."""
         scale = local(getattr(self, name).channel_scale)
         return scale * super()._branch(name, x, context, maps)
+
+
+class ReZeroBlock(ResidualBlock):
+    """A `ResidualBlock` with `alpha`, a number that multiplies what each branch adds (ReZero:
+    Bachlechner et al. 2020, arXiv:2003.04887)."""
+
+    def add_alpha(self) -> None:
+        """Give the layer its number, (1,), if it has branches."""
+        if self.names:
+            self.alpha = nn.Parameter(torch.empty(1))
+
+    def _branch(
+        self,
+        name: str,
+        x: torch.Tensor,
+        context: LayerContext,
+        maps: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        """alpha * residual_scale * dropout(post_norm(f(x)))."""
+        return local(self.alpha) * super()._branch(name, x, context, maps)

@@ -1,0 +1,244 @@
+"""Compare many models in a table: `zoo table`. Imports no torch, unless operations are counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from zoo.byte_counts import human_bytes
+from zoo.component import LayerRules, fields_of
+from zoo.node import Node
+from zoo.registry import Registry, load_registry
+from zoo.reports.diff import Comparable, Side
+from zoo.showing.data import Summary
+from zoo.showing.full_form import origin_of
+from zoo.spec import ModelSpec
+
+WIDEST = 40
+"""The most characters of a cell in the text; the data has all."""
+SIZES = ("parameters", "active", "flops_per_token", "flops_per_image", "cache_bytes")
+
+
+def table(
+    specs: Iterable[Comparable], size: int | None = None, *, registry: Registry | None = None
+) -> list[dict[str, Any]]:
+    """Compare any number of models: what `zoo table --json` prints, a row for each, as plain data.
+
+    Args:
+        specs: each what `zoo.diff` takes.
+        size: a number of tokens, or of images, for which operations and the cache are counted.
+        registry: looks up names; by default the registries around the working directory.
+
+    Returns:
+        Rows with the same keys in the same order: the `name`; the number of `parameters` and, if
+        some model has experts, of those that are `active` for one token; with a `size`, the
+        operations of `zoo.flops` (`flops_per_token` or `flops_per_image`) and `cache_bytes`, which
+        generation keeps of a sequence of `size` tokens, with as many source tokens if there is a
+        source, with keys and values in bfloat16. Then each value that some spec states and that is
+        not the same in all. Its key is the short one, or the path in the full form if values of
+        that name differ in different ways; a `kind` has the name of its slot. None where a spec has
+        no such value; `{"per_layer": [...]}`, as in a spec, where not all layers have the same.
+
+    Raises:
+        InputError: a model cannot be called with `size` tokens.
+        ZooError: a spec cannot be read.
+    """
+    registry = load_registry() if registry is None else registry
+    sides = [Side.of(source, registry) for source in specs]
+    names = Counter(side.spec.name for side in sides)
+    if not sides:
+        return []
+    rows: list[dict[str, Any]] = [
+        {"name": side.spec.name if names[side.spec.name] == 1 else side.source} for side in sides
+    ]
+    sizes = [_sizes(side.spec, size) for side in sides]
+    columns = [(key, [found.get(key) for found in sizes]) for key in SIZES]
+    with_experts = columns[0][1] != columns[1][1]
+    for key, values in [
+        *((key, found) for key, found in columns if any(found)),
+        *_differing([side.spec for side in sides], {"name", *SIZES}),
+    ]:
+        if key != "active" or with_experts:
+            _add(rows, key, values)
+    return rows
+
+
+def _add(rows: Sequence[dict[str, Any]], key: str, values: Iterable[object]) -> None:
+    for row, value in zip(rows, values, strict=True):
+        row[key] = value
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+
+def _sizes(spec: ModelSpec, size: int | None) -> dict[str, int | None]:
+    sizes: dict[str, int | None] = {"parameters": spec.n_parameters, "active": spec.n_active}
+    if size is not None:
+        from zoo.reports.flops import flops
+
+        found = flops(spec, size)
+        sizes["flops_per_token"], sizes["flops_per_image"] = found["per_token"], found["per_image"]
+        sizes["cache_bytes"] = cache_bytes(spec.summary(), size) or None
+    return sizes
+
+
+def cache_bytes(summary: Summary, length: int) -> int:
+    """Return the bytes that generation keeps of a sequence of `length` tokens, and of as many
+    source tokens if there is a source: keys and values in bfloat16, and the state in float32."""
+    recent = summary["kv_cache_of_last_tokens"]
+    of_all = summary["kv_cache_bytes_per_token"]["bfloat16"]
+    of_all -= sum(part["bytes_per_token"]["bfloat16"] for part in recent)
+    of_all += summary["kv_cache_bytes_per_source_token"]["bfloat16"]
+    of_last = sum(
+        part["bytes_per_token"]["bfloat16"] * min(length, part["tokens"]) for part in recent
+    )
+    return of_all * length + of_last + summary["state_bytes_per_sequence"]
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+class _Value(NamedTuple):
+    """A value of the full form, and whether it was written in a spec or is a default."""
+
+    value: Any
+    stated: bool
+
+
+_ABSENT = _Value(None, False)
+
+
+def _differing(
+    specs: Sequence[ModelSpec], taken: set[str]
+) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """Yield the values of each key that differs, under a name of its own. Values of one name that
+    differ in the same way are told once."""
+    found = [_values(spec.to_dict(), spec.origin, "") for spec in specs]
+    for side in found:
+        del side["format"], side["name"]
+    alike: dict[tuple[str, str], tuple[list[str], tuple[object, ...]]] = {}
+    for path in _in_order(found):
+        values = [side.get(path, _ABSENT) for side in found]
+        told = [repr(one.value) for one in values]
+        if len(set(told)) > 1 and any(one.stated for one in values):
+            name = path.removesuffix(".kind")
+            same = alike.setdefault(
+                (name.rpartition(".")[2], repr(told)), ([], tuple(one.value for one in values))
+            )
+            same[0].append(name)
+    named = [paths for paths, _ in alike.values()]
+    for paths, row in alike.values():
+        yield _short(paths, [*([key] for key in taken), *(p for p in named if p is not paths)]), row
+
+
+def _short(paths: Sequence[str], others: Iterable[Sequence[str]]) -> str:
+    """Return the shortest end of the first path that is the end of no path of the others."""
+    ends = {f".{path}" for paths in others for path in paths}
+    parts = paths[0].split(".")
+    for n in range(1, len(parts)):
+        short = ".".join(parts[-n:])
+        if not any(end.endswith(f".{short}") for end in ends):
+            return short
+    return paths[0]
+
+
+def _in_order(found: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return all paths in the order of the full forms: a path that only some have stands behind
+    the one that is before it there."""
+    paths: list[str] = []
+    for side in found:
+        at = 0
+        for path in side:
+            if path not in paths:
+                paths.insert(at, path)
+            at = paths.index(path) + 1
+    return paths
+
+
+def _values(data: Mapping[str, Any], node: Node | None, path: str) -> dict[str, _Value]:
+    """Return the values in a table of the full form by their paths. What rules for single layers
+    change is one value for each layer."""
+    rules, count = _rules_of(node)
+    found: dict[str, _Value] = {}
+    for key, value in data.items():
+        below = node.values.get(key) if node is not None else None
+        if isinstance(value, Mapping):
+            found |= _values(value, below if isinstance(below, Node) else None, f"{path}{key}.")
+        elif key != rules:
+            root = not path
+            stated = node is None or origin_of(node, key, value, root=root) != "default"
+            found[path + key] = _Value(value, stated)
+    if rules is None or not data[rules]:
+        return found
+    nodes = node.values[rules] if node is not None else None
+    layers = [found] * data[count]
+    for number, rule in enumerate(data[rules]):
+        below = nodes[number] if isinstance(nodes, list) else None
+        own = _values({key: rule[key] for key in rule if key != "at"}, below, path)
+        replaced = tuple(f"{path}{key}." for key in rule if key != "at")
+        kept = {name: one for name, one in found.items() if not name.startswith(replaced)}
+        for layer in rule["at"]:
+            layers[layer] = kept | own
+    return {
+        name: _of_layers([layer.get(name, _ABSENT) for layer in layers])
+        for name in _in_order(layers)
+    }
+
+
+def _rules_of(node: Node | None) -> tuple[str | None, str]:
+    """Return the names of the fields with the rules for single layers, if a component has such, and
+    with the number of its layers."""
+    for name, mark in fields_of(node.cls).items() if node is not None else ():
+        if isinstance(mark, LayerRules):
+            return name, mark.count
+    return None, ""
+
+
+def _of_layers(values: Sequence[_Value]) -> _Value:
+    """Return the values of all layers as one: the value of each if they are the same."""
+    stated = any(one.stated for one in values)
+    same = len({repr(one.value) for one in values}) == 1
+    return _Value(values[0].value if same else {"per_layer": [one.value for one in values]}, stated)
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format the rows: numbers on the right, the rest on the left."""
+    columns: list[list[str]] = []
+    for key in rows[0]:
+        values = [row[key] for row in rows]
+        cells = [_cell(key, value) for value in values]
+        right = all(isinstance(value, int | float | None) for value in values)
+        width = max(map(len, [key, *cells]))
+        align = ">" if right else "<"
+        columns.append([f"{cell:{align}{width}}" for cell in (key, *cells)])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+
+
+def _cell(key: str, value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        text = _of_each([_cell("", one) or "none" for one in value["per_layer"]])
+        return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
+    if isinstance(value, list):
+        return f"[{', '.join(_cell('', one) for one in value)}]"
+    if key in SIZES and isinstance(value, int):
+        return human_bytes(value) if key == "cache_bytes" else f"{value:,}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _of_each(values: Sequence[str]) -> str:
+    """Tell the values of all layers: `512 x 5, none`, or `(512, none) x 3` where they repeat."""
+    n = len(values)
+    for period in range(2, n // 2 + 1):
+        if all(values[i] == values[i % period] for i in range(n)):
+            times, rest = divmod(n, period)
+            whole = f"({_of_each(values[:period])}) x {times}"
+            return f"{whole}, {_of_each(values[:rest])}" if rest else whole
+    runs = [(one, len(list(same))) for one, same in groupby(values)]
+    return ", ".join(one if count == 1 else f"{one} x {count}" for one, count in runs)
