@@ -63,12 +63,16 @@ class Reading(NamedTuple):
         longest: the most tokens that the positions allow; None for no limit.
         pad_id: the padding id, which the model masks itself.
         mask: the argument of a call that says which tokens are not padding, (batch, length).
+        token_types: the number of types of tokens, such as those of the first and the second text
+            of a pair, that the argument `token_types` of a call tells apart, (batch, length); 0 if
+            there is no such argument.
     """
 
     vocab: int
     longest: int | None = None
     pad_id: int | None = None
     mask: Literal["source_mask", "target_mask"] = "source_mask"
+    token_types: int = 0
 
 
 class Classes(NamedTuple):

@@ -246,6 +246,11 @@ class Embedding(Plugin):
         return self.d_model
 
     @property
+    def token_types(self) -> int:
+        """The number of types that `token_types` tells apart; 0 if it has to be None."""
+        return 0
+
+    @property
     def input_width(self) -> int | None:
         """The width of the vectors that it is called with; None for ids, images or any width."""
         return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,10 +17,11 @@ from click.core import ParameterSource
 from zoo.cli.options import dtype_choice, json_option, model_type
 from zoo.cli.output import print_report
 from zoo.errors import InputError, Place, Problem
+from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
-    from zoo.running.chat import Chat
+    from zoo.running.chat import Chat, Prompt
     from zoo.running.settings import Settings
     from zoo.running.text_model import TextModel
 
@@ -53,6 +55,11 @@ GENERATING_OPTIONS = {
 )
 @click.option(
     "--system", metavar="TEXT", help="With --chat: instructions that precede the message."
+)
+@click.option(
+    "--pairs",
+    is_flag=True,
+    help="Read the TEXTs two by two, as pairs; or of each line the two sides of a tab.",
 )
 @click.option(
     "-n",
@@ -108,6 +115,7 @@ def run(
     texts: tuple[str, ...],
     chat: bool,
     system: str | None,
+    pairs: bool,
     max_new_tokens: int,
     beams: int | None,
     sample: bool | None,
@@ -149,6 +157,12 @@ def run(
         raise click.UsageError("--sample and --beams are two ways to choose tokens; take one")
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
+    if pairs and chat:
+        raise click.UsageError("--pairs and --chat are two ways to read a text; take one")
+    if pairs and len(texts) % 2:
+        raise click.UsageError(
+            f"--pairs reads texts two by two, and there are {counted(len(texts), 'text')}"
+        )
 
     from zoo.generation.methods import for_batch
     from zoo.running.settings import Settings
@@ -159,6 +173,11 @@ def run(
 
     def prompt(text: str) -> str | Chat:
         return [*instructions, _message("user", text)] if chat else text
+
+    def asked_for(given: Sequence[str]) -> list[Prompt]:
+        if pairs:
+            return list(zip(given[::2], given[1::2], strict=True))
+        return list(map(prompt, given))
 
     with _options_named(context):
         Settings().method(changes, sample=sample or bool(given), beams=beams)  # the options fit
@@ -192,14 +211,16 @@ def run(
                 # Batches within these lines are numbered from here; there are at most AT_ONCE.
                 if method is not None:
                     asked["method"] = for_batch(method, number * AT_ONCE)
-                prompts = map(prompt, lines)
+                if pairs:
+                    lines = list(chain.from_iterable(map(_sides, lines, places)))
+                prompts = asked_for(lines)
                 for report in found.run(prompts, **asked, mask_id=mask_id, places=places):
                     print_report(as_json, report, as_text, one_of_several=True)
-        elif len(texts) > 1:
-            for report in found.run(map(prompt, texts), **asked, mask_id=mask_id):
+        elif len(prompts := asked_for(texts)) > 1:
+            for report in found.run(prompts, **asked, mask_id=mask_id):
                 print_report(as_json, report, as_text, one_of_several=True)
         else:
-            answer(prompt(texts[0]))
+            answer(prompts[0])
 
 
 def _only_drawn(given: Iterable[str]) -> click.UsageError:
@@ -215,6 +236,17 @@ def _tell_settings(settings: Settings, method: Greedy | Sampling | Beam) -> None
         click.echo(f"{settings.read_from}: {shown}", err=True)
 
 
+def _sides(line: str, place: Place) -> tuple[str, str]:
+    """The two texts of a line. Raises InputError if there are not two."""
+    sides = line.split("\t")
+    if len(sides) != 2:
+        told = counted(len(sides) - 1, "tab")
+        raise InputError(
+            Problem(f"a pair is two texts with a tab between, and here is {told}", place)
+        )
+    return sides[0], sides[1]
+
+
 def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
@@ -222,7 +254,7 @@ def _message(role: str, content: str) -> dict[str, str]:
 def _answer(
     model: TextModel,
     asked: Mapping[str, Any],
-    prompt: str | Chat,
+    prompt: Prompt,
     *,
     mask_id: int | None,
     as_json: bool,

@@ -37,11 +37,13 @@ class Row(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A text as ids, with the special tokens that its tokenizer adds, and what is predicted from
-    it: the class, or for each position the token there, or `IGNORED`."""
+    """A text, or a pair of texts, as ids, with the special tokens that its tokenizer adds, and what
+    is predicted from it: the class, or for each position the token there, or `IGNORED`. `types` are
+    the types of the tokens, if not all are 0."""
 
     ids: Sequence[int]
     labels: Sequence[int]
+    types: Sequence[int] | None = None
 
     @property
     def length(self) -> int:

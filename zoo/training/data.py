@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from zoo.errors import Place, Problem, TrainingError, placed
 from zoo.opening import check_ends
 from zoo.training.split import Example, Splits, held_out
-from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv, is_packed
+from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv, is_packed, two_of
 from zoo.wording import quoted
 
 MAX_LINES = 10
@@ -94,12 +94,20 @@ class _Where(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """The sides of one line. An empty side is missing; the source is None for text."""
+    """The sides of one line. An empty side is missing; the source is None for text, and the second
+    text is None for what is no pair of texts."""
 
     source: str | None
     target: str
     source_at: _Where
     target_at: _Where | None = None
+    second: str | None = None
+
+    @property
+    def sides(self) -> dict[str, str]:
+        """The sides that it should have, by their names."""
+        sides = {"source": self.source, "second text": self.second, "target": self.target}
+        return {name: side for name, side in sides.items() if side is not None}
 
     def target_place(self) -> Place:
         """The place of the target."""
@@ -144,8 +152,9 @@ def _(data: Datasets, folder: Path) -> Read:
     path = str(local) if local.exists() else data.path
 
     def lines(split: str) -> Iterator[_Line]:
-        for number, (source, target) in enumerate(read_split(data, path, split), 1):
-            yield _Line(source, target, _Where(Path(f"{path} ({split})"), number, ""))
+        for number, (source, second, target) in enumerate(read_split(data, path, split), 1):
+            at = _Where(Path(f"{path} ({split})"), number, "")
+            yield _Line(source, target, at, second=second)
 
     return lambda split: (lines(split), Path(path))
 
@@ -163,9 +172,10 @@ def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
     examples: list[Example] = []
     wrong: list[_Line] = []
     for line in lines:
-        if line.source is None or (line.source and line.target):
-            examples.append(Example(line.source, line.target))
-        elif line.source or line.target:  # otherwise there is no pair
+        sides = line.sides.values()
+        if line.source is None or all(sides):
+            examples.append(Example(line.source, line.target, line.second))
+        elif any(sides):  # otherwise there is no pair
             wrong.append(line)
     if wrong:
         problems = [_one_sided(line) for line in wrong[:MAX_LINES]]
@@ -179,8 +189,9 @@ def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
 
 
 def _one_sided(line: _Line) -> Problem:
-    if line.source == "":
-        return Problem("the source is missing", line.source_at.place())
+    missing = next(name for name, side in line.sides.items() if not side)
+    if missing != "target":
+        return Problem(f"the {missing} is missing", line.source_at.place())
     at = line.target_at or line.source_at
     one_column = line.target_at is None and at.text and "\t" not in at.text
     hint = "a tab separates the columns" if one_column else None
@@ -188,12 +199,15 @@ def _one_sided(line: _Line) -> Problem:
 
 
 def _tsv(path: Path, data: Tsv) -> Iterator[_Line]:
+    first, second = two_of(data.source)
     lines = _lines(path)
     if data.header:
         next(lines, None)
     for line in lines:
         columns = dict(enumerate(map(str.strip, line.text.split("\t")), 1))
-        yield _Line(columns.get(data.source, ""), columns.get(data.target, ""), line)
+        source = columns.get(first, "")
+        other = None if second is None else columns.get(second, "")
+        yield _Line(source, columns.get(data.target, ""), line, second=other)
 
 
 def _parallel(source: Path, target: Path) -> Iterator[_Line]:

@@ -56,18 +56,18 @@ def encode_read(
 ) -> list[Labelled]:
     """Encode the examples of a model that reads whole texts.
 
-    A text with a label is truncated to `max_length` tokens, and its class is the number of the
-    label in `labels`. Other text is cut into pieces, each with the special tokens that the
-    tokenizer adds. With `packed`, texts with their special tokens are joined in their order, and
-    cut. What is predicted of such a text is not drawn yet: its labels are all `IGNORED`. Texts of
-    special tokens alone are left out, as nothing could be drawn from them.
+    A text, or a pair of texts, with a label is truncated to `max_length` tokens, and its class is
+    the number of the label in `labels`. Other text is cut into pieces, each with the special tokens
+    that the tokenizer adds. With `packed`, texts with their special tokens are joined in their
+    order, and cut. What is predicted of such a text is not drawn yet: its labels are all `IGNORED`.
+    Texts of special tokens alone are left out, as nothing could be drawn from them.
     """
-    texts = [example.source_or_text for example in examples]
+    texts = [example.texts for example in examples]
     found = tokens.encode(texts, longest=None if packed else max_length)
     if tokens.reader.classes is not None:
         number = {label: place for place, label in enumerate(labels)}
         return [
-            Labelled(one.first, (number[example.target],))
+            Labelled(one.first, (number[example.target],), one.types)
             for example, one in zip(examples, found, strict=True)
         ]
     pieces: Iterable[Sequence[int]] = chain.from_iterable((one.first, *one.others) for one in found)

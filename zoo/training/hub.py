@@ -8,13 +8,16 @@ from typing import Any
 
 from zoo.errors import Problem, TrainingError
 from zoo.training.extras import imported
-from zoo.training.tables import Datasets
+from zoo.training.tables import Datasets, two_of
 from zoo.wording import quoted
 
 
-def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | None, str]]:
-    """The sources, None for text, and targets of one split. Text is as the data set has it; white
-    space around the sides of pairs is left out. A label that is stored as a number has its name.
+def read_split(
+    data: Datasets, path: str, split: str
+) -> Iterator[tuple[str | None, str | None, str]]:
+    """The sources, second texts and targets of one split; None for what its examples do not have.
+    Text is as the data set has it; white space around the sides of pairs is left out. A label that
+    is stored as a number has its name.
 
     Raises:
         TrainingError: `datasets` is not installed or cannot load it, or a field is missing.
@@ -26,14 +29,16 @@ def read_split(data: Datasets, path: str, split: str) -> Iterator[tuple[str | No
         message = f"`datasets` cannot load the split {quoted(split)} of {quoted(path)}: {error}"
         raise TrainingError(message) from None
     names = getattr(rows.features.get(data.target), "names", None)  # of a `ClassLabel`
+    first, second = (None, None) if data.source is None else two_of(data.source)
     for row in rows:
         target = _field(row, data.target)
         if names is not None and target.isdigit():
             target = names[int(target)]
-        if data.source is None:
-            yield None, target
+        if first is None:
+            yield None, None, target
         else:
-            yield _field(row, data.source).strip(), target.strip()
+            other = None if second is None else _field(row, second).strip()
+            yield _field(row, first).strip(), other, target.strip()
 
 
 def _field(row: dict[str, Any], name: str) -> str:

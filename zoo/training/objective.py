@@ -37,13 +37,14 @@ class ReadBatch(NamedTuple):
 
     Args:
         ids: (batch, length).
-        masks: the mask of the ids, False at padding, by the name of the model's argument; empty if
-            there is no padding.
+        arguments: further arguments of the model by their names, (batch, length): the mask of the
+            ids, False at padding, if there is padding; and the types of the tokens, if not all are
+            0.
         labels: ids (batch, length), `IGNORED` where nothing is predicted; or classes, (batch, 1).
     """
 
     ids: torch.Tensor
-    masks: Mapping[str, torch.Tensor]
+    arguments: Mapping[str, torch.Tensor]
     labels: torch.Tensor
 
 
@@ -62,11 +63,14 @@ def _collate_read(
 ) -> ReadBatch:
     ids = _padded([row.ids for row in rows], tokens.pad)
     real = _padded([[1] * row.length for row in rows], 0).bool()
-    masks: dict[str, torch.Tensor] = {}
+    arguments: dict[str, torch.Tensor] = {}
     if not bool(real.all()):
-        masks[tokens.reader.mask] = real.to(device)
+        arguments[tokens.reader.mask] = real.to(device)
+    if any(row.types for row in rows):
+        types = [row.types or [0] * row.length for row in rows]
+        arguments["token_types"] = _padded(types, 0).to(device)
     labels = _padded([row.labels for row in rows], IGNORED)
-    return ReadBatch(ids.to(device), masks, labels.to(device))
+    return ReadBatch(ids.to(device), arguments, labels.to(device))
 
 
 def _collate_pairs(rows: Sequence[Row], tokens: Tokens, device: torch.device) -> Batch:
@@ -121,7 +125,7 @@ def scores(model: nn.Module, batch: AnyBatch) -> torch.Tensor:
 
 def _logits(model: nn.Module, batch: AnyBatch) -> Any:
     if isinstance(batch, ReadBatch):
-        return model(batch.ids, **batch.masks)
+        return model(batch.ids, **batch.arguments)
     # Padding is at the end, where no token sees it. A mask slows attention down, so the model gets
     # one only if its auxiliary loss counts tokens.
     target_mask = batch.target_mask if has_auxiliary_loss(model) else None

@@ -10,15 +10,22 @@ from typing import Any, NamedTuple
 
 from zoo.atomic import write_text
 from zoo.model_files import TOKENIZER
+from zoo.running.text import types_of
 from zoo.training.sides import Reader
 
 
 class Encoded(NamedTuple):
-    """A text as ids, with the special tokens that its tokenizer adds: the first piece of at most so
-    many tokens as asked for, and the further ones."""
+    """A text, or a pair of texts, as ids, with the special tokens that its tokenizer adds.
+
+    Args:
+        first: the first piece of at most so many tokens as asked for.
+        others: the further pieces.
+        types: the types of the tokens of the first piece; None if all are 0.
+    """
 
     first: list[int]
     others: tuple[list[int], ...]
+    types: list[int] | None
 
 
 @dataclass(frozen=True)
@@ -37,22 +44,31 @@ class ReaderTokens:
     pad: int
     mask: int | None
 
-    def encode(self, texts: Sequence[str], *, longest: int | None = None) -> list[Encoded]:
-        """Encode texts. Those of more than `longest` tokens are cut into pieces, each with the
-        special tokens."""
+    def encode(
+        self, texts: Sequence[str | tuple[str, str]], *, longest: int | None = None
+    ) -> list[Encoded]:
+        """Encode texts and pairs of texts. Those of more than `longest` tokens are cut into pieces,
+        each with the special tokens. The first piece of such a pair has the beginnings of both, of
+        which the longer one is cut until they fit."""
         tokenizer = self.tokenizer
         if longest is not None:
-            tokenizer.enable_truncation(longest)
+            tokenizer.enable_truncation(longest, strategy="longest_first")
         try:
             found = tokenizer.encode_batch(list(texts))
         finally:
             tokenizer.no_truncation()
-        return [Encoded(one.ids, tuple(more.ids for more in one.overflowing)) for one in found]
+        return [
+            Encoded(
+                one.ids,
+                tuple(more.ids for more in one.overflowing),
+                types_of(one, self.reader.token_types),
+            )
+            for one in found
+        ]
 
-    @property
-    def n_special(self) -> int:
-        """The number of special tokens that the tokenizer adds to a text."""
-        added: int = self.tokenizer.num_special_tokens_to_add(is_pair=False)
+    def n_special(self, *, pairs: bool) -> int:
+        """The number of special tokens that the tokenizer adds to a text or a pair of texts."""
+        added: int = self.tokenizer.num_special_tokens_to_add(is_pair=pairs)
         return added
 
     @cached_property

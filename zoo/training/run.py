@@ -151,9 +151,11 @@ class Run:
             )
         for name, count in self.truncated().items():
             n_all = len(getattr(self.splits, name))
+            pairs = self.splits.of_pairs
+            how = "the longer text of each is truncated" if pairs else "truncated"
             yield (
-                f"{name}: {count:,} of {n_all:,} texts are longer than "
-                f"max_length = {self.recipe.training.max_length}, and truncated"
+                f"{name}: {count:,} of {n_all:,} {'pairs' if pairs else 'texts'} are longer than "
+                f"max_length = {self.recipe.training.max_length}, and {how}"
             )
         yield from self.recipe.notes()
 
@@ -164,7 +166,7 @@ class Run:
         if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is None:
             return {}
         parts = {
-            name: tokens.encode([example.source_or_text for example in part], longest=longest)
+            name: tokens.encode([example.texts for example in part], longest=longest)
             for name, part in self.splits.parts.items()
         }
         counts = {name: sum(bool(one.others) for one in found) for name, found in parts.items()}

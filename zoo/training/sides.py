@@ -23,6 +23,7 @@ class Reader(NamedTuple):
         longest: the most tokens that the positions allow; None for no limit.
         pad_id: the padding id, which the model masks itself.
         mask: the argument of a call that says which tokens are not padding.
+        token_types: the number of types of tokens that a call tells apart; 0 if it takes none.
         classes: the classes of a model that classifies; None for one that fills in masked tokens.
     """
 
@@ -30,6 +31,7 @@ class Reader(NamedTuple):
     longest: int | None
     pad_id: int | None
     mask: Literal["source_mask", "target_mask"]
+    token_types: int
     classes: Classes | None
 
     @property

@@ -11,15 +11,23 @@ from zoo.wording import counted
 
 
 class Example(NamedTuple):
-    """One example; text has no source."""
+    """One example; text has no source. Of a pair of texts with a label, `source` is the first text,
+    and `second` the other."""
 
     source: str | None
     target: str
+    second: str | None = None
 
     @property
     def source_or_text(self) -> str:
         """The key by which examples are split: the source, or for text the text itself."""
         return self.target if self.source is None else self.source
+
+    @property
+    def texts(self) -> str | tuple[str, str]:
+        """What a model reads as a whole: a text, or a pair of texts."""
+        text = self.source_or_text
+        return text if self.second is None else (text, self.second)
 
     @property
     def is_blank(self) -> bool:
@@ -41,6 +49,11 @@ class Splits(NamedTuple):
     def parts(self) -> dict[str, list[Example]]:
         """The parts by their names."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether the examples are pairs of texts with labels."""
+        return self.train[0].second is not None
 
     def notes(self) -> Iterator[str]:
         """Notes on what a reader of the recipe may not expect."""

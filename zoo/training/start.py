@@ -7,20 +7,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.purpose import Generation
 from zoo.registry import Registry
 from zoo.running.labels import published_config
+from zoo.running.text import no_pairs
 from zoo.spec import ModelSpec
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
 from zoo.training.data import read_data
 from zoo.training.frozen import frozen_weights
 from zoo.training.published import UNPUBLISHED, Published, read_published
+from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader, Sides, data_in_words, find_sides
 from zoo.training.split import Splits
 from zoo.training.tables import OfModel
 from zoo.training.taken import notes_on_unused, taken_weights
-from zoo.training.tokens import folder_of
+from zoo.training.tokens import AnyTokens, folder_of
 from zoo.weights.file import weights_path
 from zoo.weights.reader import read_header
 from zoo.wording import quoted, typed
@@ -138,11 +141,28 @@ def find_data(recipe: Recipe, folder: Path) -> Splits:
         raise placed(error, place(("data",))) from None
 
 
+def check_pairs(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
+    """Raise `TrainingError` if the data is pairs of texts, and the tokenizer cannot join them."""
+    if not isinstance(tokens, ReaderTokens) or not splits.of_pairs:
+        return
+    if problem := no_pairs(tokens.tokenizer, tokens.reader.token_types):
+        raise TrainingError(problem._replace(place=recipe.document.place(("tokenizer",))))
+
+
 def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
-    """Raise `TrainingError` if a model of pairs is to be trained on text, or the reverse."""
+    """Raise `TrainingError` if a model of pairs is to be trained on text, or the reverse, or if one
+    that does not classify is to read pairs of texts."""
     has_source = splits.train[0].source is not None
     sides = start.sides
     if has_source == sides.has_source:
+        if splits.of_pairs and isinstance(sides, Generation):
+            raise TrainingError(
+                Problem(
+                    f"`source` names two texts, and {start.spec.name} reads one",
+                    recipe.document.place(("data", "source"), value=True),
+                    help="a model with a head that classifies reads pairs of texts",
+                )
+            )
         return
     what = "pairs" if has_source else "text"
     if isinstance(sides, Reader):

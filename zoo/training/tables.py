@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,6 +13,7 @@ from zoo.value_errors import Format
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0)]
 Column = Annotated[int, Field(ge=1)]
+Two = Annotated[tuple[Column, Column], Field(strict=False)]
 HeldOut = Annotated[int, Field(ge=0)] | str
 """Held-out data: a number of source sentences of the training data, or a file of its own."""
 
@@ -61,6 +62,14 @@ class Head(Table):
         return self
 
 
+One = TypeVar("One", int, str)
+
+
+def two_of(source: One | tuple[One, One]) -> tuple[One, One | None]:
+    """The columns of the one text, or of the two, that a `source` names."""
+    return source if isinstance(source, tuple) else (source, None)
+
+
 class Parts(Table):
     """Base class of all tables of data. The validation data must differ from the training data. The
     test data may be the training data, to measure what a model has memorised."""
@@ -75,12 +84,13 @@ class Parts(Table):
 
 class Tsv(Parts):
     """Pairs, one on each line, in columns separated by tabs: a source and its target or, for a
-    classifier, a text and its label."""
+    classifier, a text, or two, and the label."""
 
     train: str
     """The file with the training data."""
-    source: Column = 1
-    """The column of the source, from 1."""
+    source: Column | Two = 1
+    """The column of the source, from 1; or the two columns of a pair of texts that is classified,
+    `[1, 2]`."""
     target: Column = 2
     """The column of the target or the label, from 1."""
     header: bool = False
@@ -93,8 +103,11 @@ class Tsv(Parts):
 
     @model_validator(mode="after")
     def _check(self) -> Tsv:
-        if self.source == self.target:
+        first, second = two_of(self.source)
+        if self.target in (first, second):
             raise contradiction("source and target are the same column", "source", "target")
+        if first == second:
+            raise contradiction("the two texts of a pair are the same column", "source")
         return self
 
 
@@ -148,8 +161,9 @@ class Datasets(Parts):
     """The revision on the Hub; state it, so that the data stays the same."""
     train: str = "train"
     """The split with the training data."""
-    source: str | None = None
-    """The field of the source, with dots for nested fields (`translation.de`); none for text."""
+    source: str | Annotated[tuple[str, str], Field(strict=False)] | None = None
+    """The field of the source, with dots for nested fields (`translation.de`); or the two fields of
+    a pair of texts that is classified, `["premise", "hypothesis"]`; none for text."""
     target: str
     """The field of the target, of the label, or of the text."""
     valid: HeldOut = 0
@@ -164,6 +178,8 @@ class Datasets(Parts):
     def _check(self) -> Datasets:
         if self.packed and self.source is not None:
             raise contradiction("only text is packed, and `source` makes pairs", "packed", "source")
+        if isinstance(self.source, tuple) and self.source[0] == self.source[1]:
+            raise contradiction("the two texts of a pair are the same field", "source")
         return self
 
 
