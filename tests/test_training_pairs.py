@@ -275,12 +275,12 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
     "pairs for a model that fills in": (
         RECIPE,
         MODEL,
-        "the data is pairs, and the model learns from text",
+        "the data is pairs of texts with labels, and the model learns from text",
     ),
     "pairs of texts for a translator": (
         RECIPE,
         TRANSLATOR,
-        "recipe.toml:8:10: error: `source` names two texts, and toy reads one",
+        "recipe.toml:8:10: error: the data is pairs of texts with labels, and the model learns",
     ),
     "a tokenizer of single texts": (
         RECIPE.replace("words.json", "single.json"),

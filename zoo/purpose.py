@@ -76,12 +76,14 @@ class Reading(NamedTuple):
 
 
 class Classes(NamedTuple):
-    """The classes of which a model scores each for a text.
+    """The classes of which a model scores each for a text, or for each token.
 
     Args:
         number: how many there are.
         labels: their names by number; None if the spec does not state them.
+        each_token: whether each token has scores of its own, (batch, length, classes).
     """
 
     number: int
     labels: tuple[str, ...] | None = None
+    each_token: bool = False

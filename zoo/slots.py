@@ -332,8 +332,8 @@ class Head(Plugin):
 
     @property
     def classes(self) -> Classes | None:
-        """The classes of a head that scores those of a whole sequence, (batch, classes); None for
-        others."""
+        """The classes of a head that scores those of a whole sequence, (batch, classes), or of each
+        token, (batch, length, classes); None for others."""
         return None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:
@@ -479,7 +479,7 @@ class Builder(Plugin):
 
     @property
     def classes(self) -> Classes | None:
-        """The classes that the model scores for a text; None if it classifies no texts."""
+        """The classes that the model scores for a text or its tokens; None if it scores none."""
         return None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:

@@ -138,6 +138,14 @@ def _score_text(report: dict[str, Any]) -> str:
             f"accuracy: {report['accuracy']:.4f} on {counted(report['masked_tokens'], 'token')} "
             f"that are masked, perplexity {report['masked_perplexity']:.4g}"
         )
+    if "words" in report:
+        text = f"accuracy: {report['accuracy']:.4f} on {counted(report['words'], 'word')}"
+        if "f1" in report:
+            text += (
+                f", F1 of entities {report['f1']:.4f} (precision {report['precision']:.4f}, "
+                f"recall {report['recall']:.4f})"
+            )
+        return text
     if "macro_f1" in report:
         return (
             f"accuracy: {report['accuracy']:.4f} on {counted(report['texts'], 'text')}, "

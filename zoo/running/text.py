@@ -27,6 +27,9 @@ class Text(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def encode_pair(self, pair: tuple[str, str], token_types: int) -> Input: ...
+
+    def words(self, text: str) -> tuple[Word, ...]: ...
+
     def encode_chat(self, chat: Chat) -> list[int]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -34,11 +37,29 @@ class Text(Protocol):
     def mask_id(self) -> int | None: ...
 
 
+class Word(NamedTuple):
+    """A word of a text: the place of its first token in the ids of the text, and its place in the
+    characters of the text, `end` being exclusive."""
+
+    token: int
+    start: int
+    end: int
+
+
 class Input(NamedTuple):
-    """A text, or a pair of texts, as ids, and the types of the tokens; None if all are 0."""
+    """What a model reads.
+
+    Args:
+        ids: the ids of a text, or of a pair of texts.
+        types: the types of the tokens; None if all are 0.
+        text: the text whose words are asked for.
+        words: its words; none if they are not asked for, or not known.
+    """
 
     ids: list[int]
-    types: list[int] | None
+    types: list[int] | None = None
+    text: str = ""
+    words: tuple[Word, ...] = ()
 
 
 class Numbers:
@@ -54,6 +75,10 @@ class Numbers:
     def encode_pair(self, pair: tuple[str, str], token_types: int) -> Input:
         """Raise InputError: which ids stand between two texts is known to a tokenizer alone."""
         raise self._no_text()
+
+    def words(self, text: str) -> tuple[Word, ...]:
+        """None: without a tokenizer, only ids are known."""
+        return ()
 
     def encode_chat(self, chat: Chat) -> list[int]:
         """Raise InputError: messages are not ids."""
@@ -102,6 +127,18 @@ class Tokenized:
             raise InputError(problem)
         found = self._encoded(*pair)
         return Input(found.ids, types_of(found, token_types))
+
+    def words(self, text: str) -> tuple[Word, ...]:
+        """The words of a text, as the tokenizer divides it. Raises InputError as `encode`."""
+        encoding = self._encoded(text)
+        found: dict[int, Word] = {}
+        for token, (word, (start, end)) in enumerate(
+            zip(encoding.word_ids, encoding.offsets, strict=True)
+        ):
+            if word is not None and start < end:
+                first = found.setdefault(word, Word(token, start, end))
+                found[word] = first._replace(end=end)
+        return tuple(found.values())
 
     def _encoded(self, text: str, second: str | None = None) -> Any:
         try:

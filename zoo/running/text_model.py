@@ -26,7 +26,7 @@ from zoo.registry import Registry, load_registry
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import SETTINGS_OF_IDS, Settings, read_settings
 from zoo.running.tasks import GENERATING, read_off
-from zoo.running.text import Input, Text, pieces, read_text
+from zoo.running.text import Input, Text, Word, pieces, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
@@ -129,7 +129,9 @@ class TextModel:
         Returns:
             A result for each text: its `task`, and depending on the task `text`, `ids`, `score` and
             `ended` (see `zoo.Generated`); `embedding`; `text` and the likeliest `tokens` for each
-            masked token; or the likeliest `classes`. The translation of a blank text is empty.
+            masked token; or the likeliest `classes`, of each token if the model classifies these,
+            and then the `spans` of the text that have a label: its entities, or each word. The
+            translation of a blank text is empty.
 
         Raises:
             InputError: the model has no task, or a text does not fit it.
@@ -206,14 +208,18 @@ class TextModel:
     def _row(self, text: Prompt, max_new_tokens: int, mask_id: int | None = None) -> Input:
         """The ids of a text, a pair of texts or a chat. Raises InputError if they do not fit the
         model."""
-        types = None
+        types: list[int] | None = None
+        words: tuple[Word, ...] = ()
         if not isinstance(text, list | tuple):
             ids = self.text.encode(cast("str", text))
+            classes = self.transformer.spec.model.classes
+            if classes is not None and classes.each_token:
+                words = self.text.words(cast("str", text))
         elif _is_pair(text):
             if self.task in GENERATING:
                 raise InputError(f"{self.transformer.spec.name} takes texts, not pairs of texts")
             (reading,) = self.transformer.spec.model.called_with
-            ids, types = self.text.encode_pair(text, reading.token_types)
+            ids, types, *_ = self.text.encode_pair(text, reading.token_types)
         elif self.task == "generate":
             ids = self.text.encode_chat(text)
         else:
@@ -228,7 +234,7 @@ class TextModel:
                     help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `mask_id`",
                 )
             )
-        return Input(ids, types)
+        return Input(ids, types, cast("str", text) if words else "", words)
 
     def _check_ids(self, ids: list[int], max_new_tokens: int) -> None:
         """Raise InputError if an id is outside the vocabulary, or the model has too few
@@ -315,7 +321,7 @@ class TextModel:
         masked = self._mask_id(mask_id)
         for place, row in enumerate(rows):
             yield read_off(
-                self.task, found[place], row.ids, text=self.text, mask_id=masked, labels=labels
+                self.task, found[place], row, text=self.text, mask_id=masked, labels=labels
             )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zoo.errors import Problem, TrainingError
 from zoo.running.labels import labels_of
-from zoo.training.data import place_of_target
+from zoo.training.data import place_of_label
 from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader
 from zoo.training.split import Splits
@@ -39,6 +39,7 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
         return start
     place = recipe.document.place
     published = labels_of(start.spec, start.origin)
+    what = "word" if sides.predicts == "classes_of_words" else "text"
     if published.problem_type not in (None, "single_label_classification"):
         raise TrainingError(
             Problem(
@@ -52,7 +53,7 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     named = [published.id2label.get(n) for n in range(number)]
     own = tuple(name for name in named if name is not None)
     own = () if len(own) < number or own == _unnamed(number) else own
-    learned = sorted({example.target for example in splits.train})
+    learned = sorted({label for example in splits.train for label in example.labels})
     if not (recipe.head.labels or own) and len(learned) != number:
         raise TrainingError(
             Problem(
@@ -68,9 +69,9 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     missing = [label for label in labels if label not in learned]
     if missing and recipe.head.labels:
         at = place(("labels", recipe.head.labels.index(missing[0])), value=True)
-        message = f"no text of the training data has the label {quoted(missing[0])}"
+        message = f"no {what} of the training data has the label {quoted(missing[0])}"
         raise TrainingError(Problem(message, at, f"it has: {_listed(learned)}"))
-    notes = (f"no text of the training data has the label {quoted(one)}" for one in missing)
+    notes = (f"no {what} of the training data has the label {quoted(one)}" for one in missing)
     start = start._replace(notes=(*start.notes, *notes))
     if labels == own:  # where they are already
         return start
@@ -88,8 +89,8 @@ def labels_in(start: Start) -> tuple[str, ...]:
 def _check_unknown(recipe: Recipe, splits: Splits, labels: tuple[str, ...], folder: Path) -> None:
     problems: list[Problem] = []
     for part, examples in splits.parts.items():
-        for label in sorted({example.target for example in examples} - {*labels}):
-            place = place_of_target(recipe.data, folder, part, label)
+        for label in sorted({one for example in examples for one in example.labels} - {*labels}):
+            place = place_of_label(recipe.data, folder, part, label)
             hint = did_you_mean(label, labels, f"the labels are: {_listed(labels)}")
             problems.append(Problem(f"unknown label {quoted(label)}", place, hint))
     if problems:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +28,19 @@ class Encoded(NamedTuple):
     first: list[int]
     others: tuple[list[int], ...]
     types: list[int] | None
+
+
+class EncodedWords(NamedTuple):
+    """Words as the ids of their text, with the special tokens that its tokenizer adds.
+
+    Args:
+        ids: the ids, at most so many as asked for.
+        first: the place in `ids` of the first token of each word; None of a word that no token
+            stands for, such as those beyond the end.
+    """
+
+    ids: list[int]
+    first: list[int | None]
 
 
 @dataclass(frozen=True)
@@ -50,21 +65,37 @@ class ReaderTokens:
         """Encode texts and pairs of texts. Those of more than `longest` tokens are cut into pieces,
         each with the special tokens. The first piece of such a pair has the beginnings of both, of
         which the longer one is cut until they fit."""
-        tokenizer = self.tokenizer
-        if longest is not None:
-            tokenizer.enable_truncation(longest, strategy="longest_first")
-        try:
-            found = tokenizer.encode_batch(list(texts))
-        finally:
-            tokenizer.no_truncation()
         return [
             Encoded(
                 one.ids,
                 tuple(more.ids for more in one.overflowing),
                 types_of(one, self.reader.token_types),
             )
-            for one in found
+            for one in self._encoded(texts, longest)
         ]
+
+    def n_truncated(self, texts: Sequence[str | tuple[str, str]], *, longest: int) -> int:
+        """The number of texts and pairs of texts of more than `longest` tokens."""
+        return sum(bool(one.overflowing) for one in self._encoded(texts, longest))
+
+    def encode_words(self, rows: Sequence[Sequence[str]], *, longest: int) -> list[EncodedWords]:
+        """Encode words as the text in which there is a space between two of them, so that a model
+        learns from the tokens that it will read in texts."""
+        found = self._encoded([" ".join(words) for words in rows], longest)
+        return [
+            EncodedWords(one.ids, _first_tokens(one.offsets, words))
+            for one, words in zip(found, rows, strict=True)
+        ]
+
+    def _encoded(self, texts: Sequence[str | tuple[str, str]], longest: int | None) -> list[Any]:
+        tokenizer = self.tokenizer
+        if longest is not None:
+            tokenizer.enable_truncation(longest, strategy="longest_first")
+        try:
+            found: list[Any] = tokenizer.encode_batch(list(texts))
+        finally:
+            tokenizer.no_truncation()
+        return found
 
     def n_special(self, *, pairs: bool) -> int:
         """The number of special tokens that the tokenizer adds to a text or a pair of texts."""
@@ -85,3 +116,16 @@ class ReaderTokens:
     def save(self, folder: Path) -> None:
         """Write the tokenizer. Raises `ZooError` as `write_text`."""
         write_text(folder / TOKENIZER, self.tokenizer.to_str(pretty=True))
+
+
+def _first_tokens(offsets: Sequence[tuple[int, int]], words: Sequence[str]) -> list[int | None]:
+    """The first token of each word of a text, from the places of all tokens in its characters. The
+    space before a word may be a part of its first token; special tokens have no characters."""
+    begins = list(accumulate((len(word) + 1 for word in words), initial=0))
+    ends = [begin + len(word) for begin, word in zip(begins, words, strict=False)]
+    first: list[int | None] = [None] * len(words)
+    for token, (start, end) in enumerate(offsets):
+        word = bisect_right(ends, start)  # the first one that ends after the token begins
+        if start < end and word < len(words) and begins[word] < end and first[word] is None:
+            first[word] = token
+    return first

@@ -166,11 +166,10 @@ class Run:
         if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is None:
             return {}
         parts = {
-            name: tokens.encode([example.texts for example in part], longest=longest)
+            name: tokens.n_truncated([example.texts for example in part], longest=longest)
             for name, part in self.splits.parts.items()
         }
-        counts = {name: sum(bool(one.others) for one in found) for name, found in parts.items()}
-        return {name: count for name, count in counts.items() if count}
+        return {name: count for name, count in parts.items() if count}
 
     def learned_nothing(self) -> str | None:
         """A note, if the last loss is no less than that of a model that scores all tokens or

@@ -1,12 +1,13 @@
 """What a model learns by a recipe, and from which data: it follows from what the model is for.
 
 A model that generates learns to predict each token of a target, from those before it and the source
-if there is one. A model that reads whole texts learns to fill in masked tokens or to classify, as
-its head says. Imports no torch.
+if there is one. A model that reads whole texts learns to fill in masked tokens, or to classify a
+text or each of its words, as its head says. Imports no torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from zoo.errors import Problem, TrainingError
@@ -39,6 +40,17 @@ class Reader(NamedTuple):
         """Whether it learns from pairs: of a text and its label."""
         return self.classes is not None
 
+    @property
+    def predicts(self) -> Predicts:
+        """What it predicts."""
+        if self.classes is None:
+            return "masked_tokens"
+        return "classes_of_words" if self.classes.each_token else "class"
+
+
+Predicts = Literal["masked_tokens", "class", "classes_of_words"]
+"""What a model that reads whole texts predicts: tokens that are masked; the class of a text; the
+class of each word."""
 
 Sides = Generation | Reader
 """What a model that a recipe trains reads and predicts."""
@@ -72,14 +84,13 @@ def find_sides(recipe: Recipe, spec: ModelSpec) -> Sides:
     place = recipe.document.place
     found = sides_of(spec)
     if found is None:
-        what = " to classify each token" if spec.model.task == "classify" else ""
         raise TrainingError(
             Problem(
-                f"{spec.name} cannot be trained by a recipe{what}",
+                f"{spec.name} cannot be trained by a recipe",
                 place(("model",), value=True),
                 help="that takes a model from tokens to tokens: a decoder, an encoder and a "
                 "decoder, or an encoder, with a head that scores the vocabulary; or a head that "
-                "classifies texts",
+                "classifies texts or tokens",
             )
         )
     if isinstance(found, Generation) and found.looks_ahead:
@@ -134,4 +145,13 @@ def data_in_words(sides: Sides) -> str:
     """The kind of data that a model learns from, in words."""
     if not sides.has_source:
         return "text, one line for each example"
-    return "pairs of source and target" if isinstance(sides, Generation) else "texts with labels"
+    if isinstance(sides, Generation):
+        return "pairs of source and target"
+    return _DATA[sides.predicts]
+
+
+_DATA: Mapping[Predicts, str] = {
+    "masked_tokens": "text, one line for each example",
+    "class": "texts with labels",
+    "classes_of_words": "lists of words with lists of labels",
+}

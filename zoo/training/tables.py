@@ -14,6 +14,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0)]
 Column = Annotated[int, Field(ge=1)]
 Two = Annotated[tuple[Column, Column], Field(strict=False)]
+TwoNames = Annotated[tuple[str, str], Field(strict=False)]
 HeldOut = Annotated[int, Field(ge=0)] | str
 """Held-out data: a number of source sentences of the training data, or a file of its own."""
 
@@ -161,11 +162,13 @@ class Datasets(Parts):
     """The revision on the Hub; state it, so that the data stays the same."""
     train: str = "train"
     """The split with the training data."""
-    source: str | Annotated[tuple[str, str], Field(strict=False)] | None = None
+    source: str | TwoNames | None = None
     """The field of the source, with dots for nested fields (`translation.de`); or the two fields of
-    a pair of texts that is classified, `["premise", "hypothesis"]`; none for text."""
+    a pair of texts that is classified, `["premise", "hypothesis"]`; none for text. A list of words
+    is a source too."""
     target: str
-    """The field of the target, of the label, or of the text."""
+    """The field of the target, of the label, or of the text; or of the list of the words'
+    labels."""
     valid: HeldOut = 0
     """The data that the loss is measured on during training: a number of source sentences, which
     are taken out of the training data, or a split."""
@@ -183,7 +186,34 @@ class Datasets(Parts):
         return self
 
 
-Data = Tsv | Parallel | Text | Datasets
+class Jsonl(Parts):
+    """Pairs as JSON lines: each line is a table, `{"tokens": ["EU", "rejects"], "tags": ["B-ORG",
+    "O"]}`."""
+
+    train: str
+    """The file with the training data."""
+    source: str | TwoNames
+    """The field of the source or the text, with dots for nested fields; or the two fields of a pair
+    of texts that is classified, `["premise", "hypothesis"]`; or the field of a list of words."""
+    target: str
+    """The field of the target or the label; or of the list of the words' labels."""
+    valid: HeldOut = 0
+    """The data that the loss is measured on during training: a number of source sentences, which
+    are taken out of the training data, or a file."""
+    test: HeldOut = 0
+    """The data that the result is measured on, likewise."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        first, second = two_of(self.source)
+        if self.target in (first, second):
+            raise contradiction("source and target are the same field", "source", "target")
+        if first == second:
+            raise contradiction("the two texts of a pair are the same field", "source")
+        return self
+
+
+Data = Tsv | Parallel | Text | Datasets | Jsonl
 
 
 def is_packed(data: Data) -> bool:
@@ -195,6 +225,7 @@ DATA: Mapping[str, type[Table]] = {
     "tsv": Tsv,
     "parallel": Parallel,
     "text": Text,
+    "jsonl": Jsonl,
     "datasets": Datasets,
 }
 

@@ -97,8 +97,8 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTo
         texts += [example.second for example in examples if example.second is not None]
         one = _learn(table, texts, model.vocab, encloses=True)
         return with_specials(one, one, table, model)
-    targets = [example.target for example in examples]
-    sources = [example.source for example in examples if example.source is not None]
+    targets = [example.target_text for example in examples]
+    sources = [example.source_text for example in examples if example.source is not None]
     if model.source_vocab is None:
         one = _learn(table, targets, model.target_vocab, begins=True)
         return with_specials(one, one, table, model)
