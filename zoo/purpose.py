@@ -82,8 +82,12 @@ class Classes(NamedTuple):
         number: how many there are.
         labels: their names by number; None if the spec does not state them.
         each_token: whether each token has scores of its own, (batch, length, classes).
+        problem_type: `multi_label_classification` if any number of classes may be right,
+            `regression` if a score is itself what is asked for; None if the spec does not state it,
+            and then one class is right.
     """
 
     number: int
     labels: tuple[str, ...] | None = None
     each_token: bool = False
+    problem_type: str | None = None

@@ -125,6 +125,10 @@ class Classifier(Labelling):
     dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "tanh"
     """The activation of a dense layer of width d_model before the output; with `none` there is no
     such layer."""
+    problem_type: Literal["multi_label_classification", "regression"] | None = None
+    """What the scores are, if not those of classes of which one is right: those of classes of which
+    any number may be (`multi_label_classification`), or numbers that are themselves asked for
+    (`regression`)."""
     pooling: Pooling = "first"
     """How the states become the vector that is classified: the state of the first position (BERT),
     of the last token that is not padding (GPT), or a pooling over all tokens that are not
@@ -132,7 +136,7 @@ class Classifier(Labelling):
 
     @property
     def classes(self) -> Classes:
-        return Classes(self.n_classes, self.labels)
+        return Classes(self.n_classes, self.labels, problem_type=self.problem_type)
 
     def build(self) -> "nn.Module":
         return self._build(pooling=self.pooling)

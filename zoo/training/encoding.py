@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from zoo.training.batches import IGNORED, AnyRow, Labelled, Row
+from zoo.training.batches import IGNORED, AnyRow, Labelled, Row, Valued
 from zoo.training.reader_tokens import EncodedWords, ReaderTokens
 from zoo.training.split import Example
 from zoo.training.tokens import AnyTokens, Tokens
@@ -53,16 +53,17 @@ def encode_read(
     max_length: int,
     labels: Sequence[str] = (),
     packed: bool = False,
-) -> list[Labelled]:
+) -> list[Labelled] | list[Valued]:
     """Encode the examples of a model that reads whole texts.
 
     A text, or a pair of texts, with a label is truncated to `max_length` tokens, and its class is
-    the number of the label in `labels`. So are words with a label each, of which the first token of
-    each word has the class; words without a token in the truncated text are left out, and so are
-    texts without such a word. Other text is cut into pieces, each with the special tokens that the
-    tokenizer adds. With `packed`, texts with their special tokens are joined in their order, and
-    cut. What is predicted of such a text is not drawn yet: its labels are all `IGNORED`. Texts of
-    special tokens alone are left out, as nothing could be drawn from them.
+    the number of the label in `labels`; with a list of labels, or a number, it has values instead.
+    Words with a label each are truncated too, and the first token of each word has the class; words
+    without a token in the truncated text are left out, and so are texts without such a word. Other
+    text is cut into pieces, each with the special tokens that the tokenizer adds. With `packed`,
+    texts with their special tokens are joined in their order, and cut. What is predicted of such a
+    text is not drawn yet: its labels are all `IGNORED`. Texts of special tokens alone are left out,
+    as nothing could be drawn from them.
     """
     number = {label: place for place, label in enumerate(labels)}
     match tokens.reader.predicts:
@@ -70,6 +71,18 @@ def encode_read(
             found = tokens.encode([example.texts for example in examples], longest=max_length)
             return [
                 Labelled(one.first, (number[example.target_text],), one.types)
+                for example, one in zip(examples, found, strict=True)
+            ]
+        case "classes" | "number" as kind:
+            found = tokens.encode([example.texts for example in examples], longest=max_length)
+            return [
+                Valued(
+                    one.first,
+                    [float(example.target_text)]
+                    if kind == "number"
+                    else [float(label in example.labels) for label in labels],
+                    one.types,
+                )
                 for example, one in zip(examples, found, strict=True)
             ]
         case "classes_of_words":

@@ -18,6 +18,24 @@ def macro_f1(pairs: Sequence[tuple[int, int]]) -> float:
     return sum(each) / len(each)
 
 
+def micro_and_macro_f1(
+    right: Sequence[Sequence[bool]], found: Sequence[Sequence[bool]]
+) -> tuple[float, float]:
+    """The F1 scores of several classes of each text, from whether each class is right and whether
+    it was found: that of all decisions together (micro), and the mean of those of the classes
+    (macro). Classes that are never right nor found do not count in it; without any, both are 0."""
+    hits: Counter[int] = Counter()
+    either: Counter[int] = Counter()
+    for one, other in zip(right, found, strict=True):
+        for number, (is_right, is_found) in enumerate(zip(one, other, strict=True)):
+            hits[number] += is_right and is_found
+            either[number] += is_right + is_found
+    each = [2 * hits[number] / count for number, count in either.items() if count]
+    if not each:
+        return 0.0, 0.0
+    return 2 * hits.total() / either.total(), sum(each) / len(each)
+
+
 class EntityScores(NamedTuple):
     """How well entities are found, each as a whole: all its words, and its type.
 

@@ -1,8 +1,9 @@
 """Scores of models that read texts as a whole: how many masked tokens, classes of texts or classes
-of words they find."""
+of words they find, and how near their numbers are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,9 +14,10 @@ from zoo.generation.evaluating import evaluating
 from zoo.running.entities import OUTSIDE, marks_entities
 from zoo.running.labels import read_labels
 from zoo.running.perplexity import OnProgress, perplexity_of
-from zoo.training.batches import IGNORED, Labelled, batches, n_labels
+from zoo.training.batches import IGNORED, Labelled, ReadRow, Valued, batches, n_labels
+from zoo.training.correlation import pearson, spearman
 from zoo.training.encoding import encode_read
-from zoo.training.f1 import entity_scores, macro_f1
+from zoo.training.f1 import entity_scores, macro_f1, micro_and_macro_f1
 from zoo.training.masking import masker_of
 from zoo.training.objective import AnyBatch, collate, loss_and_hits, scores
 from zoo.training.reader_tokens import ReaderTokens
@@ -31,11 +33,13 @@ def score_reader(
     recipe: Recipe,
     on_progress: OnProgress,
 ) -> dict[str, Any]:
-    """Measure a model on test data by what it predicts: `score_masked`, `score_classes` or
-    `score_words`."""
+    """Measure a model on test data by what it predicts: `score_masked`, `score_classes`,
+    `score_several`, `score_numbers` or `score_words`."""
     measure = {
         "masked_tokens": score_masked,
         "class": score_classes,
+        "classes": score_several,
+        "number": score_numbers,
         "classes_of_words": score_words,
     }[tokens.reader.predicts]
     return measure(model, tokens, test, recipe, on_progress)
@@ -80,12 +84,66 @@ def score_classes(
     found: dict[int, int] = {}
     for places, batch in _read_batches(model, tokens, rows, recipe, on_progress):
         found.update(zip(places, scores(model, batch).argmax(-1).tolist(), strict=True))
-    pairs = [(row.labels[0], found[place]) for place, row in enumerate(rows)]
+    right = [row.labels[0] for row in rows if isinstance(row, Labelled)]
+    pairs = [(one, found[place]) for place, one in enumerate(right)]
     return {
         "accuracy": sum(right == guess for right, guess in pairs) / len(pairs),
         "macro_f1": macro_f1(pairs),
         "texts": len(pairs),
     }
+
+
+def score_several(
+    model: Transformer,
+    tokens: ReaderTokens,
+    test: Sequence[Example],
+    recipe: Recipe,
+    on_progress: OnProgress,
+) -> dict[str, Any]:
+    """The `micro_f1` and `macro_f1` of several classes of each text, of which those with a
+    probability above 0.5 are found, as `zoo.training.f1.micro_and_macro_f1`."""
+    rows, outputs = _valued(model, tokens, test, recipe, on_progress, labels=_names(model))
+    right = [[value > 0.5 for value in row.values] for row in rows]
+    micro, macro = micro_and_macro_f1(right, [[score > 0 for score in one] for one in outputs])
+    return {"micro_f1": micro, "macro_f1": macro, "texts": len(rows)}
+
+
+def score_numbers(
+    model: Transformer,
+    tokens: ReaderTokens,
+    test: Sequence[Example],
+    recipe: Recipe,
+    on_progress: OnProgress,
+) -> dict[str, Any]:
+    """The correlations of the numbers that the model makes with those that are right, `pearson` and
+    `spearman`, None if all are equal; and the root of the mean squared error (`rmse`)."""
+    rows, outputs = _valued(model, tokens, test, recipe, on_progress)
+    right, found = [row.values[0] for row in rows], [one[0] for one in outputs]
+    errors = [(one - other) ** 2 for one, other in zip(right, found, strict=True)]
+    return {
+        "pearson": pearson(right, found),
+        "spearman": spearman(right, found),
+        "rmse": math.sqrt(sum(errors) / len(errors)),
+        "texts": len(rows),
+    }
+
+
+def _valued(
+    model: Transformer,
+    tokens: ReaderTokens,
+    test: Sequence[Example],
+    recipe: Recipe,
+    on_progress: OnProgress,
+    *,
+    labels: Sequence[str] = (),
+) -> tuple[list[Valued], list[list[float]]]:
+    """The rows of examples with values, and the model's outputs for each."""
+    rows = encode_read(test, tokens, max_length=recipe.training.max_length, labels=labels)
+    found: dict[int, list[float]] = {}
+    for places, batch in _read_batches(model, tokens, rows, recipe, on_progress):
+        found.update(zip(places, scores(model, batch).tolist(), strict=True))
+    valued = [row for row in rows if isinstance(row, Valued)]
+    return valued, [found[place] for place in range(len(rows))]
 
 
 def score_words(
@@ -129,7 +187,7 @@ def _names(model: Transformer) -> list[str]:
 def _read_batches(
     model: Transformer,
     tokens: ReaderTokens,
-    rows: Sequence[Labelled],
+    rows: Sequence[ReadRow],
     recipe: Recipe,
     on_progress: OnProgress,
 ) -> Iterator[tuple[list[int], AnyBatch]]:

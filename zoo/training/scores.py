@@ -119,7 +119,7 @@ def _by_recipe(
 ) -> dict[str, Any]:
     """The scores of a model that was trained by the recipe in its folder."""
     recipe = read_recipe(folder / RECIPE)
-    sides = sides_of(model.spec)
+    sides = sides_of(model.spec, model.origin)
     if sides is None:
         raise InputError(f"{model.spec.name} is not the model that this recipe has trained")
     where = folder if data is None else Path(data)

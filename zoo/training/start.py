@@ -82,7 +82,8 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         _ = spec.n_parameters  # raises if the layout is wrong
     except ZooError as error:
         raise placed(error, place) from None
-    sides, frozen = find_sides(recipe, spec), frozen_weights(recipe, spec)
+    origin = None if header is None else header.origin
+    sides, frozen = find_sides(recipe, spec, origin), frozen_weights(recipe, spec)
     if recipe.head.weights is not None:
         if header is not None:
             message = "`weights` is for a spec, and `model` is a saved model, which has weights"
@@ -156,11 +157,12 @@ def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
     first, sides = splits.train[0], start.sides
     has_source = first.source is not None
     of_words = isinstance(sides, Reader) and sides.predicts == "classes_of_words"
+    of_lists = of_words or (isinstance(sides, Reader) and sides.predicts == "classes")
     given = None
     if has_source == sides.has_source:
         if isinstance(first.source, tuple) != of_words:
             given = "source"
-        elif isinstance(first.target, tuple) != of_words:
+        elif isinstance(first.target, tuple) != of_lists:
             given = "target"
         elif first.second is not None and (of_words or isinstance(sides, Generation)):
             given = "second"
@@ -203,5 +205,11 @@ def _other_data(sides: Sides) -> str:
         return (
             'words and their labels are the lists `source` and `target` of `kind = "jsonl"` or '
             '`"datasets"`'
+        )
+    if sides.predicts == "classes":
+        return (
+            "a text and the list of its labels are the `source` and the `target` of "
+            '`kind = "jsonl"` or `"datasets"`; for one label of each text, leave out '
+            "`problem_type` in the head"
         )
     return 'a text and its label are the `source` and the `target` of `kind = "tsv"`'
