@@ -37,11 +37,11 @@ from zoo.cli import run
 from zoo.running.tokenizer_file import read_tokenizer
 from zoo.training.batches import IGNORED, Labelled, n_labels
 from zoo.training.encoding import encode_read
+from zoo.training.f1 import macro_f1
 from zoo.training.masking import make_masker
 from zoo.training.objective import collate, loss_and_hits, summed_loss
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import read_recipe
-from zoo.training.scores import macro_f1
 from zoo.training.sides import sides_of
 from zoo.training.split import Example
 from zoo.training.tables import TokenizerFiles
@@ -229,7 +229,7 @@ def test_labels_are_learned(
     assert report["valid_loss"] < 0.1
     model = zoo.TextModel.load(tmp_path / "out")
     # In the order of the alphabet, and in the file alone.
-    assert model.transformer.spec.model.classes == (3, ("beside", "over", "under"))
+    assert model.transformer.spec.model.classes[:2] == (3, ("beside", "over", "under"))
     found = model.run([text for text, _ in LABELLED])
     assert [one["classes"][0]["label"] for one in found] == [label for _, label in LABELLED]
     scores = {key: report[key] for key in ("accuracy", "macro_f1", "texts")}

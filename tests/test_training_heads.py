@@ -253,7 +253,7 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
     "classes of each token": (
         RECIPE_OF_CLASSES,
         CLASSES.replace('"classifier"', '"token_classifier"'),
-        "classes cannot be trained by a recipe to classify each token",
+        "the data is pairs, and the model learns from lists of words with lists of labels",
     ),
     "masking where nothing is masked": (
         RECIPE_OF_CLASSES + "[masking]\nrate = 0.3\n",

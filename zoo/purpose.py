@@ -63,12 +63,16 @@ class Reading(NamedTuple):
         longest: the most tokens that the positions allow; None for no limit.
         pad_id: the padding id, which the model masks itself.
         mask: the argument of a call that says which tokens are not padding, (batch, length).
+        token_types: the number of types of tokens, such as those of the first and the second text
+            of a pair, that the argument `token_types` of a call tells apart, (batch, length); 0 if
+            there is no such argument.
     """
 
     vocab: int
     longest: int | None = None
     pad_id: int | None = None
     mask: Literal["source_mask", "target_mask"] = "source_mask"
+    token_types: int = 0
 
 
 class Comparison(NamedTuple):
@@ -85,12 +89,18 @@ class Comparison(NamedTuple):
 
 
 class Classes(NamedTuple):
-    """The classes of which a model scores each for a text or an image.
+    """The classes of which a model scores each for a text or an image, or for each token.
 
     Args:
         number: how many there are.
         labels: their names by number; None if the spec does not state them.
+        each_token: whether each token has scores of its own, (batch, length, classes).
+        problem_type: `multi_label_classification` if any number of classes may be right,
+            `regression` if a score is itself what is asked for; None if the spec does not state it,
+            and then one class is right.
     """
 
     number: int
     labels: tuple[str, ...] | None = None
+    each_token: bool = False
+    problem_type: str | None = None

@@ -246,6 +246,11 @@ class Embedding(Plugin):
         return self.d_model
 
     @property
+    def token_types(self) -> int:
+        """The number of types that `token_types` tells apart; 0 if it has to be None."""
+        return 0
+
+    @property
     def input_width(self) -> int | None:
         """The width of the vectors that it is called with; None for ids, images or any width."""
         return None
@@ -327,8 +332,8 @@ class Head(Plugin):
 
     @property
     def classes(self) -> Classes | None:
-        """The classes of a head that scores those of a whole sequence, (batch, classes); None for
-        others."""
+        """The classes of a head that scores those of a whole sequence, (batch, classes), or of each
+        token, (batch, length, classes); None for others."""
         return None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:
@@ -486,8 +491,8 @@ class Builder(Plugin):
 
     @property
     def classes(self) -> Classes | None:
-        """The classes that the model scores for a text or an image; None if it classifies
-        neither."""
+        """The classes that the model scores for a text, its tokens or an image; None if it scores
+        none."""
         return None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:

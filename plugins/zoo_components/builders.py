@@ -193,7 +193,10 @@ class Encoder(OfStacks):
         if vocab is None:
             return None
         return Reading(
-            vocab=vocab, longest=self.encoder.position.longest, pad_id=self.encoder.pad_id
+            vocab=vocab,
+            longest=self.encoder.position.longest,
+            pad_id=self.encoder.pad_id,
+            token_types=self.encoder.embedding.token_types,
         )
 
     @property

@@ -22,9 +22,8 @@ their place in the sequence, from 1, or the largest of each element."""
 Label = Annotated[str, Field(min_length=1)]
 
 
-class TokenClassifier(Head):
-    """Scores of classes for each token (Devlin et al. 2018, arXiv:1810.04805, section 5.3):
-    out(dropout(x)), with or without a dense layer before."""
+class StateScores(Head):
+    """Base of the heads that score a few classes from states: out(dropout(norm(dense(x))))."""
 
     reads_vocab: ClassVar[bool] = False
     n_classes: Size
@@ -43,10 +42,6 @@ class TokenClassifier(Head):
     """Dropout before the output."""
     bias: bool = True
     """Whether the map to the classes has a bias."""
-
-    @property
-    def task(self) -> Task | None:
-        return "classify"
 
     def layout(self) -> Layout:
         parts: dict[str, Layout] = {}
@@ -80,31 +75,11 @@ class TokenClassifier(Head):
         )
 
 
-class Span(TokenClassifier):
-    """Scores of each token as the first and as the last of an answer (Devlin et al. 2018,
-    arXiv:1810.04805, section 4.2): out(dropout(x)), with or without a dense layer before."""
+class Labelling(StateScores):
+    """Base of the heads whose classes can have names."""
 
-    n_classes: ClassVar[int] = 2  # type: ignore[misc]  # no field: the beginning, and the end
-
-    @property
-    def task(self) -> None:
-        return None
-
-
-class Classifier(TokenClassifier):
-    """Scores of classes for each sequence (Devlin et al. 2018, arXiv:1810.04805, section 4.1):
-    out(dropout(tanh(dense(pool(x)))))."""
-
-    pools: ClassVar[bool] = True
-    dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "tanh"
-    """The activation of a dense layer of width d_model before the output; with `none` there is no
-    such layer."""
     labels: Annotated[tuple[Label, ...], Field(min_length=1)] | None = None
     """The names of the classes, in the order of their numbers; training by a recipe states them."""
-    pooling: Pooling = "first"
-    """How the states become the vector that is classified: the state of the first position (BERT),
-    of the last token that is not padding (GPT), or a pooling over all tokens that are not
-    padding."""
 
     @model_validator(mode="after")
     def _check_labels(self) -> Self:
@@ -119,11 +94,49 @@ class Classifier(TokenClassifier):
         return self
 
     @property
-    def classes(self) -> Classes:
-        return Classes(self.n_classes, self.labels)
+    def task(self) -> Task:
+        return "classify"
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:
         return self.model_copy(update={"labels": labels})
+
+
+class TokenClassifier(Labelling):
+    """Scores of classes for each token (Devlin et al. 2018, arXiv:1810.04805, section 5.3):
+    out(dropout(x)), with or without a dense layer before."""
+
+    @property
+    def classes(self) -> Classes:
+        return Classes(self.n_classes, self.labels, each_token=True)
+
+
+class Span(StateScores):
+    """Scores of each token as the first and as the last of an answer (Devlin et al. 2018,
+    arXiv:1810.04805, section 4.2): out(dropout(x)), with or without a dense layer before."""
+
+    n_classes: ClassVar[int] = 2  # type: ignore[misc]  # no field: the beginning, and the end
+
+
+class Classifier(Labelling):
+    """Scores of classes for each sequence (Devlin et al. 2018, arXiv:1810.04805, section 4.1):
+    out(dropout(tanh(dense(pool(x)))))."""
+
+    pools: ClassVar[bool] = True
+    dense: Literal["none", "tanh", "relu", "gelu", "gelu_tanh", "silu"] = "tanh"
+    """The activation of a dense layer of width d_model before the output; with `none` there is no
+    such layer."""
+    problem_type: Literal["multi_label_classification", "regression"] | None = None
+    """What the scores are, if not those of classes of which one is right: those of classes of which
+    any number may be (`multi_label_classification`), or numbers that are themselves asked for
+    (`regression`)."""
+    pooling: Pooling = "first"
+    """How the states become the vector that is classified: the state of the first position (BERT),
+    of the last token that is not padding (GPT), or a pooling over all tokens that are not
+    padding."""
+
+    @property
+    def classes(self) -> Classes:
+        return Classes(self.n_classes, self.labels, problem_type=self.problem_type)
 
     def build(self) -> "nn.Module":
         return self._build(pooling=self.pooling)

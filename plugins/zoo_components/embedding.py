@@ -99,6 +99,10 @@ class TokenEmbedding(Embedding):
         return self.inner_width
 
     @property
+    def token_types(self) -> int:
+        return self.n_types
+
+    @property
     def incremental(self) -> bool:
         return self.mask_id is None  # otherwise vectors depend on how many tokens are masked
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,10 +17,10 @@ from click.core import ParameterSource
 from zoo.cli.options import dtype_choice, json_option, model_type
 from zoo.cli.output import print_report
 from zoo.errors import InputError, Place, Problem
+from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
-    from zoo.running.chat import Chat
     from zoo.running.image_model import ImageModel
     from zoo.running.settings import Settings
     from zoo.running.text_model import TextModel
@@ -61,6 +62,11 @@ GENERATING_OPTIONS = {
 )
 @click.option(
     "--system", metavar="TEXT", help="With --chat: instructions that precede the message."
+)
+@click.option(
+    "--pairs",
+    is_flag=True,
+    help="Read the TEXTs two by two, as pairs; or of each line the two sides of a tab.",
 )
 @click.option(
     "-n",
@@ -117,6 +123,7 @@ def run(
     labels: tuple[str, ...],
     chat: bool,
     system: str | None,
+    pairs: bool,
     max_new_tokens: int,
     beams: int | None,
     sample: bool | None,
@@ -157,6 +164,12 @@ def run(
     _check_together(given, sample=sample, beams=beams)
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
+    if pairs and chat:
+        raise click.UsageError("--pairs and --chat are two ways to read a text; take one")
+    if pairs and len(inputs) % 2:
+        raise click.UsageError(
+            f"--pairs reads texts two by two, and there are {counted(len(inputs), 'text')}"
+        )
 
     from zoo.running.image_model import ImageModel
     from zoo.running.runner import load_runner
@@ -165,21 +178,23 @@ def run(
 
     instructions = [] if system is None else [_message("system", system)]
 
-    def prompt(text: Any) -> Any:
-        return [*instructions, _message("user", text)] if chat else text
+    def prompts(given: Sequence[Any]) -> list[Any]:
+        if pairs:
+            return list(zip(given[::2], given[1::2], strict=True))
+        return [[*instructions, _message("user", text)] if chat else text for text in given]
 
     with _options_named(context):
         Settings().method(changes, sample=sample or bool(given), beams=beams)  # the options fit
         found = load_runner(model, dtype=dtype, registry=context.obj())
         gc.enable()  # the standard input may have any number of lines
         name, sees = found.transformer.spec.name, isinstance(found, ImageModel)
-        if sees and (chat or mask_id is not None):
-            raise click.UsageError(f"{'--chat' if chat else '--mask-id'}: {name} takes no texts")
-        if labels and not sees:
-            raise click.UsageError(f"--label: {name} takes no images")
+        if sees:
+            _refuse(context, ("chat", "pairs", "mask_id"), f"{name} takes no texts")
+        else:
+            _refuse(context, ("labels",), f"{name} takes no images")
         method = None
         if found.task not in GENERATING:
-            _refuse_generating(context, name)
+            _refuse(context, GENERATING_OPTIONS, f"{name} generates no text")
         elif given and not sample and not found.settings.do_sample:
             raise _only_drawn(given)
         else:
@@ -195,18 +210,19 @@ def run(
         answer = partial(_answer, found, asked, as_json=as_json)
         answer_each = partial(_answer_each, found, as_json=as_json)
         if inputs == ("-",):
-            answer(prompt(_standard_image() if sees else _standard_input()))
-        elif len(inputs) == 1:
-            answer(prompt(inputs[0]))
-        elif inputs:
-            answer_each(map(prompt, inputs), asked)
+            answer(*prompts([_standard_image() if sees else _standard_input()]))
+        elif len(asked_for := prompts(inputs)) == 1:
+            answer(*asked_for)
+        elif asked_for:
+            answer_each(asked_for, asked)
         elif chat and sys.stdin is not None and sys.stdin.isatty():
             _converse(answer, instructions)
         else:
             for number, (places, lines) in enumerate(_lines()):
                 # Messages about an image name its own path.
                 where = None if sees else places
-                answer_each(map(prompt, lines), _for_lines(asked, number), places=where)
+                found_in = chain.from_iterable(map(_sides, lines, places)) if pairs else lines
+                answer_each(prompts(list(found_in)), _for_lines(asked, number), places=where)
 
 
 def _check_together(given: Collection[str], *, sample: bool | None, beams: int | None) -> None:
@@ -228,6 +244,17 @@ def _tell_settings(settings: Settings, method: Greedy | Sampling | Beam) -> None
 
         shown = ", ".join(f"{name} = {json.dumps(value)}" for name, value in applied.items())
         click.echo(f"{settings.read_from}: {shown}", err=True)
+
+
+def _sides(line: str, place: Place) -> tuple[str, str]:
+    """The two texts of a line. Raises InputError if there are not two."""
+    sides = line.split("\t")
+    if len(sides) != 2:
+        told = counted(len(sides) - 1, "tab")
+        raise InputError(
+            Problem(f"a pair is two texts with a tab between, and here is {told}", place)
+        )
+    return sides[0], sides[1]
 
 
 def _message(role: str, content: str) -> dict[str, str]:
@@ -338,12 +365,12 @@ def _standard_image() -> bytes:
     return b"" if sys.stdin is None else sys.stdin.buffer.read()
 
 
-def _refuse_generating(context: click.Context, model: str) -> None:
-    """Raise UsageError if an option is given that applies only to generated text."""
+def _refuse(context: click.Context, names: Collection[str], why: str) -> None:
+    """Raise UsageError if one of these options is given, which does not apply because of `why`."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
-        if option.name in GENERATING_OPTIONS and source is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{option.opts[-1]}: {model} generates no text")
+        if option.name in names and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[-1]}: {why}")
 
 
 @contextmanager

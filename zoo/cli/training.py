@@ -138,6 +138,26 @@ def _score_text(report: dict[str, Any]) -> str:
             f"accuracy: {report['accuracy']:.4f} on {counted(report['masked_tokens'], 'token')} "
             f"that are masked, perplexity {report['masked_perplexity']:.4g}"
         )
+    if "words" in report:
+        text = f"accuracy: {report['accuracy']:.4f} on {counted(report['words'], 'word')}"
+        if "f1" in report:
+            text += (
+                f", F1 of entities {report['f1']:.4f} (precision {report['precision']:.4f}, "
+                f"recall {report['recall']:.4f})"
+            )
+        return text
+    if "micro_f1" in report:
+        return (
+            f"F1 on {counted(report['texts'], 'text')}: micro {report['micro_f1']:.4f}, "
+            f"macro {report['macro_f1']:.4f}"
+        )
+    if "rmse" in report:
+        told = ", ".join(
+            f"{name} {'undefined' if report[key] is None else f'{report[key]:.4f}'}"
+            for name, key in (("Pearson", "pearson"), ("Spearman", "spearman"))
+        )
+        texts = counted(report["texts"], "text")
+        return f"correlation on {texts}: {told}; RMSE {report['rmse']:.4f}"
     if "macro_f1" in report:
         return (
             f"accuracy: {report['accuracy']:.4f} on {counted(report['texts'], 'text')}, "
@@ -162,6 +182,6 @@ def _text(report: dict[str, Any]) -> str:
         f"{counted(report['steps'], 'step')}{best}{many}",
         f"loss: {', '.join(losses)}",
     ]
-    if not report.keys().isdisjoint(("bleu", "perplexity", "accuracy")):
+    if not report.keys().isdisjoint(("bleu", "perplexity", "accuracy", "micro_f1", "rmse")):
         lines.append(_score_text(report))
     return "\n".join([*lines, report["path"], report["content_digest"]])

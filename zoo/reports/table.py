@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from zoo.byte_counts import human_bytes
 from zoo.component import LayerRules, fields_of
-from zoo.node import Node
 from zoo.registry import Registry, load_registry
 from zoo.reports.diff import Comparable, Side
+from zoo.resolving.node import Node
 from zoo.showing.data import Summary
 from zoo.showing.full_form import origin_of
 from zoo.spec import ModelSpec

@@ -32,6 +32,10 @@ Chat = Sequence[Mapping[str, Any]]
 `system`, `user` and `assistant`. A message may have further keys, for templates that read them."""
 
 
+Prompt = str | tuple[str, str] | Chat
+"""What a model is run on: a text, a pair of texts, or a chat."""
+
+
 class ChatTemplate:
     """The chat template of a model: a Jinja template that writes messages as a prompt. It gets what
     `apply_chat_template` of `transformers` gives it, and is run in Jinja's sandbox.

@@ -55,12 +55,15 @@ def read_labels(model: Transformer) -> Labels:
 
 def labels_of(spec: ModelSpec, origin: Mapping[str, Any] | None) -> Labels:
     """Read the classes of a model from its spec and from the config.json that it was imported with,
-    if there was one and it can be read. The names in the spec come first."""
+    if there was one and it can be read. What the spec says comes first."""
     found = _published(published_config(origin))
     classes = spec.model.classes
-    if classes is None or classes.labels is None:
-        return found
-    return found.model_copy(update={"id2label": dict(enumerate(classes.labels))})
+    stated: dict[str, object] = {}
+    if classes is not None and classes.labels is not None:
+        stated["id2label"] = dict(enumerate(classes.labels))
+    if classes is not None and classes.problem_type is not None:
+        stated["problem_type"] = classes.problem_type
+    return found.model_copy(update=stated)
 
 
 def _published(config: str | None) -> Labels:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from zoo.purpose import Comparison, Task
+from zoo.running.entities import Entity, entities, marks_entities
 from zoo.running.labels import Labels
-from zoo.running.text import Text
+from zoo.running.text import Input, Text
 from zoo.wording import printable
 
 N_SHOWN = 5
@@ -20,7 +21,7 @@ GENERATING = ("translate", "generate", "caption")
 def read_off(
     task: Task,
     output: torch.Tensor,
-    ids: Sequence[int],
+    read: Input,
     *,
     text: Text,
     mask_id: int | None,
@@ -33,7 +34,7 @@ def read_off(
         output: for embedding, a vector (width,), or one per token, (length, width); for masked
             tokens, scores (length, vocab); for classification, scores (classes,) or
             (length, classes).
-        ids: the ids of the text.
+        read: the text as the model reads it.
         text: turns ids into text.
         mask_id: the id of a masked token.
         labels: what the classes are.
@@ -41,12 +42,13 @@ def read_off(
     if task == "embed":
         return {"embedding": (output if output.dim() == 1 else output.mean(0)).tolist()}
     if task == "fill_mask":
-        return _filled(output.softmax(-1), ids, text, mask_id)
-    return classes_of(output, labels)
+        return _filled(output.softmax(-1), read.ids, text, mask_id)
+    return classes_of(output, labels, read)
 
 
-def classes_of(output: torch.Tensor, labels: Labels) -> dict[str, Any]:
-    """The likeliest classes, of scores (classes,), or (length, classes) of each position."""
+def classes_of(output: torch.Tensor, labels: Labels, read: Input | None = None) -> dict[str, Any]:
+    """The likeliest classes, of scores (classes,), or (length, classes) of each position; then also
+    the spans of a text whose words are known."""
     what, values = _judged(output, labels.problem_type)
     each_token, names = output.dim() == 2, labels.id2label
     classes = [
@@ -56,7 +58,39 @@ def classes_of(output: torch.Tensor, labels: Labels) -> dict[str, Any]:
         ]
         for row in (values if each_token else values[None])
     ]
-    return {"classes": classes if each_token else classes[0]}
+    if not each_token:
+        return {"classes": classes[0]}
+    if read is None or not read.words or len(names) < output.shape[-1]:
+        return {"classes": classes}
+    return {"classes": classes, "spans": _spans(values, read, names)}
+
+
+def _spans(
+    probabilities: torch.Tensor, read: Input, names: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """The spans of a text that have a label: its entities, if the labels mark these, or else each
+    word. The label of a word is that of its first token, and the probability of an entity the mean
+    of those of its words."""
+    best = probabilities[[word.token for word in read.words]].max(-1)
+    labels = [names[number] for number in best.indices.tolist()]
+    found = (
+        entities(labels)
+        if marks_entities(names.values())
+        else [Entity(label, place, place + 1) for place, label in enumerate(labels)]
+    )
+    spans: list[dict[str, Any]] = []
+    for one in found:
+        start, end = read.words[one.start].start, read.words[one.end - 1].end
+        spans.append(
+            {
+                "label": one.label,
+                "text": read.text[start:end],
+                "start": start,
+                "end": end,
+                "probability": float(best.values[one.start : one.end].mean()),
+            }
+        )
+    return spans
 
 
 def compared(scores: torch.Tensor, comparison: Comparison, texts: Sequence[str]) -> dict[str, Any]:
@@ -109,6 +143,11 @@ def as_text(report: Mapping[str, Any]) -> str:
         return "\n".join(lines)
     if "embedding" in report:
         return " ".join(f"{value:.6g}" for value in report["embedding"])
+    if "spans" in report:
+        return "  ".join(
+            f"{printable(one['label'])} {one['probability']:.3f} {printable(one['text'])}"
+            for one in report["spans"]
+        )
     classes = report["classes"]
     rows = classes if classes and isinstance(classes[0], list) else [classes]
     return "\n".join("  ".join(map(_class_text, row)) for row in rows)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zoo.errors import InputError, Problem
 from zoo.model_files import TARGET_TOKENIZER, TOKENIZER
@@ -26,6 +26,10 @@ class Text(Protocol):
 
     def encode(self, text: str) -> list[int]: ...
 
+    def encode_pair(self, pair: tuple[str, str], token_types: int) -> Input: ...
+
+    def words(self, text: str) -> tuple[Word, ...]: ...
+
     def encode_chat(self, chat: Chat) -> list[int]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -33,6 +37,31 @@ class Text(Protocol):
     def mask_id(self) -> int | None: ...
 
     def id_of(self, token: str) -> int | None: ...
+
+
+class Word(NamedTuple):
+    """A word of a text: the place of its first token in the ids of the text, and its place in the
+    characters of the text, `end` being exclusive."""
+
+    token: int
+    start: int
+    end: int
+
+
+class Input(NamedTuple):
+    """What a model reads.
+
+    Args:
+        ids: the ids of a text, or of a pair of texts.
+        types: the types of the tokens; None if all are 0.
+        text: the text whose words are asked for.
+        words: its words; none if they are not asked for, or not known.
+    """
+
+    ids: list[int]
+    types: list[int] | None = None
+    text: str = ""
+    words: tuple[Word, ...] = ()
 
 
 class Numbers:
@@ -44,6 +73,14 @@ class Numbers:
             return [int(word) for word in text.split()]
         except (AttributeError, ValueError):  # not a string, or not all words are numbers
             raise self._no_text() from None
+
+    def encode_pair(self, pair: tuple[str, str], token_types: int) -> Input:
+        """Raise InputError: which ids stand between two texts is known to a tokenizer alone."""
+        raise self._no_text()
+
+    def words(self, text: str) -> tuple[Word, ...]:
+        """None: without a tokenizer, only ids are known."""
+        return ()
 
     def encode_chat(self, chat: Chat) -> list[int]:
         """Raise InputError: messages are not ids."""
@@ -82,11 +119,39 @@ class Tokenized:
         Raises:
             InputError: it is not a string, or contains half a character (a lone surrogate).
         """
-        try:
-            ids: list[int] = self.source.encode(text).ids
-        except (TypeError, UnicodeError):
-            raise InputError(f"{text!a:.80} is not a text that can be written in UTF-8") from None
+        ids: list[int] = self._encoded(text).ids
         return ids
+
+    def encode_pair(self, pair: tuple[str, str], token_types: int) -> Input:
+        """The ids of a pair of texts, as the tokenizer's own template for pairs joins them, and the
+        types of its tokens, of which the model tells so many apart.
+
+        Raises:
+            InputError: as `encode`; or the tokenizer has no template for pairs.
+        """
+        if problem := no_pairs(self.source, token_types):
+            raise InputError(problem)
+        found = self._encoded(*pair)
+        return Input(found.ids, types_of(found, token_types))
+
+    def words(self, text: str) -> tuple[Word, ...]:
+        """The words of a text, as the tokenizer divides it. Raises InputError as `encode`."""
+        encoding = self._encoded(text)
+        found: dict[int, Word] = {}
+        for token, (word, (start, end)) in enumerate(
+            zip(encoding.word_ids, encoding.offsets, strict=True)
+        ):
+            if word is not None and start < end:
+                first = found.setdefault(word, Word(token, start, end))
+                found[word] = first._replace(end=end)
+        return tuple(found.values())
+
+    def _encoded(self, text: str, second: str | None = None) -> Any:
+        try:
+            return self.source.encode(text, second)
+        except (TypeError, UnicodeError):
+            told = text if second is None else (text, second)
+            raise InputError(f"{told!a:.80} is not a text that can be written in UTF-8") from None
 
     def encode_chat(self, chat: Chat) -> list[int]:
         """The ids of a prompt that the answer to a chat continues. The chat template writes the
@@ -128,6 +193,33 @@ def mask_of(tokenizer: Any) -> int | None:
     """The id of a tokenizer's mask token; None if it has none of these names."""
     found = (tokenizer.token_to_id(name) for name in MASKS)
     return next((id_ for id_ in found if id_ is not None), None)
+
+
+def no_pairs(tokenizer: Any, token_types: int) -> Problem | None:
+    """Why a tokenizer cannot join pairs of texts for a model that tells so many types of tokens
+    apart; None if it can."""
+    single, pair = (tokenizer.num_special_tokens_to_add(is_pair=pair) for pair in (False, True))
+    if single and not pair:
+        return Problem(
+            "the tokenizer has no template for pairs of texts: it puts its special tokens around a "
+            "single text alone",
+            help='state `pair` in the `post_processor` of its file, such as "[CLS] $A [SEP] $B:1 '
+            '[SEP]:1"',
+        )
+    found = max(tokenizer.encode("a", "a").type_ids, default=0)
+    if 2 <= token_types <= found:
+        return Problem(
+            f"the tokenizer gives a token of a pair the type {found}, and the model has "
+            f"{token_types} types"
+        )
+    return None
+
+
+def types_of(encoding: Any, token_types: int) -> list[int] | None:
+    """The types of the tokens of an encoding, for a model that tells so many apart; None if all are
+    0, or if it tells none apart."""
+    types: list[int] = encoding.type_ids
+    return types if token_types > 1 and any(types) else None
 
 
 def pieces(text: Text, ids: Iterable[int]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeGuard, cast
 
 import torch
 
@@ -26,13 +26,13 @@ from zoo.running.generating import generate_arguments, generated_result
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, read_off
-from zoo.running.text import Text, pieces, read_text
+from zoo.running.text import Input, Text, Word, pieces, read_text
 from zoo.spec import ModelSpec
 from zoo.store.found_weights import find_weights
 from zoo.transformer import Transformer
 
 if TYPE_CHECKING:
-    from zoo.running.chat import Chat
+    from zoo.running.chat import Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class TextModel:
 
     def run(
         self,
-        texts: Iterable[str | Chat],
+        texts: Iterable[Prompt],
         *,
         max_new_tokens: int = 64,
         method: Greedy | Sampling | Beam | None = None,
@@ -111,8 +111,9 @@ class TextModel:
 
         Args:
             texts: the texts; those of similar lengths are computed together. In place of a text, a
-                model that was trained on chats takes the messages of a chat, such as
-                `[{"role": "user", "content": "Hello!"}]`, and answers them.
+                model that reads texts as a whole takes a pair of texts, `("It rains.", "It is
+                wet.")`, which its tokenizer joins; and one that was trained on chats the messages
+                of a chat, such as `[{"role": "user", "content": "Hello!"}]`, which it answers.
             max_new_tokens: the most tokens that are generated for a text.
             method: how generated tokens are chosen; by default as the model's folder says, and
                 else the likeliest. What the folder forces or forbids, such as the id of a language
@@ -125,7 +126,9 @@ class TextModel:
         Returns:
             A result for each text: its `task`, and depending on the task `text`, `ids`, `score` and
             `ended` (see `zoo.Generated`); `embedding`; `text` and the likeliest `tokens` for each
-            masked token; or the likeliest `classes`. The translation of a blank text is empty.
+            masked token; or the likeliest `classes`, of each token if the model classifies these,
+            and then the `spans` of the text that have a label: its entities, or each word. The
+            translation of a blank text is empty.
 
         Raises:
             InputError: the model has no task, or a text does not fit it.
@@ -141,15 +144,16 @@ class TextModel:
         if places is None and len(texts) > 1:
             places = [Place(f"text {number}") for number in range(1, len(texts) + 1)]
         blank = [self._is_blank(text) for text in texts]
-        rows: list[list[int]] = []
+        rows: list[Input] = []
         for number, text in enumerate(texts):
             try:
                 if not blank[number]:
-                    rows.append(self._ids(text, max_new_tokens, mask_id))
+                    rows.append(self._row(text, max_new_tokens, mask_id))
             except InputError as error:
                 raise placed(error, places[number]) if places else error from None
         if self.task in GENERATING:
-            found = self._generated(rows, self._asked(max_new_tokens, method, eos, start))
+            asked = self._asked(max_new_tokens, method, eos, start)
+            found = self._generated([row.ids for row in rows], asked)
         else:
             found = self._read(rows, mask_id)
         return [
@@ -162,7 +166,7 @@ class TextModel:
 
     def stream(
         self,
-        text: str | Chat,
+        text: Prompt,
         *,
         max_new_tokens: int = 64,
         method: Greedy | Sampling | None = None,
@@ -187,21 +191,32 @@ class TextModel:
             return iter(())
         asked = self._asked(max_new_tokens, method, eos, start)
         ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
-        rows = [self._ids(text, max_new_tokens)]
+        rows = [self._row(text, max_new_tokens).ids]
         if method is None and isinstance(asked["method"], Beam):
             return (found["text"] for found in self._generated(rows, asked))
         steps = stream(self.transformer, rows, **asked)
         ids = takewhile(lambda id_: id_ is not None and id_ not in ends, (id_ for (id_,) in steps))
         return pieces(self.text, cast("Iterator[int]", ids))
 
-    def _is_blank(self, text: str | Chat) -> bool:
+    def _is_blank(self, text: Prompt) -> bool:
         """Whether there is nothing to translate: a translator would invent a sentence."""
         return self.task == "translate" and isinstance(text, str) and not text.strip()
 
-    def _ids(self, text: str | Chat, max_new_tokens: int, mask_id: int | None = None) -> list[int]:
-        """The ids of a text or a chat. Raises InputError if they do not fit the model."""
+    def _row(self, text: Prompt, max_new_tokens: int, mask_id: int | None = None) -> Input:
+        """The ids of a text, a pair of texts or a chat. Raises InputError if they do not fit the
+        model."""
+        types: list[int] | None = None
+        words: tuple[Word, ...] = ()
         if not isinstance(text, list | tuple):
             ids = self.text.encode(cast("str", text))
+            classes = self.transformer.spec.model.classes
+            if classes is not None and classes.each_token:
+                words = self.text.words(cast("str", text))
+        elif _is_pair(text):
+            if self.task in GENERATING:
+                raise InputError(f"{self.transformer.spec.name} takes texts, not pairs of texts")
+            (reading,) = self.transformer.spec.model.called_with
+            ids, types, *_ = self.text.encode_pair(text, reading.token_types)
         elif self.task == "generate":
             ids = self.text.encode_chat(text)
         else:
@@ -216,7 +231,7 @@ class TextModel:
                     help="write the tokenizer's `[MASK]` or `<mask>`; with ids, state `mask_id`",
                 )
             )
-        return ids
+        return Input(ids, types, cast("str", text) if words else "", words)
 
     def _check_ids(self, ids: list[int], max_new_tokens: int) -> None:
         """Raise InputError if an id is outside the vocabulary, or the model has too few
@@ -246,23 +261,40 @@ class TextModel:
         for place in range(len(rows)):
             yield generated_result(found[place], self.text)
 
-    def _read(self, rows: Sequence[list[int]], mask_id: int | None) -> Iterator[dict[str, Any]]:
+    def _read(self, rows: Sequence[Input], mask_id: int | None) -> Iterator[dict[str, Any]]:
         """Run the model on texts, in batches of equal length, so that no text is padded."""
         device = input_device(self.transformer)
         labels = read_labels(self.transformer)
         found: dict[int, torch.Tensor] = {}
         with torch.inference_mode(), evaluating(self.transformer):
-            for places in of_equal_length(rows):
-                batch = torch.tensor([rows[place] for place in places], device=device)
-                outputs = cast("Any", self.transformer)(batch)
+            for places in of_equal_length([row.ids for row in rows]):
+                batch = [rows[place] for place in places]
+                outputs = cast("Any", self.transformer)(
+                    torch.tensor([row.ids for row in batch], device=device),
+                    **_token_types(batch, device),
+                )
                 if not bool((outputs < torch.inf).all()):  # nor is NaN
                     raise no_numbers(self.transformer.spec.name, "the outputs")
                 found.update(zip(places, outputs, strict=True))
         masked = self._mask_id(mask_id)
-        for place, ids in enumerate(rows):
+        for place, row in enumerate(rows):
             yield read_off(
-                self.task, found[place], ids, text=self.text, mask_id=masked, labels=labels
+                self.task, found[place], row, text=self.text, mask_id=masked, labels=labels
             )
+
+
+def _is_pair(text: tuple[Any, ...] | list[Any]) -> TypeGuard[tuple[str, str]]:
+    """Whether this is a pair of texts, and no chat, whose messages are tables."""
+    return len(text) == 2 and all(isinstance(side, str) for side in text)
+
+
+def _token_types(batch: Sequence[Input], device: torch.device) -> dict[str, torch.Tensor]:
+    """The types of the tokens of texts of one length, as an argument of the model; none if all are
+    0."""
+    if all(row.types is None for row in batch):
+        return {}
+    types = [row.types or [0] * len(row.ids) for row in batch]
+    return {"token_types": torch.tensor(types, device=device)}
 
 
 def _not_called_with_ids(spec: ModelSpec) -> InputError:

@@ -37,11 +37,13 @@ class Row(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A text as ids, with the special tokens that its tokenizer adds, and what is predicted from
-    it: the class, or for each position the token there, or `IGNORED`."""
+    """A text, or a pair of texts, as ids, with the special tokens that its tokenizer adds, and what
+    is predicted from it: the class, or for each position the token there, or `IGNORED`. `types` are
+    the types of the tokens, if not all are 0."""
 
     ids: Sequence[int]
     labels: Sequence[int]
+    types: Sequence[int] | None = None
 
     @property
     def length(self) -> int:
@@ -59,7 +61,33 @@ class Labelled(NamedTuple):
         return len(self.ids)
 
 
-AnyRow = Row | Labelled
+class Valued(NamedTuple):
+    """A text, or a pair of texts, as ids, and a value for each output of the model: the number that
+    it is to score, or for each class 1 or 0, whether it is right. `types` are as in `Labelled`."""
+
+    ids: Sequence[int]
+    values: Sequence[float]
+    types: Sequence[int] | None = None
+
+    @property
+    def length(self) -> int:
+        """The number of tokens."""
+        return len(self.ids)
+
+    @property
+    def n_labels(self) -> int:
+        """The number of values, each of which has a loss."""
+        return len(self.values)
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens that the throughput counts: all."""
+        return len(self.ids)
+
+
+ReadRow = Labelled | Valued
+"""A row of a model that reads whole texts."""
+AnyRow = Row | ReadRow
 
 
 def n_labels(rows: Sequence[AnyRow]) -> int:

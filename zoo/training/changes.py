@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo.errors import Problem, TrainingError
 from zoo.spec import ModelSpec
-from zoo.training.batches import AnyRow
+from zoo.training.batches import AnyRow, Labelled, Valued
 from zoo.training.recipe import KINDS, Recipe
 from zoo.wording import quoted
 
@@ -34,7 +34,9 @@ def identity(recipe: Recipe, spec: ModelSpec, rows: Sequence[AnyRow]) -> dict[st
     their key path, with defaults, and the digests of the model and of the encoded data."""
     data = hashlib.sha256()
     for row in rows:
-        data.update(json.dumps(row).encode())
+        # Rows without types are as they were when no row had any.
+        told = row[:2] if isinstance(row, Labelled | Valued) and row.types is None else row
+        data.update(json.dumps(told).encode())
     return {
         "recipe": _deciding(recipe, masks=spec.model.task == "fill_mask"),
         "model": spec.digest,

@@ -13,7 +13,7 @@ from zoo.spec import ModelSpec
 from zoo.training.labels import with_labels
 from zoo.training.recipe import Recipe
 from zoo.training.split import Splits
-from zoo.training.start import check_sides, find_data, find_start
+from zoo.training.start import check_pairs, check_sides, find_data, find_start
 from zoo.training.tables import Datasets
 from zoo.training.tokens import check_tokenizer
 
@@ -52,9 +52,11 @@ def check_recipe(recipe: Recipe, folder: Path, registry: Registry) -> Checked:
     if start is not None:
         with _noted(problems):
             try:
-                check_tokenizer(
+                tokens = check_tokenizer(
                     recipe.tokenizer, start.sides, recipe.folder, start.weights, start.published
                 )
+                if tokens is not None and splits is not None:
+                    check_pairs(recipe, tokens, splits)
             except ZooError as error:
                 raise placed(error, recipe.document.place(("tokenizer",))) from None
     if problems or start is None:

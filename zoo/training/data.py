@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import singledispatch
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, TrainingError, placed
-from zoo.training.split import Example, Splits, held_out
-from zoo.training.tables import Data, Datasets, Files, Parallel, Text, Tsv, is_packed
-from zoo.wording import quoted
+from zoo.training.fields import NoFieldError, field, stripped, value
+from zoo.training.split import Example, Splits, Words, held_out
+from zoo.training.tables import (
+    Data,
+    Datasets,
+    Files,
+    Jsonl,
+    Parallel,
+    Text,
+    Tsv,
+    is_packed,
+    two_of,
+)
+from zoo.wording import counted, did_you_mean, quoted
 
 MAX_LINES = 10
 """The most wrong lines of a file that are reported one by one. More than these tend to have one
@@ -94,17 +106,30 @@ class _Where(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """The sides of one line. An empty side is missing; the source is None for text."""
+    """The sides of one line. An empty side is missing; the source is None for text, and the second
+    text is None for what is no pair of texts."""
 
-    source: str | None
-    target: str
+    source: str | Words | None
+    target: str | Words
     source_at: _Where
     target_at: _Where | None = None
+    second: str | Words | None = None
 
-    def target_place(self) -> Place:
-        """The place of the target."""
+    @property
+    def sides(self) -> dict[str, str | Words]:
+        """The sides that it should have, by their names."""
+        sides = {"source": self.source, "second text": self.second, "target": self.target}
+        return {name: side for name, side in sides.items() if side is not None}
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The names of the sides that are lists."""
+        return tuple(name for name, side in self.sides.items() if isinstance(side, tuple))
+
+    def place_of(self, label: str) -> Place:
+        """The place of the target, or of a label in it."""
         at = self.target_at or self.source_at
-        return at.place(max(1, at.text.rfind(self.target) + 1))
+        return at.place(max(1, at.text.rfind(label) + 1))
 
 
 Read = Callable[[Any], tuple[Iterator[_Line], Path]]
@@ -136,6 +161,11 @@ def _(data: Parallel, folder: Path) -> Read:
 
 
 @_reader.register
+def _(data: Jsonl, folder: Path) -> Read:
+    return lambda name: (_jsonl(folder / name, data), folder / name)
+
+
+@_reader.register
 def _(data: Datasets, folder: Path) -> Read:
     from zoo.training.hub import read_split
 
@@ -144,56 +174,125 @@ def _(data: Datasets, folder: Path) -> Read:
     path = str(local) if local.exists() else data.path
 
     def lines(split: str) -> Iterator[_Line]:
-        for number, (source, target) in enumerate(read_split(data, path, split), 1):
-            yield _Line(source, target, _Where(Path(f"{path} ({split})"), number, ""))
+        for number, (source, second, target) in enumerate(read_split(data, path, split), 1):
+            at = _Where(Path(f"{path} ({split})"), number, "")
+            yield _Line(source, target, at, second=second)
 
     return lambda split: (lines(split), Path(path))
 
 
-def place_of_target(data: Data, folder: Path, part: str, target: str) -> Place | None:
-    """The place of the first line with this target in a part of the data, `train`, `valid` or
+def place_of_label(data: Data, folder: Path, part: str, label: str) -> Place | None:
+    """The place of the first line with this label in a part of the data, `train`, `valid` or
     `test`, or in the training data if the part is taken out of it; None if there is none."""
     stated = getattr(data, part)
     lines, _ = _reader(data, folder)(data.train if isinstance(stated, int) else stated)
-    return next((line.target_place() for line in lines if line.target == target), None)
+    return next((line.place_of(label) for line in lines if label in _labels(line)), None)
+
+
+def _labels(line: _Line) -> Words:
+    return line.target if isinstance(line.target, tuple) else (line.target,)
 
 
 def _examples(lines: Iterable[_Line], path: Path) -> list[Example]:
-    """The examples of these lines. Raises TrainingError for lines with one side missing."""
+    """The examples of these lines. Raises TrainingError for lines with one side missing, with
+    another number of labels than of words, or with lists where others have none."""
     examples: list[Example] = []
-    wrong: list[_Line] = []
+    wrong: list[Problem] = []
+    lists: tuple[str, ...] | None = None
     for line in lines:
-        if line.source is None or (line.source and line.target):
-            examples.append(Example(line.source, line.target))
-        elif line.source or line.target:  # otherwise there is no pair
-            wrong.append(line)
+        if line.source is not None and not any(line.sides.values()):
+            continue  # there is no pair
+        lists = line.lists if lists is None else lists
+        if problem := _problem(line, lists):
+            wrong.append(problem)
+        else:
+            second = cast("str | None", line.second)  # a list is a problem
+            examples.append(Example(line.source, line.target, second))
     if wrong:
-        problems = [_one_sided(line) for line in wrong[:MAX_LINES]]
+        problems = wrong[:MAX_LINES]
         if left := len(wrong) - len(problems):
+            same = {problem.message for problem in wrong} <= _ONE_SIDED
+            what = "one side missing" if same else "something wrong"
             lines_have = "1 more line has" if left == 1 else f"{left:,} more lines have"
-            problems.append(Problem(f"{lines_have} one side missing", Place(str(path))))
+            problems.append(Problem(f"{lines_have} {what}", Place(str(path))))
         raise TrainingError(problems)
     if all(example.is_blank for example in examples):
         raise TrainingError(Problem("there is nothing to learn from: no lines", Place(str(path))))
     return examples
 
 
-def _one_sided(line: _Line) -> Problem:
-    if line.source == "":
-        return Problem("the source is missing", line.source_at.place())
+_ONE_SIDED = {f"the {side} is missing" for side in ("source", "second text", "target")}
+
+
+def _problem(line: _Line, lists: tuple[str, ...]) -> Problem | None:
+    """What is wrong with a line, in a file whose first line has these lists."""
+    if line.source is None:
+        return None
+    start = line.source_at.place()
+    if isinstance(line.second, tuple):
+        return Problem("the second text is a list", start, "a pair is two texts")
+    if line.lists != lists:
+        return Problem(
+            f"{_listed(line.lists)} here, and {_listed(lists)} in the lines before",
+            start,
+            help="words and their labels are lists in every line, and texts in none",
+        )
+    if isinstance(line.source, tuple) and len(line.source) != len(_labels(line)):
+        told = f"{counted(len(line.source), 'word')} and {counted(len(_labels(line)), 'label')}"
+        return Problem(f"there are {told}", start, "each word has one label")
+    # A list of labels may be empty.
+    needed = {name: side for name, side in line.sides.items() if side != () or name == "source"}
+    missing = next((name for name, side in needed.items() if not side), None)
+    if missing is None:
+        return None
+    if missing != "target":
+        return Problem(f"the {missing} is missing", start)
     at = line.target_at or line.source_at
     one_column = line.target_at is None and at.text and "\t" not in at.text
     hint = "a tab separates the columns" if one_column else None
     return Problem("the target is missing", at.place(max(1, len(at.text))), hint)
 
 
+def _listed(lists: tuple[str, ...]) -> str:
+    if not lists:
+        return "there is no list"
+    return f"the {' and the '.join(lists)} {'is a list' if len(lists) == 1 else 'are lists'}"
+
+
+def _jsonl(path: Path, data: Jsonl) -> Iterator[_Line]:
+    first, second = two_of(data.source)
+    for line in _lines(path):
+        if not line.text.strip():
+            continue
+        try:
+            row = json.loads(line.text)
+        except ValueError as error:
+            column = getattr(error, "colno", 1)
+            raise TrainingError(Problem(f"no JSON: {error}", line.place(column))) from None
+        if not isinstance(row, dict):
+            hint = 'each line is a table: `{"text": "...", "label": "..."}`'
+            raise TrainingError(Problem("this is JSON, but no table", line.place(), hint))
+        try:
+            source, target = (stripped(value(field(row, name))) for name in (first, data.target))
+            other = None if second is None else stripped(value(field(row, second)))
+        except NoFieldError as error:
+            hint = did_you_mean(str(error), row, f"it has: {', '.join(row)}")
+            raise TrainingError(
+                Problem(f"there is no field {quoted(str(error))}", line.place(), hint)
+            ) from None
+        yield _Line(source, target, line, second=other)
+
+
 def _tsv(path: Path, data: Tsv) -> Iterator[_Line]:
+    first, second = two_of(data.source)
     lines = _lines(path)
     if data.header:
         next(lines, None)
     for line in lines:
         columns = dict(enumerate(map(str.strip, line.text.split("\t")), 1))
-        yield _Line(columns.get(data.source, ""), columns.get(data.target, ""), line)
+        source = columns.get(first, "")
+        other = None if second is None else columns.get(second, "")
+        yield _Line(source, columns.get(data.target, ""), line, second=other)
 
 
 def _parallel(source: Path, target: Path) -> Iterator[_Line]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from zoo.training.batches import IGNORED, AnyRow, Labelled, Row
-from zoo.training.reader_tokens import ReaderTokens
+from zoo.training.batches import IGNORED, AnyRow, Labelled, Row, Valued
+from zoo.training.reader_tokens import EncodedWords, ReaderTokens
 from zoo.training.split import Example
 from zoo.training.tokens import AnyTokens, Tokens
 
@@ -19,9 +19,9 @@ def encode(
     are joined in their order before they are cut, so that all rows but the last are equally long;
     one token between two texts both ends and begins, if these tokens are the same.
     """
-    found = tokens.encode_targets([example.target for example in examples])
+    found = tokens.encode_targets([example.target_text for example in examples])
     targets = [[*tokens.begin, *ids, tokens.eos] for ids in found]
-    sources = [example.source for example in examples if example.source is not None]
+    sources = [example.source_text for example in examples if example.source is not None]
     if not sources:
         if packed and tokens.bos == tokens.eos:
             targets = [ids[number > 0 :] for number, ids in enumerate(targets)]
@@ -53,30 +53,73 @@ def encode_read(
     max_length: int,
     labels: Sequence[str] = (),
     packed: bool = False,
-) -> list[Labelled]:
+) -> list[Labelled] | list[Valued]:
     """Encode the examples of a model that reads whole texts.
 
-    A text with a label is truncated to `max_length` tokens, and its class is the number of the
-    label in `labels`. Other text is cut into pieces, each with the special tokens that the
-    tokenizer adds. With `packed`, texts with their special tokens are joined in their order, and
-    cut. What is predicted of such a text is not drawn yet: its labels are all `IGNORED`. Texts of
-    special tokens alone are left out, as nothing could be drawn from them.
+    A text, or a pair of texts, with a label is truncated to `max_length` tokens, and its class is
+    the number of the label in `labels`; with a list of labels, or a number, it has values instead.
+    Words with a label each are truncated too, and the first token of each word has the class; words
+    without a token in the truncated text are left out, and so are texts without such a word. Other
+    text is cut into pieces, each with the special tokens that the tokenizer adds. With `packed`,
+    texts with their special tokens are joined in their order, and cut. What is predicted of such a
+    text is not drawn yet: its labels are all `IGNORED`. Texts of special tokens alone are left out,
+    as nothing could be drawn from them.
     """
-    texts = [example.source_or_text for example in examples]
+    number = {label: place for place, label in enumerate(labels)}
+    match tokens.reader.predicts:
+        case "class":
+            found = tokens.encode([example.texts for example in examples], longest=max_length)
+            return [
+                Labelled(one.first, (number[example.target_text],), one.types)
+                for example, one in zip(examples, found, strict=True)
+            ]
+        case "classes" | "number" as kind:
+            found = tokens.encode([example.texts for example in examples], longest=max_length)
+            return [
+                Valued(
+                    one.first,
+                    [float(example.target_text)]
+                    if kind == "number"
+                    else [float(label in example.labels) for label in labels],
+                    one.types,
+                )
+                for example, one in zip(examples, found, strict=True)
+            ]
+        case "classes_of_words":
+            words = tokens.encode_words([example.words for example in examples], longest=max_length)
+            rows = (
+                Labelled(one.ids, _at_first(one, [number[label] for label in example.labels]))
+                for example, one in zip(examples, words, strict=True)
+            )
+            return [row for row in rows if row.n_labels]
+        case "masked_tokens":
+            texts = [example.source_or_text for example in examples]
+            pieces = _text_pieces(texts, tokens, max_length=max_length, packed=packed)
+            return [
+                Labelled(ids, (IGNORED,) * len(ids))
+                for ids in pieces
+                if not tokens.special.issuperset(ids)
+            ]
+
+
+def _at_first(words: EncodedWords, labels: Sequence[int]) -> Sequence[int]:
+    """The labels of all tokens, of which the first one of each word has that of the word."""
+    found = [IGNORED] * len(words.ids)
+    for place, label in zip(words.first, labels, strict=True):
+        if place is not None:
+            found[place] = label
+    return found
+
+
+def _text_pieces(
+    texts: Sequence[str], tokens: ReaderTokens, *, max_length: int, packed: bool
+) -> Iterator[Sequence[int]]:
     found = tokens.encode(texts, longest=None if packed else max_length)
-    if tokens.reader.classes is not None:
-        number = {label: place for place, label in enumerate(labels)}
-        return [
-            Labelled(one.first, (number[example.target],))
-            for example, one in zip(examples, found, strict=True)
-        ]
-    pieces: Iterable[Sequence[int]] = chain.from_iterable((one.first, *one.others) for one in found)
-    if packed:
-        joined = list(chain.from_iterable(pieces))
-        pieces = (joined[at : at + max_length] for at in range(0, len(joined), max_length))
-    return [
-        Labelled(ids, (IGNORED,) * len(ids)) for ids in pieces if not tokens.special.issuperset(ids)
-    ]
+    if not packed:
+        yield from chain.from_iterable((one.first, *one.others) for one in found)
+        return
+    joined = list(chain.from_iterable(one.first for one in found))
+    yield from (joined[at : at + max_length] for at in range(0, len(joined), max_length))
 
 
 def _pieces(ids: Sequence[int], length: int) -> Iterator[Sequence[int]]:

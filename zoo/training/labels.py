@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 from zoo.errors import Problem, TrainingError
 from zoo.running.labels import labels_of
-from zoo.training.data import place_of_target
+from zoo.training.data import place_of_label
 from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader
 from zoo.training.split import Splits
@@ -31,28 +32,23 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
 
     Raises:
         TrainingError: the data has a label that the model has not, or another number of labels; or
-            a label that the recipe states is missing in the training data; or the model scores
-            something else than classes of which one is right.
+            a label that the recipe states is missing in the training data; or a target is no
+            number, for a model that predicts one.
     """
     sides = start.sides
     if not isinstance(sides, Reader) or sides.classes is None:
         return start
+    if sides.predicts == "number":
+        _check_numbers(recipe, splits, folder)
+        return start
     place = recipe.document.place
     published = labels_of(start.spec, start.origin)
-    if published.problem_type not in (None, "single_label_classification"):
-        raise TrainingError(
-            Problem(
-                f"{start.spec.name} is for {quoted(published.problem_type)}, as its config.json "
-                "says",
-                place(("model",), value=True),
-                help="a recipe trains classifiers of texts that are of one class each",
-            )
-        )
+    what = "word" if sides.predicts == "classes_of_words" else "text"
     number = sides.classes.number
     named = [published.id2label.get(n) for n in range(number)]
     own = tuple(name for name in named if name is not None)
     own = () if len(own) < number or own == _unnamed(number) else own
-    learned = sorted({example.target for example in splits.train})
+    learned = sorted({label for example in splits.train for label in example.labels})
     if not (recipe.head.labels or own) and len(learned) != number:
         raise TrainingError(
             Problem(
@@ -68,9 +64,9 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     missing = [label for label in labels if label not in learned]
     if missing and recipe.head.labels:
         at = place(("labels", recipe.head.labels.index(missing[0])), value=True)
-        message = f"no text of the training data has the label {quoted(missing[0])}"
+        message = f"no {what} of the training data has the label {quoted(missing[0])}"
         raise TrainingError(Problem(message, at, f"it has: {_listed(learned)}"))
-    notes = (f"no text of the training data has the label {quoted(one)}" for one in missing)
+    notes = (f"no {what} of the training data has the label {quoted(one)}" for one in missing)
     start = start._replace(notes=(*start.notes, *notes))
     if labels == own:  # where they are already
         return start
@@ -82,21 +78,46 @@ def labels_in(start: Start) -> tuple[str, ...]:
     """The names of the classes of a classifier after `with_labels`; none of other models."""
     found = labels_of(start.spec, start.origin).id2label
     classes = start.spec.model.classes
-    return () if classes is None else tuple(found[place] for place in range(classes.number))
+    if classes is None or labels_of(start.spec, start.origin).problem_type == "regression":
+        return ()
+    return tuple(found[place] for place in range(classes.number))
+
+
+def _check_numbers(recipe: Recipe, splits: Splits, folder: Path) -> None:
+    wrong: list[Problem] = []
+    for part, examples in splits.parts.items():
+        for target in dict.fromkeys(example.target_text for example in examples):
+            if not _is_number(target):
+                place = place_of_label(recipe.data, folder, part, target)
+                wrong.append(Problem(f"{quoted(target)} is not a number", place))
+    if wrong:
+        raise TrainingError(_first(wrong, "more wrong target"))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _check_unknown(recipe: Recipe, splits: Splits, labels: tuple[str, ...], folder: Path) -> None:
     problems: list[Problem] = []
     for part, examples in splits.parts.items():
-        for label in sorted({example.target for example in examples} - {*labels}):
-            place = place_of_target(recipe.data, folder, part, label)
+        for label in sorted({one for example in examples for one in example.labels} - {*labels}):
+            place = place_of_label(recipe.data, folder, part, label)
             hint = did_you_mean(label, labels, f"the labels are: {_listed(labels)}")
             problems.append(Problem(f"unknown label {quoted(label)}", place, hint))
     if problems:
-        told = problems[:_SHOWN]
-        if left := len(problems) - len(told):
-            told.append(Problem(f"{counted(left, 'more unknown label')}"))
-        raise TrainingError(told)
+        raise TrainingError(_first(problems, "more unknown label"))
+
+
+def _first(problems: list[Problem], what: str) -> list[Problem]:
+    """The first problems, and the number of the others."""
+    told = problems[:_SHOWN]
+    if left := len(problems) - len(told):
+        told.append(Problem(counted(left, what)))
+    return told
 
 
 def _unnamed(number: int) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from zoo.training.tokens import AnyTokens
 Record = dict[str, float]
 """One line of the log: `step`, `loss`, `learning_rate`, `tokens_per_second` (target tokens, or all
 tokens of texts that are read as a whole), and if it was measured, `valid_loss`, and of a model that
-reads whole texts `valid_accuracy`."""
+reads whole texts `valid_accuracy` or `valid_rmse`."""
 
 
 @dataclass
@@ -243,7 +243,8 @@ class Loop:
     def measure(self, rows: Sequence[AnyRow]) -> dict[str, float]:
         """Measure the model on rows: `loss`, the mean cross-entropy per label, in nats, without
         label smoothing; and for a model that reads whole texts `accuracy`, the share of labels
-        that have the highest score."""
+        that have the highest score, or of several classes the share that is right of the decisions
+        about each. For numbers, `loss` is the mean squared error, and `rmse` its root."""
         accelerator = self.learner.accelerator
         self.learner.model.eval()
         sums = torch.zeros(2, device=accelerator.device)
@@ -251,9 +252,11 @@ class Loop:
             batch = [rows[index] for index in places]
             sums += self.computed(loss_and_hits, batch, 0, accelerator.num_processes)
         loss, hits = (self.sum_of(float(one)) / n_labels(rows) for one in sums)
-        if isinstance(self.tokens, ReaderTokens):
-            return {"loss": loss, "accuracy": hits}
-        return {"loss": loss}
+        if not isinstance(self.tokens, ReaderTokens):
+            return {"loss": loss}
+        if self.tokens.reader.predicts == "number":
+            return {"loss": loss, "rmse": math.sqrt(loss)}
+        return {"loss": loss, "accuracy": hits}
 
     @property
     def mixed(self) -> bool:

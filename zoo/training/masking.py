@@ -84,7 +84,7 @@ class Masker:
 
 def masker_of(recipe: Recipe, tokens: AnyTokens) -> Masker | None:
     """The masker of a recipe with these tokens; None if its model fills in no masked tokens."""
-    if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is not None:
+    if not isinstance(tokens, ReaderTokens) or tokens.reader.predicts != "masked_tokens":
         return None
     return make_masker(recipe, tokens)
 

@@ -1,5 +1,6 @@
-"""The training objective: a cross-entropy. It is that of each target token, given those before it
-and the source (teacher forcing); or that of masked tokens, or of the class, given the text."""
+"""The training objective: a cross-entropy, or for a number the squared error. It is that of each
+target token, given those before it and the source (teacher forcing); or that of masked tokens, of
+the class, of each class whether it is right, or of the class of each word, given the text."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zoo.auxiliary import has_auxiliary_loss
-from zoo.training.batches import IGNORED, AnyRow, Labelled, Row
+from zoo.training.batches import IGNORED, AnyRow, Labelled, ReadRow, Row, Valued
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.tokens import AnyTokens, Tokens
 
@@ -37,36 +38,61 @@ class ReadBatch(NamedTuple):
 
     Args:
         ids: (batch, length).
-        masks: the mask of the ids, False at padding, by the name of the model's argument; empty if
-            there is no padding.
-        labels: ids (batch, length), `IGNORED` where nothing is predicted; or classes, (batch, 1).
+        arguments: further arguments of the model by their names, (batch, length): the mask of the
+            ids, False at padding, if there is padding; and the types of the tokens, if not all are
+            0.
+        labels: ids or classes (batch, length), `IGNORED` where nothing is predicted; or classes,
+            (batch, 1).
     """
 
     ids: torch.Tensor
-    masks: Mapping[str, torch.Tensor]
+    arguments: Mapping[str, torch.Tensor]
     labels: torch.Tensor
 
 
-AnyBatch = Batch | ReadBatch
+class ValuedBatch(NamedTuple):
+    """Texts, and a value for each output of the model, as tensors.
+
+    Args:
+        ids, arguments: as in `ReadBatch`.
+        labels: the values, (batch, outputs), in float64; NaN where nothing is predicted.
+        binary: whether they are 1 for what is right and 0 for what is not, and not numbers.
+    """
+
+    ids: torch.Tensor
+    arguments: Mapping[str, torch.Tensor]
+    labels: torch.Tensor
+    binary: bool
+
+
+AnyBatch = Batch | ReadBatch | ValuedBatch
 
 
 def collate(rows: Sequence[AnyRow], tokens: AnyTokens, device: torch.device) -> AnyBatch:
     """Turn rows into one batch, each side padded to its longest row."""
     if isinstance(tokens, ReaderTokens):
-        return _collate_read(cast("Sequence[Labelled]", rows), tokens, device)
+        return _collate_read(cast("Sequence[ReadRow]", rows), tokens, device)
     return _collate_pairs(cast("Sequence[Row]", rows), tokens, device)
 
 
 def _collate_read(
-    rows: Sequence[Labelled], tokens: ReaderTokens, device: torch.device
-) -> ReadBatch:
+    rows: Sequence[ReadRow], tokens: ReaderTokens, device: torch.device
+) -> ReadBatch | ValuedBatch:
     ids = _padded([row.ids for row in rows], tokens.pad)
     real = _padded([[1] * row.length for row in rows], 0).bool()
-    masks: dict[str, torch.Tensor] = {}
+    arguments: dict[str, torch.Tensor] = {}
     if not bool(real.all()):
-        masks[tokens.reader.mask] = real.to(device)
-    labels = _padded([row.labels for row in rows], IGNORED)
-    return ReadBatch(ids.to(device), masks, labels.to(device))
+        arguments[tokens.reader.mask] = real.to(device)
+    if any(row.types for row in rows):
+        types = [row.types or [0] * row.length for row in rows]
+        arguments["token_types"] = _padded(types, 0).to(device)
+    if isinstance(rows[0], Valued):
+        stated = [row.values for row in rows if isinstance(row, Valued)]
+        values = torch.tensor(stated, dtype=torch.float64)
+        binary = tokens.reader.predicts == "classes"
+        return ValuedBatch(ids.to(device), arguments, values.to(device), binary)
+    labels = _padded([row.labels for row in rows if isinstance(row, Labelled)], IGNORED)
+    return ReadBatch(ids.to(device), arguments, labels.to(device))
 
 
 def _collate_pairs(rows: Sequence[Row], tokens: Tokens, device: torch.device) -> Batch:
@@ -84,16 +110,20 @@ def _collate_pairs(rows: Sequence[Row], tokens: Tokens, device: torch.device) ->
 
 def without_labels(batch: AnyBatch) -> AnyBatch:
     """The batch with all labels ignored, for a process that has no rows of its own."""
-    return batch._replace(labels=torch.full_like(batch.labels, IGNORED))
+    nothing = float("nan") if isinstance(batch, ValuedBatch) else IGNORED
+    return batch._replace(labels=torch.full_like(batch.labels, nothing))
 
 
 def summed_loss(model: nn.Module, batch: AnyBatch, *, label_smoothing: float) -> torch.Tensor:
     """The cross-entropy in nats, summed over the labels of a batch; a scalar, in float32 or wider.
+    For numbers, it is the squared error.
 
     With label smoothing s, the loss of a token is (1 - s) * -log p(label) + s * mean(-log p(token))
     over all tokens of the vocabulary, and likewise for classes (Szegedy et al. 2015,
     arXiv:1512.00567).
     """
+    if isinstance(batch, ValuedBatch):
+        return _summed_of_values(scores(model, batch), batch)
     return F.cross_entropy(
         scores(model, batch),
         batch.labels.flatten(),
@@ -103,9 +133,24 @@ def summed_loss(model: nn.Module, batch: AnyBatch, *, label_smoothing: float) ->
     )
 
 
+def _summed_of_values(found: torch.Tensor, batch: ValuedBatch) -> torch.Tensor:
+    """The summed loss of scores, (batch, outputs)."""
+    there = ~batch.labels.isnan()
+    found, values = found[there], batch.labels[there].to(found.dtype)
+    if batch.binary:
+        return F.binary_cross_entropy_with_logits(found, values, reduction="sum")
+    return F.mse_loss(found, values, reduction="sum")
+
+
 def loss_and_hits(model: nn.Module, batch: AnyBatch) -> torch.Tensor:
     """The summed loss, without label smoothing, and the number of labels that have the highest
-    score; (2,)."""
+    score; (2,). Of several classes, those are counted whose score is above 0 if they are right, and
+    not above it if they are not, which is a probability of 0.5; of numbers, none."""
+    if isinstance(batch, ValuedBatch):
+        found = scores(model, batch)
+        loss = _summed_of_values(found, batch)
+        right = ((found > 0) == (batch.labels > 0)) & ~batch.labels.isnan()
+        return torch.stack([loss, (right.sum() * batch.binary).to(loss.dtype)])
     found, labels = scores(model, batch), batch.labels.flatten()
     loss = F.cross_entropy(found, labels, ignore_index=IGNORED, reduction="sum")
     hits = (found.argmax(-1) == labels).sum()
@@ -120,8 +165,8 @@ def scores(model: nn.Module, batch: AnyBatch) -> torch.Tensor:
 
 
 def _logits(model: nn.Module, batch: AnyBatch) -> Any:
-    if isinstance(batch, ReadBatch):
-        return model(batch.ids, **batch.masks)
+    if isinstance(batch, ReadBatch | ValuedBatch):
+        return model(batch.ids, **batch.arguments)
     # Padding is at the end, where no token sees it. A mask slows attention down, so the model gets
     # one only if its auxiliary loss counts tokens.
     target_mask = batch.target_mask if has_auxiliary_loss(model) else None

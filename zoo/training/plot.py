@@ -9,9 +9,9 @@ from zoo.atomic import new_file
 from zoo.training.extras import imported
 
 
-def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -> None:
+def plot_losses(history: Sequence[Mapping[str, float]], name: str, what: str, path: Path) -> None:
     """Plot the loss of each log point, the losses on the held-out data, and the learning rate, into
-    an SVG file.
+    an SVG file. `what` is the kind of the losses.
 
     Raises:
         TrainingError: matplotlib is not installed.
@@ -24,7 +24,7 @@ def plot_losses(history: Sequence[Mapping[str, float]], name: str, path: Path) -
         points = [(record["step"], record[key]) for record in history if key in record]
         if points:
             axes.plot(*zip(*points, strict=True), label=label, marker="." * (len(points) < 50))
-    axes.set(title=name, xlabel="step", ylabel="cross-entropy, nats")
+    axes.set(title=name, xlabel="step", ylabel=what)
     axes.grid(alpha=0.3)
     axes.legend()
     rates = [(record["step"], record["learning_rate"]) for record in history]

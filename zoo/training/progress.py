@@ -83,7 +83,7 @@ def progress_of(name: str, done: int, steps: int, *, speaks: bool) -> Iterator[P
 
 
 def progress_text(record: Mapping[str, float]) -> str:
-    """One log point as text, with losses in nats per token or text."""
+    """One log point as text, with losses in nats per token or text, or squared errors."""
     parts = [f"loss {record['loss']:.4f}"]
     if "valid_loss" in record:
         valid = record["valid_loss"]
@@ -92,6 +92,8 @@ def progress_text(record: Mapping[str, float]) -> str:
         told = f"perplexity {shown}"
         if "valid_accuracy" in record:
             told = f"accuracy {record['valid_accuracy']:.4f}"
+        if "valid_rmse" in record:
+            told = f"RMSE {record['valid_rmse']:.4f}"
         parts.append(f"held out {valid:.4f} ({told})")
     parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
     return "  ".join(parts)

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.atomic import write_text
 from zoo.model_files import TOKENIZER
+from zoo.running.text import types_of
 from zoo.training.sides import Reader
 
 
 class Encoded(NamedTuple):
-    """A text as ids, with the special tokens that its tokenizer adds: the first piece of at most so
-    many tokens as asked for, and the further ones."""
+    """A text, or a pair of texts, as ids, with the special tokens that its tokenizer adds.
+
+    Args:
+        first: the first piece of at most so many tokens as asked for.
+        others: the further pieces.
+        types: the types of the tokens of the first piece; None if all are 0.
+    """
 
     first: list[int]
     others: tuple[list[int], ...]
+    types: list[int] | None
+
+
+class EncodedWords(NamedTuple):
+    """Words as the ids of their text, with the special tokens that its tokenizer adds.
+
+    Args:
+        ids: the ids, at most so many as asked for.
+        first: the place in `ids` of the first token of each word; None of a word that no token
+            stands for, such as those beyond the end.
+    """
+
+    ids: list[int]
+    first: list[int | None]
 
 
 @dataclass(frozen=True)
@@ -37,22 +59,47 @@ class ReaderTokens:
     pad: int
     mask: int | None
 
-    def encode(self, texts: Sequence[str], *, longest: int | None = None) -> list[Encoded]:
-        """Encode texts. Those of more than `longest` tokens are cut into pieces, each with the
-        special tokens."""
+    def encode(
+        self, texts: Sequence[str | tuple[str, str]], *, longest: int | None = None
+    ) -> list[Encoded]:
+        """Encode texts and pairs of texts. Those of more than `longest` tokens are cut into pieces,
+        each with the special tokens. The first piece of such a pair has the beginnings of both, of
+        which the longer one is cut until they fit."""
+        return [
+            Encoded(
+                one.ids,
+                tuple(more.ids for more in one.overflowing),
+                types_of(one, self.reader.token_types),
+            )
+            for one in self._encoded(texts, longest)
+        ]
+
+    def n_truncated(self, texts: Sequence[str | tuple[str, str]], *, longest: int) -> int:
+        """The number of texts and pairs of texts of more than `longest` tokens."""
+        return sum(bool(one.overflowing) for one in self._encoded(texts, longest))
+
+    def encode_words(self, rows: Sequence[Sequence[str]], *, longest: int) -> list[EncodedWords]:
+        """Encode words as the text in which there is a space between two of them, so that a model
+        learns from the tokens that it will read in texts."""
+        found = self._encoded([" ".join(words) for words in rows], longest)
+        return [
+            EncodedWords(one.ids, _first_tokens(one.offsets, words))
+            for one, words in zip(found, rows, strict=True)
+        ]
+
+    def _encoded(self, texts: Sequence[str | tuple[str, str]], longest: int | None) -> list[Any]:
         tokenizer = self.tokenizer
         if longest is not None:
-            tokenizer.enable_truncation(longest)
+            tokenizer.enable_truncation(longest, strategy="longest_first")
         try:
-            found = tokenizer.encode_batch(list(texts))
+            found: list[Any] = tokenizer.encode_batch(list(texts))
         finally:
             tokenizer.no_truncation()
-        return [Encoded(one.ids, tuple(more.ids for more in one.overflowing)) for one in found]
+        return found
 
-    @property
-    def n_special(self) -> int:
-        """The number of special tokens that the tokenizer adds to a text."""
-        added: int = self.tokenizer.num_special_tokens_to_add(is_pair=False)
+    def n_special(self, *, pairs: bool) -> int:
+        """The number of special tokens that the tokenizer adds to a text or a pair of texts."""
+        added: int = self.tokenizer.num_special_tokens_to_add(is_pair=pairs)
         return added
 
     @cached_property
@@ -69,3 +116,16 @@ class ReaderTokens:
     def save(self, folder: Path) -> None:
         """Write the tokenizer. Raises `ZooError` as `write_text`."""
         write_text(folder / TOKENIZER, self.tokenizer.to_str(pretty=True))
+
+
+def _first_tokens(offsets: Sequence[tuple[int, int]], words: Sequence[str]) -> list[int | None]:
+    """The first token of each word of a text, from the places of all tokens in its characters. The
+    space before a word may be a part of its first token; special tokens have no characters."""
+    begins = list(accumulate((len(word) + 1 for word in words), initial=0))
+    ends = [begin + len(word) for begin, word in zip(begins, words, strict=False)]
+    first: list[int | None] = [None] * len(words)
+    for token, (start, end) in enumerate(offsets):
+        word = bisect_right(ends, start)  # the first one that ends after the token begins
+        if start < end and word < len(words) and begins[word] < end and first[word] is None:
+            first[word] = token
+    return first

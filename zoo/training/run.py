@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +41,7 @@ from zoo.training.progress import Silent, progress_of
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
 from zoo.training.scores import score_test
-from zoo.training.sides import n_outputs, sides_of
+from zoo.training.sides import Reader, n_outputs, sides_of
 from zoo.training.split import Splits
 from zoo.training.tables import is_packed
 from zoo.training.tokens import AnyTokens
@@ -151,9 +152,11 @@ class Run:
             )
         for name, count in self.truncated().items():
             n_all = len(getattr(self.splits, name))
+            pairs = self.splits.of_pairs
+            how = "the longer text of each is truncated" if pairs else "truncated"
             yield (
-                f"{name}: {count:,} of {n_all:,} texts are longer than "
-                f"max_length = {self.recipe.training.max_length}, and truncated"
+                f"{name}: {count:,} of {n_all:,} {'pairs' if pairs else 'texts'} are longer than "
+                f"max_length = {self.recipe.training.max_length}, and {how}"
             )
         yield from self.recipe.notes()
 
@@ -164,23 +167,28 @@ class Run:
         if not isinstance(tokens, ReaderTokens) or tokens.reader.classes is None:
             return {}
         parts = {
-            name: tokens.encode([example.source_or_text for example in part], longest=longest)
+            name: tokens.n_truncated([example.texts for example in part], longest=longest)
             for name, part in self.splits.parts.items()
         }
-        counts = {name: sum(bool(one.others) for one in found) for name, found in parts.items()}
-        return {name: count for name, count in counts.items() if count}
+        return {name: count for name, count in parts.items() if count}
 
     def learned_nothing(self) -> str | None:
         """A note, if the last loss is no less than that of a model that scores all tokens or
         classes equally, whatever the label smoothing."""
-        sides = sides_of(self.learner.spec)
+        sides = sides_of(self.learner.spec, self.origin)
         assert sides is not None  # other models are not trained by recipes
         number, loss = n_outputs(sides), self.loop.history[-1]["loss"]
         equal, what = math.log(number), "classes" if self.labels else "tokens"
-        if loss < 0.99 * equal:
+        known_by = f"if all {number:,} {what} were equally likely"
+        if isinstance(sides, Reader) and sides.predicts == "classes":
+            equal, known_by = math.log(2), "if each class were as likely as not"
+        elif isinstance(sides, Reader) and sides.predicts == "number":
+            targets = [float(example.target_text) for example in self.splits.train]
+            equal, known_by = statistics.pvariance(targets), "with the mean of all targets"
+        if loss < 0.99 * equal or not equal:
             return None
         return (
-            f"the loss is {loss:.2f}, and if all {number:,} {what} were equally likely it would "
+            f"the loss is {loss:.2f}, and {known_by} it would "
             f"be {equal:.2f}: the model has learned nothing. Try another `lr`, a longer `warmup`, "
             "more `steps`"
         )
@@ -246,7 +254,10 @@ class Run:
         if self.test:
             on_device = model.float().to(self.learner.accelerator.device)
             metrics |= score_test(on_device, self.tokens, self.splits.test, self.recipe)
-        plot_losses(self.loop.history, self.recipe.head.name, self.folder / PLOT)
+        tokens = self.tokens
+        numbers = isinstance(tokens, ReaderTokens) and tokens.reader.predicts == "number"
+        what = "mean squared error" if numbers else "cross-entropy, nats"
+        plot_losses(self.loop.history, self.recipe.head.name, what, self.folder / PLOT)
         history = {"history": self.loop.history}
         write_text(self.folder / METRICS, json.dumps(metrics | history, indent=1) + "\n")
         return metrics

@@ -1,11 +1,10 @@
 """Scores of a trained model: BLEU of its translations, its perplexity on text, or how many masked
-tokens or classes it finds."""
+tokens or labels it finds."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,24 +19,23 @@ from zoo.loading import load
 from zoo.model_files import RECIPE
 from zoo.purpose import Generation
 from zoo.registry import Registry, load_registry
-from zoo.running.labels import published_config, read_labels
+from zoo.running.labels import published_config
 from zoo.running.perplexity import (
     OnProgress,
     perplexity,
     perplexity_data,
-    perplexity_of,
     unseen,
 )
 from zoo.running.text_model import TextModel
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
-from zoo.training.batches import Labelled, Row, batches, n_labels
+from zoo.training.batches import Row, batches, n_labels
 from zoo.training.data import read_lines, read_whole
-from zoo.training.encoding import encode, encode_read
+from zoo.training.encoding import encode
 from zoo.training.extras import imported
-from zoo.training.masking import make_masker
-from zoo.training.objective import AnyBatch, collate, loss_and_hits, scores, summed_loss
+from zoo.training.objective import collate, summed_loss
 from zoo.training.published import read_published
+from zoo.training.reader_scores import score_reader
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.sides import sides_of
@@ -121,7 +119,7 @@ def _by_recipe(
 ) -> dict[str, Any]:
     """The scores of a model that was trained by the recipe in its folder."""
     recipe = read_recipe(folder / RECIPE)
-    sides = sides_of(model.spec)
+    sides = sides_of(model.spec, model.origin)
     if sides is None:
         raise InputError(f"{model.spec.name} is not the model that this recipe has trained")
     where = folder if data is None else Path(data)
@@ -148,86 +146,12 @@ def score_test(
     recipe: Recipe,
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
-    """Measure a model on test data by what it is for: `score_translations`, `score_lines`,
-    `score_masked` or `score_classes`."""
+    """Measure a model on test data by what it is for: `score_translations`, `score_lines` or
+    `zoo.training.reader_scores.score_reader`."""
     if isinstance(tokens, ReaderTokens):
-        measure = score_masked if tokens.reader.classes is None else score_classes
-        return measure(model, tokens, test, recipe, on_progress)
+        return score_reader(model, tokens, test, recipe, on_progress)
     measure_text = score_lines if test[0].source is None else score_translations
     return measure_text(model, tokens, test, recipe, on_progress)
-
-
-def score_masked(
-    model: Transformer,
-    tokens: ReaderTokens,
-    test: Sequence[Example],
-    recipe: Recipe,
-    on_progress: OnProgress = unseen,
-) -> dict[str, Any]:
-    """How well masked tokens of lines are filled in: the share that gets the highest score
-    (`accuracy`), and exp of their mean cross-entropy in nats (`masked_perplexity`). They are drawn
-    as in the training, and for the same lines are always the same."""
-    encoded = encode_read(test, tokens, max_length=recipe.training.max_length)
-    rows = make_masker(recipe, tokens).held_out(encoded)
-    sums = torch.zeros(2, dtype=torch.float64)
-    for _, batch in _read_batches(model, tokens, rows, recipe, on_progress):
-        sums += loss_and_hits(model, batch).cpu()
-    n_tokens = n_labels(rows)
-    nats, hits = (sums / n_tokens).tolist()
-    return {
-        "accuracy": hits,
-        "masked_perplexity": perplexity_of(nats),
-        "masked_tokens": n_tokens,
-    }
-
-
-def score_classes(
-    model: Transformer,
-    tokens: ReaderTokens,
-    test: Sequence[Example],
-    recipe: Recipe,
-    on_progress: OnProgress = unseen,
-) -> dict[str, Any]:
-    """The share of texts that are classified as they are labelled (`accuracy`), and the mean over
-    the classes that are found or are right of the F1 score of each (`macro_f1`)."""
-    names = read_labels(model).id2label
-    labels = [names[number] for number in sorted(names)]
-    longest = recipe.training.max_length
-    rows = encode_read(test, tokens, max_length=longest, labels=labels)
-    found: dict[int, int] = {}
-    for places, batch in _read_batches(model, tokens, rows, recipe, on_progress):
-        found.update(zip(places, scores(model, batch).argmax(-1).tolist(), strict=True))
-    pairs = [(row.labels[0], found[place]) for place, row in enumerate(rows)]
-    return {
-        "accuracy": sum(right == guess for right, guess in pairs) / len(pairs),
-        "macro_f1": macro_f1(pairs),
-        "texts": len(pairs),
-    }
-
-
-def macro_f1(pairs: Sequence[tuple[int, int]]) -> float:
-    """The mean over classes of 2 tp / (2 tp + fp + fn), the F1 score of a class, from pairs of the
-    right class and the one that was found. Classes that occur in no pair do not count."""
-    right, guessed = Counter(pair[0] for pair in pairs), Counter(pair[1] for pair in pairs)
-    hits = Counter(one for one, guess in pairs if one == guess)
-    each = [2 * hits[one] / (right[one] + guessed[one]) for one in right | guessed]
-    return sum(each) / len(each)
-
-
-def _read_batches(
-    model: Transformer,
-    tokens: ReaderTokens,
-    rows: Sequence[Labelled],
-    recipe: Recipe,
-    on_progress: OnProgress,
-) -> Iterator[tuple[list[int], AnyBatch]]:
-    """The batches of rows, each with their places, while the model is in evaluation mode."""
-    device, done = input_device(model), 0
-    with torch.inference_mode(), evaluating(model):
-        for places in batches(rows, tokens=recipe.evaluation.batch_tokens, seed=0, epoch=0):
-            yield places, collate([rows[place] for place in places], tokens, device)
-            done += len(places)
-            on_progress(done, len(rows))
 
 
 def score_lines(
@@ -249,7 +173,7 @@ def score_lines(
             nats += float(summed_loss(model, batch, label_smoothing=0.0))
             done += len(places)
             on_progress(done, len(rows))
-    n_bytes = sum(len(f"{example.target}\n".encode()) for example in test)
+    n_bytes = sum(len(f"{example.target_text}\n".encode()) for example in test)
     return perplexity_data(nats, n_labels(rows), n_bytes)
 
 
@@ -262,10 +186,10 @@ def score_translations(
 ) -> dict[str, Any]:
     """Translate the sources of pairs, and score the result: BLEU (Papineni et al. 2002) as
     sacreBLEU computes it (Post 2018, arXiv:1804.08771), in percent, with sacreBLEU's signature."""
-    sources = [example.source or "" for example in test]
+    sources = [example.source_text for example in test]
     translations = translate(model, tokens, sources, recipe, on_progress)
     metric = imported("sacrebleu").BLEU()
-    found = metric.corpus_score(translations, [[example.target for example in test]])
+    found = metric.corpus_score(translations, [[example.target_text for example in test]])
     return {"bleu": found.score, "signature": str(metric.get_signature()), "pairs": len(test)}
 
 

@@ -1,16 +1,18 @@
 """What a model learns by a recipe, and from which data: it follows from what the model is for.
 
 A model that generates learns to predict each token of a target, from those before it and the source
-if there is one. A model that reads whole texts learns to fill in masked tokens or to classify, as
-its head says. Imports no torch.
+if there is one. A model that reads whole texts learns to fill in masked tokens, or to classify a
+text or each of its words, as its head says. Imports no torch.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from zoo.errors import Problem, TrainingError
 from zoo.purpose import Classes, Generation
+from zoo.running.labels import labels_of
 from zoo.spec import ModelSpec
 from zoo.training.recipe import Recipe
 
@@ -23,6 +25,7 @@ class Reader(NamedTuple):
         longest: the most tokens that the positions allow; None for no limit.
         pad_id: the padding id, which the model masks itself.
         mask: the argument of a call that says which tokens are not padding.
+        token_types: the number of types of tokens that a call tells apart; 0 if it takes none.
         classes: the classes of a model that classifies; None for one that fills in masked tokens.
     """
 
@@ -30,6 +33,7 @@ class Reader(NamedTuple):
     longest: int | None
     pad_id: int | None
     mask: Literal["source_mask", "target_mask"]
+    token_types: int
     classes: Classes | None
 
     @property
@@ -37,6 +41,25 @@ class Reader(NamedTuple):
         """Whether it learns from pairs: of a text and its label."""
         return self.classes is not None
 
+    @property
+    def predicts(self) -> Predicts:
+        """What it predicts."""
+        if self.classes is None:
+            return "masked_tokens"
+        if self.classes.each_token:
+            return "classes_of_words"
+        return _OF_PROBLEMS.get(self.classes.problem_type or "", "class")
+
+
+_OF_PROBLEMS: Mapping[str, Predicts] = {
+    "multi_label_classification": "classes",
+    "regression": "number",
+}
+
+
+Predicts = Literal["masked_tokens", "class", "classes", "number", "classes_of_words"]
+"""What a model that reads whole texts predicts: tokens that are masked; the one class of a text, or
+any number of classes; a number; the class of each word."""
 
 Sides = Generation | Reader
 """What a model that a recipe trains reads and predicts."""
@@ -49,35 +72,37 @@ def n_outputs(sides: Sides) -> int:
     return sides.vocab if sides.classes is None else sides.classes.number
 
 
-def sides_of(spec: ModelSpec) -> Sides | None:
-    """What the model learns by a recipe; None if it cannot be trained by one."""
+def sides_of(spec: ModelSpec, origin: Mapping[str, Any] | None = None) -> Sides | None:
+    """What the model learns by a recipe; None if it cannot be trained by one. Of an imported model,
+    the config.json in its `origin` may say what kind of problem its scores are for."""
     builder = spec.model
     if builder.generation is not None:
         return builder.generation if builder.generation.from_ids else None
     reading, classes = builder.reading, builder.classes
     if reading is None or (classes is None and builder.task != "fill_mask"):
         return None
+    if classes is not None:
+        classes = classes._replace(problem_type=labels_of(spec, origin).problem_type)
     return Reader(*reading, classes)
 
 
-def find_sides(recipe: Recipe, spec: ModelSpec) -> Sides:
-    """What the model of a recipe learns.
+def find_sides(recipe: Recipe, spec: ModelSpec, origin: Mapping[str, Any] | None = None) -> Sides:
+    """What the model of a recipe learns. The arguments are those of `sides_of`.
 
     Raises:
         TrainingError: it cannot be trained by a recipe, or not on sequences of this length; or the
             recipe states what has no effect on such a model.
     """
     place = recipe.document.place
-    found = sides_of(spec)
+    found = sides_of(spec, origin)
     if found is None:
-        what = " to classify each token" if spec.model.task == "classify" else ""
         raise TrainingError(
             Problem(
-                f"{spec.name} cannot be trained by a recipe{what}",
+                f"{spec.name} cannot be trained by a recipe",
                 place(("model",), value=True),
                 help="that takes a model from tokens to tokens: a decoder, an encoder and a "
                 "decoder, or an encoder, with a head that scores the vocabulary; or a head that "
-                "classifies texts",
+                "classifies texts or tokens",
             )
         )
     if isinstance(found, Generation) and found.looks_ahead:
@@ -112,15 +137,26 @@ def _check_classes(recipe: Recipe, spec: ModelSpec, sides: Sides) -> None:
     if "masking" in recipe.document.data and (reader is None or reader.classes is not None):
         message = f"`[masking]` has no effect: {spec.name} fills in no masked tokens"
         raise TrainingError(Problem(message, place(("masking",)), "leave it out"))
-    if labels is not None and (reader is None or reader.classes is None):
+    if labels is not None and (reader is None or reader.predicts in ("masked_tokens", "number")):
         message = f"`labels` has no effect: {spec.name} does not classify"
         raise TrainingError(Problem(message, place(("labels",)), "leave it out"))
     if reader is None or reader.classes is None:
         return
+    if reader.predicts in ("classes", "number") and recipe.training.label_smoothing:
+        message = "`label_smoothing` has no effect: it is for classes of which one is right"
+        at = place(("training", "label_smoothing"))
+        raise TrainingError(Problem(message, at, "leave it out"))
     number = reader.classes.number
-    if number == 1:
+    if number == 1 and reader.predicts in ("class", "classes_of_words"):
         message = f"{spec.name} has a single class, so that there is nothing to choose"
-        hint = "state as many `n_classes` in the spec as there are labels"
+        hint = (
+            "state as many `n_classes` in the spec as there are labels; or, in the head of a "
+            'classifier whose score is a number, `problem_type = "regression"`'
+        )
+        raise TrainingError(Problem(message, place(("model",), value=True), hint))
+    if number != 1 and reader.predicts == "number":
+        message = f"{spec.name} makes {number} numbers of a text, and a recipe trains for one"
+        hint = "state `n_classes = 1` in the head of the spec"
         raise TrainingError(Problem(message, place(("model",), value=True), hint))
     if labels is not None and len(labels) != number:
         message = f"there are {len(labels)} labels, and {spec.name} scores {number} classes"
@@ -132,4 +168,15 @@ def data_in_words(sides: Sides) -> str:
     """The kind of data that a model learns from, in words."""
     if not sides.has_source:
         return "text, one line for each example"
-    return "pairs of source and target" if isinstance(sides, Generation) else "texts with labels"
+    if isinstance(sides, Generation):
+        return "pairs of source and target"
+    return _DATA[sides.predicts]
+
+
+_DATA: Mapping[Predicts, str] = {
+    "masked_tokens": "text, one line for each example",
+    "class": "texts with labels",
+    "classes": "texts with lists of labels",
+    "number": "texts with numbers",
+    "classes_of_words": "lists of words with lists of labels",
+}

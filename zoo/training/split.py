@@ -9,17 +9,54 @@ from typing import NamedTuple
 from zoo.errors import TrainingError
 from zoo.wording import counted
 
+Words = tuple[str, ...]
+"""The words of a text, or the labels of each."""
+
 
 class Example(NamedTuple):
-    """One example; text has no source."""
+    """One example.
 
-    source: str | None
-    target: str
+    Args:
+        source: the source, or the text, or the first text of a pair, that a label is for; or the
+            words whose labels are the target; None for text that has no source.
+        target: the target, the text that has no source, or the label; or the labels of words.
+        second: the second text of a pair with a label.
+    """
+
+    source: str | Words | None
+    target: str | Words
+    second: str | None = None
+
+    @property
+    def source_text(self) -> str:
+        """The source as text: words with spaces between them."""
+        return " ".join(self.source) if isinstance(self.source, tuple) else self.source or ""
+
+    @property
+    def target_text(self) -> str:
+        """The target as text: labels with spaces between them."""
+        return " ".join(self.target) if isinstance(self.target, tuple) else self.target
+
+    @property
+    def words(self) -> Words:
+        """The words, of an example of words."""
+        return self.source if isinstance(self.source, tuple) else ()
+
+    @property
+    def labels(self) -> Words:
+        """The label, or those of the words."""
+        return self.target if isinstance(self.target, tuple) else (self.target,)
 
     @property
     def source_or_text(self) -> str:
         """The key by which examples are split: the source, or for text the text itself."""
-        return self.target if self.source is None else self.source
+        return self.target_text if self.source is None else self.source_text
+
+    @property
+    def texts(self) -> str | tuple[str, str]:
+        """What a model reads as a whole: a text, or a pair of texts."""
+        text = self.source_or_text
+        return text if self.second is None else (text, self.second)
 
     @property
     def is_blank(self) -> bool:
@@ -41,6 +78,11 @@ class Splits(NamedTuple):
     def parts(self) -> dict[str, list[Example]]:
         """The parts by their names."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether the examples are pairs of texts with labels."""
+        return self.train[0].second is not None
 
     def notes(self) -> Iterator[str]:
         """Notes on what a reader of the recipe may not expect."""

@@ -7,20 +7,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.purpose import Generation
 from zoo.registry import Registry
 from zoo.running.labels import published_config
+from zoo.running.text import no_pairs
 from zoo.spec import ModelSpec
 from zoo.store.found_spec import read_source
 from zoo.store.found_weights import find_weights
 from zoo.training.data import read_data
 from zoo.training.frozen import frozen_weights
 from zoo.training.published import UNPUBLISHED, Published, read_published
+from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe
 from zoo.training.sides import Reader, Sides, data_in_words, find_sides
-from zoo.training.split import Splits
+from zoo.training.split import Example, Splits
 from zoo.training.tables import OfModel
 from zoo.training.taken import notes_on_unused, taken_weights
-from zoo.training.tokens import folder_of
+from zoo.training.tokens import AnyTokens, folder_of
 from zoo.weights.file import weights_path
 from zoo.weights.reader import read_header
 from zoo.wording import quoted, typed
@@ -79,7 +82,8 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         _ = spec.n_parameters  # raises if the layout is wrong
     except ZooError as error:
         raise placed(error, place) from None
-    sides, frozen = find_sides(recipe, spec), frozen_weights(recipe, spec)
+    origin = None if header is None else header.origin
+    sides, frozen = find_sides(recipe, spec, origin), frozen_weights(recipe, spec)
     if recipe.head.weights is not None:
         if header is not None:
             message = "`weights` is for a spec, and `model` is a saved model, which has weights"
@@ -138,25 +142,74 @@ def find_data(recipe: Recipe, folder: Path) -> Splits:
         raise placed(error, place(("data",))) from None
 
 
-def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
-    """Raise `TrainingError` if a model of pairs is to be trained on text, or the reverse."""
-    has_source = splits.train[0].source is not None
-    sides = start.sides
-    if has_source == sides.has_source:
+def check_pairs(recipe: Recipe, tokens: AnyTokens, splits: Splits) -> None:
+    """Raise `TrainingError` if the data is pairs of texts, and the tokenizer cannot join them."""
+    if not isinstance(tokens, ReaderTokens) or not splits.of_pairs:
         return
-    what = "pairs" if has_source else "text"
-    if isinstance(sides, Reader):
-        help = (
-            'a model that fills in masked tokens learns from `kind = "text"`'
-            if has_source
-            else 'a text and its label are the `source` and the `target` of `kind = "tsv"`'
-        )
-    else:
-        help = (
-            'a decoder learns from `kind = "text"`'
-            if has_source
-            else 'pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder'
-        )
+    if problem := no_pairs(tokens.tokenizer, tokens.reader.token_types):
+        raise TrainingError(problem._replace(place=recipe.document.place(("tokenizer",))))
+
+
+def check_sides(recipe: Recipe, start: Start, splits: Splits) -> None:
+    """Raise `TrainingError` if the data is of another kind than the model learns from: text in
+    place of pairs, pairs of texts where one is read, or words with labels where texts are read; or
+    the reverse."""
+    first, sides = splits.train[0], start.sides
+    has_source = first.source is not None
+    of_words = isinstance(sides, Reader) and sides.predicts == "classes_of_words"
+    of_lists = of_words or (isinstance(sides, Reader) and sides.predicts == "classes")
+    given = None
+    if has_source == sides.has_source:
+        if isinstance(first.source, tuple) != of_words:
+            given = "source"
+        elif isinstance(first.target, tuple) != of_lists:
+            given = "target"
+        elif first.second is not None and (of_words or isinstance(sides, Generation)):
+            given = "second"
+        if given is None:
+            return
     place = recipe.document.place(("data", "kind"), value=True)
-    message = f"the data is {what}, and the model learns from {data_in_words(sides)}"
-    raise TrainingError(Problem(message, place, help))
+    if given is not None:
+        key = "target" if given == "target" else "source"
+        place = recipe.document.place(("data", key), value=True)
+    raise TrainingError(
+        Problem(
+            f"the data is {told_data(first)}, and the model learns from {data_in_words(sides)}",
+            place,
+            help=_other_data(sides),
+        )
+    )
+
+
+def told_data(example: Example) -> str:
+    """The kind of data that an example is of, in words."""
+    if example.source is None:
+        return "text"
+    lists = isinstance(example.target, tuple)
+    if isinstance(example.source, tuple):
+        return f"words with {'lists of labels' if lists else 'one label or target'}"
+    if example.second is not None:
+        return f"pairs of texts with {'lists of labels' if lists else 'labels'}"
+    return "texts with lists of labels" if lists else "pairs"
+
+
+def _other_data(sides: Sides) -> str:
+    """What data a model could learn from in place of other data."""
+    if isinstance(sides, Generation):
+        if sides.has_source:
+            return 'pairs are of `kind = "tsv"` or `"parallel"`; text is for a decoder'
+        return 'a decoder learns from `kind = "text"`'
+    if sides.predicts == "masked_tokens":
+        return 'a model that fills in masked tokens learns from `kind = "text"`'
+    if sides.predicts == "classes_of_words":
+        return (
+            'words and their labels are the lists `source` and `target` of `kind = "jsonl"` or '
+            '`"datasets"`'
+        )
+    if sides.predicts == "classes":
+        return (
+            "a text and the list of its labels are the `source` and the `target` of "
+            '`kind = "jsonl"` or `"datasets"`; for one label of each text, leave out '
+            "`problem_type` in the head"
+        )
+    return 'a text and its label are the `source` and the `target` of `kind = "tsv"`'

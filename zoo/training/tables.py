@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,6 +13,8 @@ from zoo.value_errors import Format
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0)]
 Column = Annotated[int, Field(ge=1)]
+Two = Annotated[tuple[Column, Column], Field(strict=False)]
+TwoNames = Annotated[tuple[str, str], Field(strict=False)]
 HeldOut = Annotated[int, Field(ge=0)] | str
 """Held-out data: a number of source sentences of the training data, or a file of its own."""
 
@@ -61,6 +63,14 @@ class Head(Table):
         return self
 
 
+One = TypeVar("One", int, str)
+
+
+def two_of(source: One | tuple[One, One]) -> tuple[One, One | None]:
+    """The columns of the one text, or of the two, that a `source` names."""
+    return source if isinstance(source, tuple) else (source, None)
+
+
 class Parts(Table):
     """Base class of all tables of data. The validation data must differ from the training data. The
     test data may be the training data, to measure what a model has memorised."""
@@ -75,12 +85,13 @@ class Parts(Table):
 
 class Tsv(Parts):
     """Pairs, one on each line, in columns separated by tabs: a source and its target or, for a
-    classifier, a text and its label."""
+    classifier, a text, or two, and the label."""
 
     train: str
     """The file with the training data."""
-    source: Column = 1
-    """The column of the source, from 1."""
+    source: Column | Two = 1
+    """The column of the source, from 1; or the two columns of a pair of texts that is classified,
+    `[1, 2]`."""
     target: Column = 2
     """The column of the target or the label, from 1."""
     header: bool = False
@@ -93,8 +104,11 @@ class Tsv(Parts):
 
     @model_validator(mode="after")
     def _check(self) -> Tsv:
-        if self.source == self.target:
+        first, second = two_of(self.source)
+        if self.target in (first, second):
             raise contradiction("source and target are the same column", "source", "target")
+        if first == second:
+            raise contradiction("the two texts of a pair are the same column", "source")
         return self
 
 
@@ -148,10 +162,13 @@ class Datasets(Parts):
     """The revision on the Hub; state it, so that the data stays the same."""
     train: str = "train"
     """The split with the training data."""
-    source: str | None = None
-    """The field of the source, with dots for nested fields (`translation.de`); none for text."""
+    source: str | TwoNames | None = None
+    """The field of the source, with dots for nested fields (`translation.de`); or the two fields of
+    a pair of texts that is classified, `["premise", "hypothesis"]`; none for text. A list of words
+    is a source too."""
     target: str
-    """The field of the target, of the label, or of the text."""
+    """The field of the target, of the label, or of the text; or of the list of the words'
+    labels."""
     valid: HeldOut = 0
     """The data that the loss is measured on during training: a number of source sentences, which
     are taken out of the training data, or a split."""
@@ -164,10 +181,39 @@ class Datasets(Parts):
     def _check(self) -> Datasets:
         if self.packed and self.source is not None:
             raise contradiction("only text is packed, and `source` makes pairs", "packed", "source")
+        if isinstance(self.source, tuple) and self.source[0] == self.source[1]:
+            raise contradiction("the two texts of a pair are the same field", "source")
         return self
 
 
-Data = Tsv | Parallel | Text | Datasets
+class Jsonl(Parts):
+    """Pairs as JSON lines: each line is a table, `{"tokens": ["EU", "rejects"], "tags": ["B-ORG",
+    "O"]}`."""
+
+    train: str
+    """The file with the training data."""
+    source: str | TwoNames
+    """The field of the source or the text, with dots for nested fields; or the two fields of a pair
+    of texts that is classified, `["premise", "hypothesis"]`; or the field of a list of words."""
+    target: str
+    """The field of the target or the label; or of the list of the words' labels."""
+    valid: HeldOut = 0
+    """The data that the loss is measured on during training: a number of source sentences, which
+    are taken out of the training data, or a file."""
+    test: HeldOut = 0
+    """The data that the result is measured on, likewise."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        first, second = two_of(self.source)
+        if self.target in (first, second):
+            raise contradiction("source and target are the same field", "source", "target")
+        if first == second:
+            raise contradiction("the two texts of a pair are the same field", "source")
+        return self
+
+
+Data = Tsv | Parallel | Text | Datasets | Jsonl
 
 
 def is_packed(data: Data) -> bool:
@@ -179,6 +225,7 @@ DATA: Mapping[str, type[Table]] = {
     "tsv": Tsv,
     "parallel": Parallel,
     "text": Text,
+    "jsonl": Jsonl,
     "datasets": Datasets,
 }
 

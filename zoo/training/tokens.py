@@ -94,10 +94,11 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTo
     """
     if isinstance(model, Reader):
         texts = [example.source_or_text for example in examples]
+        texts += [example.second for example in examples if example.second is not None]
         one = _learn(table, texts, model.vocab, encloses=True)
         return with_specials(one, one, table, model)
-    targets = [example.target for example in examples]
-    sources = [example.source for example in examples if example.source is not None]
+    targets = [example.target_text for example in examples]
+    sources = [example.source_text for example in examples if example.source is not None]
     if model.source_vocab is None:
         one = _learn(table, targets, model.target_vocab, begins=True)
         return with_specials(one, one, table, model)
@@ -244,17 +245,16 @@ def check_tokenizer(
     folder: Path,
     start: Path | None,
     published: Published = UNPUBLISHED,
-) -> None:
-    """Make the checks of `tokens_of` that are possible before a tokenizer is learned. Arguments and
-    errors are those of `tokens_of`."""
+) -> AnyTokens | None:
+    """Make the checks of `tokens_of` that are possible before a tokenizer is learned, and return
+    the tokenizers if they are read. Arguments and errors are those of `tokens_of`."""
     if not isinstance(table, Bpe):
-        tokens_of(table, (), model, folder, start, published)
-        return
+        return tokens_of(table, (), model, folder, start, published)
     _refuse_new_tokens(start)
     if isinstance(model, Reader):
         if problems := list(_other_padding("", _PAD, model.pad_id)):
             raise TrainingError(problems)
-        return
+        return None
     if table.shared:
         _check_shared(model)
     problems = [
@@ -263,6 +263,7 @@ def check_tokenizer(
     ]
     if problems:
         raise TrainingError(problems)
+    return None
 
 
 def with_specials(source: Any, target: Any, table: Specials, model: Sides) -> AnyTokens:
@@ -363,7 +364,8 @@ def _learn(
 ) -> Any:
     """Learn a byte-level encoding with `size` tokens. It appends `eos` to a text, as for sources;
     with `begins`, it prepends `bos` instead, as for text to be continued; with `encloses`, it does
-    both, and there is a mask token, as for text that is read as a whole.
+    both, and there is a mask token, as for text that is read as a whole. Then a second text of a
+    pair has `eos` too, and tokens of the type 1.
 
     A space is put before each text and taken off again, so that its first word is the token that
     it is elsewhere. `add_prefix_space` would not do for a text that begins with a space: that one
@@ -392,8 +394,10 @@ def _learn(
         )
     before, after = begins or encloses, encloses or not begins
     edges = [table.bos] * before + [table.eos] * after
+    single = " ".join([*[table.bos] * before, "$A", *[table.eos] * after])
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single=" ".join([*[table.bos] * before, "$A", *[table.eos] * after]),
+        single=single,
+        pair=f"{single} $B:1 {table.eos}:1" if encloses else "$A:0 $B:1",  # which is the default
         special_tokens=[(edge, tokenizer.token_to_id(edge)) for edge in edges],
     )
     return tokenizer

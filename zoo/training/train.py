@@ -22,7 +22,7 @@ from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
 from zoo.training.run import Run
 from zoo.training.split import Splits
-from zoo.training.start import Start, check_sides, find_data, find_start
+from zoo.training.start import Start, check_pairs, check_sides, find_data, find_start
 from zoo.training.tokens import AnyTokens, read_tokens, tokens_of
 from zoo.training_files import CHECKPOINTS
 from zoo.weights.file import weights_path
@@ -165,9 +165,12 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
     longest, labels = recipe.training.max_length, labels_in(start)
     place = recipe.document.place(("training", "max_length"), value=True)
     help = "state a larger `max_length` in `[training]`"
-    if isinstance(tokens, ReaderTokens) and longest <= tokens.n_special:
-        message = f"max_length = {longest} leaves no room beside {tokens.n_special} special tokens"
-        raise TrainingError(Problem(message, place, help))
+    if isinstance(tokens, ReaderTokens):
+        check_pairs(recipe, tokens, splits)
+        n_special = tokens.n_special(pairs=splits.of_pairs)
+        if longest <= n_special:
+            message = f"max_length = {longest} leaves no room beside {n_special} special tokens"
+            raise TrainingError(Problem(message, place, help))
     needed = {"train": splits.train}
     if recipe.training.keep == "best":
         needed["valid"] = splits.valid
