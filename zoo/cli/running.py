@@ -21,6 +21,7 @@ from zoo.wording import counted
 
 if TYPE_CHECKING:
     from zoo.generation.methods import Beam, Greedy, Sampling
+    from zoo.running.chat import Chat
     from zoo.running.image_model import ImageModel
     from zoo.running.settings import Settings
     from zoo.running.text_model import TextModel
