@@ -70,7 +70,8 @@ def find_sides(recipe: Recipe, spec: ModelSpec) -> Sides:
     place = recipe.document.place
     found = sides_of(spec)
     if found is None:
-        what = " to classify each token" if spec.model.task == "classify" else ""
+        by_token = spec.model.task == "classify" and not spec.model.images
+        what = " to classify each token" if by_token else ""
         raise TrainingError(
             Problem(
                 f"{spec.name} cannot be trained by a recipe{what}",
