@@ -426,3 +426,21 @@ def test_without_pillow(
     message = refused("run", str(saved), "a.png")
     assert "reading images needs the package `pillow`, which is not installed" in message
     assert "pip install 'zoo[images]'" in message
+
+
+def test_a_model_without_a_task(project: Path, refused: Refused) -> None:
+    spec = {
+        "format": 1,
+        "name": "own",
+        "builder": "encoder",
+        "n_layers": 1,
+        "d_model": 8,
+        "n_heads": 2,
+        "d_ff": 8,
+        "vocab": 9,
+        "embedding": {"kind": "patches", "image_size": 12, "patch_size": 4},
+        "head": "mlm",
+    }
+    zoo.save(zoo.build(spec), "own")
+    PROCESSORS["vit"].save_pretrained("own")
+    assert "makes neither classes nor a vector of an image" in refused("run", "own", draw("a.png"))

@@ -140,13 +140,14 @@ def run(
     mask_id: int | None,
     as_json: bool,
 ) -> None:
-    """Translate, continue, embed, fill in or classify texts; classify, embed or caption images.
+    """Translate, continue, embed or classify texts, or images.
 
     MODEL, a folder or a model's name, does with each TEXT, or each IMAGE, a file, what it was made
-    for. Without one, each line of the standard input is a text, or the path of an image; if it is
-    `-`, the whole standard input is one. If the folder has no tokenizer, texts are ids: `5 9 33`.
-    With --chat, the lines that you type on a terminal are the messages of one chat. With --label, a
-    model that compares images with texts says how likely each describes the image.
+    for: it may also fill in masked tokens, or write captions. Without one, each line of the
+    standard input is a text, or the path of an image; if it is `-`, the whole standard input is
+    one. If the folder has no tokenizer, texts are ids: `5 9 33`. With --chat, the lines that you
+    type on a terminal are the messages of one chat. With --label, a model that compares images with
+    texts says how likely each describes the image.
 
     With --json, a single TEXT or IMAGE gives one indented document, and several give a line of JSON
     each.

@@ -115,7 +115,10 @@ class ImageModel:
         """
         spec = self.transformer.spec
         if spec.model.task not in ("classify", "embed", "caption"):
-            raise InputError(f"`zoo run` has no task for {spec.name}: its head says none")
+            raise InputError(
+                f"`zoo run` has no task for {spec.name}: its head makes neither classes nor a "
+                "vector of an image"
+            )
         return spec.model.task
 
     def run(
