@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from zoo.errors import Place, Problem, WeightsError
+from zoo.errors import InputError, Place, Problem, WeightsError
 from zoo.opening import check_ends
 from zoo.wording import quoted
 
@@ -37,3 +38,21 @@ def read_tokenizer(path: Path) -> Tokenizer:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+def encoded(tokenizer: Any, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[Any]:
+    """Encode texts that can be written in UTF-8: the `Encoding` of each. Raises `InputError` as
+    `cannot_encode` makes it."""
+    try:
+        found: list[Any] = tokenizer.encode_batch(
+            list(texts), add_special_tokens=add_special_tokens
+        )
+    except Exception as error:  # the package raises nothing narrower
+        raise cannot_encode(error) from None
+    return found
+
+
+def cannot_encode(error: Exception) -> InputError:
+    """The error of a tokenizer that cannot encode a text, such as one with an unknown word if it
+    has no token for these."""
+    return InputError(f"the tokenizer cannot encode the text: {error}")

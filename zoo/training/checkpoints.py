@@ -168,7 +168,7 @@ def _read_into(tensors: dict[str, Any], path: Path, learner: Learner) -> None:
 @contextmanager
 def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
     """Turn errors of reading or writing into one `TrainingError`, and remove the unfinished
-    folder."""
+    folder. An interruption by the user stays one, which PyTorch takes for an error of writing."""
     try:
         with warnings.catch_warnings():
             # A single process without a process group is a normal case here.
@@ -177,6 +177,10 @@ def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError, CheckpointException) as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, CheckpointException):
+            causes = (cause for cause, _ in error.failures.values())
+            if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
+                raise KeyboardInterrupt from None
         raise TrainingError(
             Problem(
                 f"{message}: {_reason(error)}",

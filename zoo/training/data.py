@@ -90,6 +90,8 @@ class _Where(NamedTuple):
     text: str
 
     def place(self, column: int = 1) -> Place:
+        if not self.text:  # a row of a data set, or an empty line: nothing to quote
+            return Place(str(self.path), self.number)
         return Place(str(self.path), self.number, column, self.text)
 
 

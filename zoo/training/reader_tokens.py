@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from zoo.atomic import write_text
 from zoo.model_files import TOKENIZER
+from zoo.running.tokenizer_file import encoded
 from zoo.training.sides import Reader
 
 
@@ -44,7 +45,7 @@ class ReaderTokens:
         if longest is not None:
             tokenizer.enable_truncation(longest)
         try:
-            found = tokenizer.encode_batch(list(texts))
+            found = encoded(tokenizer, texts)
         finally:
             tokenizer.no_truncation()
         return [Encoded(one.ids, tuple(more.ids for more in one.overflowing)) for one in found]
@@ -52,14 +53,23 @@ class ReaderTokens:
     @property
     def n_special(self) -> int:
         """The number of special tokens that the tokenizer adds to a text."""
-        added: int = self.tokenizer.num_special_tokens_to_add(is_pair=False)
-        return added
+        return len(self.added)
+
+    @cached_property
+    def added(self) -> tuple[int, ...]:
+        """The special tokens that the tokenizer adds to a text."""
+        empty = self.tokenizer.encode("")
+        pairs = zip(empty.ids, empty.special_tokens_mask, strict=True)
+        return tuple(id_ for id_, is_special in pairs if is_special)
 
     @cached_property
     def special(self) -> frozenset[int]:
-        """The ids of all special tokens: those that are not text."""
+        """The ids of all special tokens: those that are not text. A file need not flag those that
+        have a use here."""
         added = self.tokenizer.get_added_tokens_decoder()
-        return frozenset(id_ for id_, token in added.items() if token.special)
+        flagged = (id_ for id_, token in added.items() if token.special)
+        used = (self.mask, self.reader.pad_id, *self.added)
+        return frozenset((*flagged, *(id_ for id_ in used if id_ is not None)))
 
     @cached_property
     def ordinary(self) -> tuple[int, ...]:

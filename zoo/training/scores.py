@@ -166,10 +166,16 @@ def score_masked(
 ) -> dict[str, Any]:
     """How well masked tokens of lines are filled in: the share that gets the highest score
     (`accuracy`), and exp of their mean cross-entropy in nats (`masked_perplexity`). They are drawn
-    as in the training, and for the same lines are always the same."""
+    as in the training, and for the same lines are always the same.
+
+    Raises:
+        TrainingError: there are none to be drawn.
+    """
     encoded = encode_read(test, tokens, max_length=recipe.training.max_length)
     masker = masker_of(recipe, tokens)
     rows = encoded if masker is None else masker.held_out(encoded)
+    if not rows:
+        raise TrainingError("the texts have special tokens alone, and none to be filled in")
     sums = torch.zeros(2, dtype=torch.float64)
     for _, batch in _read_batches(model, tokens, rows, recipe, on_progress):
         sums += loss_and_hits(model, batch).cpu()

@@ -21,7 +21,7 @@ from zoo.training.split import Splits
 from zoo.training.tables import OfModel
 from zoo.training.taken import notes_on_unused, taken_weights
 from zoo.training.tokens import folder_of
-from zoo.weights.file import weights_path
+from zoo.weights.file import Header, weights_path
 from zoo.weights.reader import read_header
 from zoo.wording import quoted, typed
 
@@ -90,11 +90,15 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     if header is None:
         return Start(source, spec, None, None, sides, frozen)
     weights = find_weights(source, registry).path
-    specials = UNPUBLISHED
-    if isinstance(recipe.tokenizer, OfModel):
-        config = published_config(header.origin)
-        specials = read_published(folder_of(weights), config, sides)
+    specials = _published(recipe, weights, header, sides)
     return Start(source, spec, weights, header.origin, sides, frozen, specials)
+
+
+def _published(recipe: Recipe, weights: Path, header: Header, sides: Sides) -> Published:
+    """The special ids of the saved model that training starts from, if its tokenizers are used."""
+    if not isinstance(recipe.tokenizer, OfModel):
+        return UNPUBLISHED
+    return read_published(folder_of(weights), published_config(header.origin), sides)
 
 
 def _from_other(
@@ -119,6 +123,7 @@ def _from_other(
         {"part": part},
         sides,
         frozen,
+        _published(recipe, weights, header, sides),
         taken=taken,
         notes=notes_on_unused(name, header, taken),
     )

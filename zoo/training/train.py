@@ -149,8 +149,13 @@ class _OnlyTriedError(Exception):
 
 
 def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
-    """Make the tokenizers of a new run. Raises `TrainingError` as `tokens_of`, or if all examples
-    that are needed are left out after encoding."""
+    """Make the tokenizers of a new run.
+
+    Raises:
+        TrainingError: as `tokens_of`; all examples that are needed are left out after encoding; or
+            no tokens are made of a text that needs some.
+        InputError: the tokenizer cannot encode a text.
+    """
     try:
         tokens = tokens_of(
             recipe.tokenizer,
@@ -168,15 +173,16 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
     if isinstance(tokens, ReaderTokens) and longest <= tokens.n_special:
         message = f"max_length = {longest} leaves no room beside {tokens.n_special} special tokens"
         raise TrainingError(Problem(message, place, help))
-    needed = {"train": splits.train}
-    if recipe.training.keep == "best":
-        needed["valid"] = splits.valid
-    for part, examples in needed.items():
-        if any(encode_any([one], tokens, max_length=longest, labels=labels) for one in examples):
+    needed = {"train", "valid"} if recipe.training.keep == "best" else {"train"}
+    for part, examples in splits.parts.items():
+        # All are encoded, as one that cannot be is an error.
+        if encode_any(examples, tokens, max_length=longest, labels=labels) or not examples:
             continue
         if isinstance(tokens, ReaderTokens):
             message = f"the tokenizer makes no tokens of the texts of `{part}`"
             raise TrainingError(Problem(message, recipe.document.place(("data", part), value=True)))
+        if part not in needed:
+            continue
         which = "example" if part == "train" else "held-out example"
         message = f"no {which} is short enough: all are longer than max_length = {longest}"
         raise TrainingError(Problem(message, place, help))
