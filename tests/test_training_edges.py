@@ -4,6 +4,7 @@ interruption while a checkpoint is written."""
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,24 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {},
         "recipe.toml:8:9: error: the tokenizer makes no tokens of the texts of `valid`",
     ),
+    "a tokenizer that is a folder": (
+        SHORT.replace("words.json", "."),
+        MODEL,
+        {},
+        "recipe.toml:10:2: error: the tokenizer `.` cannot be read: Is a directory",
+    ),
+    "a tokenizer that no file can be": (
+        SHORT.replace("words.json", r"\u0000"),
+        MODEL,
+        {},
+        "recipe.toml:10:2: error: the tokenizer `\ufffd` cannot be read: embedded null byte",
+    ),
+    "a model that no file can be": (
+        SHORT.replace("model.toml", "m" * 300),
+        MODEL,
+        {},
+        "recipe.toml:3:9: error: there is no file and no model `mmm",
+    ),
     "a single label": (
         SHORT_OF_CLASSES.replace("labels.tsv", "one.tsv").replace("valid = 6", ""),
         CLASSES.replace("n_classes = 3", "n_classes = 2"),
@@ -284,3 +303,52 @@ def test_an_interruption_while_a_checkpoint_is_written_is_no_error_of_writing(
     assert whole is not None
     assert resumed is not None
     assert resumed["content_digest"] == whole["content_digest"]
+
+
+def test_two_runs_in_one_folder_are_told_of_each_other(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_encoder(project, RECIPE, MODEL)
+    save = checkpoints.save
+
+    def disturbed(*arguments: Any, **options: Any) -> Any:
+        found = save(*arguments, **options)
+        shutil.copytree("out/checkpoints/.step-00000003.tmp", "out/checkpoints/step-00000003")
+        return found
+
+    monkeypatch.setattr(checkpoints, "save", disturbed)
+    with pytest.raises(
+        TrainingError, match=r"Directory not empty(.|\n)*another run may be writing"
+    ):
+        zoo.train(path, output="out")
+
+
+def test_a_damaged_checkpoint_is_in_the_way_until_it_is_removed(project: Path) -> None:
+    path = write_encoder(project, RECIPE.replace("log_every = 2", "average = 2"), MODEL)
+    whole = zoo.train(path, output="out")
+    damaged = project / "out" / "checkpoints" / "step-00000008"
+    (damaged / "state.json").write_text("{")
+    with pytest.raises(TrainingError, match="without its folder, `--resume` goes on from the one"):
+        zoo.train(path, output="out", resume=True)
+    shutil.rmtree(damaged)
+    resumed = zoo.train(path, output="out", resume=True)
+    assert whole is not None
+    assert resumed is not None
+    assert resumed["content_digest"] == whole["content_digest"]
+
+
+def test_a_folder_without_a_run_has_none_to_go_on_with(project: Path, refused: Refused) -> None:
+    write_encoder(project, RECIPE, MODEL)
+    (project / "notes").mkdir()
+    (project / "notes" / "notes.txt").write_text("")
+    told = refused("train", "recipe.toml", "-o", "notes")
+    assert "help: `-o` names another folder" in told
+
+
+# --- lengths ------------------------------------------------------------------------------------
+
+
+def test_a_length_that_no_text_has_truncates_nothing(project: Path) -> None:
+    model = CLASSES.replace('{ kind = "learned", max_length = 12 }', '"rotary"')
+    recipe = SHORT_OF_CLASSES.replace("max_length = 12", f"max_length = {10**29}")
+    assert zoo.train(write_encoder(project, recipe, model), output="out") is not None

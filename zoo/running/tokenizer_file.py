@@ -28,8 +28,9 @@ def read_tokenizer(path: Path) -> Tokenizer:
     try:
         check_ends(path)
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"the tokenizer {quoted(path)} cannot be read: {error}"
+    except (OSError, ValueError) as error:  # a ValueError is not UTF-8, or a name with a null byte
+        reason = getattr(error, "strerror", None) or error
+        message = f"the tokenizer {quoted(path)} cannot be read: {reason}"
         raise WeightsError(message) from None
     try:
         tokenizer = tokenizers.Tokenizer.from_str(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import singledispatch
 from itertools import zip_longest
@@ -143,7 +144,7 @@ def _(data: Datasets, folder: Path) -> Read:
 
     # An existing folder is relative to the recipe's; any other name is on the Hub.
     local = folder / data.path
-    path = str(local) if local.exists() else data.path
+    path = str(local) if os.path.exists(local) else data.path
 
     def lines(split: str) -> Iterator[_Line]:
         for number, (source, target) in enumerate(read_split(data, path, split), 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,7 +44,7 @@ class ReaderTokens:
         special tokens."""
         tokenizer = self.tokenizer
         if longest is not None:
-            tokenizer.enable_truncation(longest)
+            tokenizer.enable_truncation(min(longest, sys.maxsize))  # a length in C
         try:
             found = encoded(tokenizer, texts)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,8 +59,8 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     """
     folder, place = recipe.folder, recipe.document.place(("model",), value=True)
     beside = folder / recipe.head.model
-    source = str(beside) if beside.exists() else recipe.head.model
-    if beside.suffix == ".toml" and not Path(source).exists() and weights_path(folder).exists():
+    source = str(beside) if os.path.exists(beside) else recipe.head.model
+    if beside.suffix == ".toml" and not os.path.exists(source) and weights_path(folder).exists():
         raise TrainingError(
             Problem(
                 f"there is no spec {quoted(source)}",
@@ -69,7 +70,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
             )
         )
     near = f"{recipe.head.model}.toml"
-    if not Path(source).exists() and (folder / near).is_file():
+    if not os.path.exists(source) and os.path.isfile(folder / near):
         published = registry.catalog.file(source.partition("@")[0])
         if source not in registry.models and published is None:
             message = f"there is no file and no model {quoted(source)}"
@@ -107,7 +108,7 @@ def _from_other(
     """The start from the weights of another saved model. Raises as `find_start`."""
     name = str(recipe.head.weights)
     beside = recipe.folder / name
-    source = str(beside) if beside.exists() else name
+    source = str(beside) if os.path.exists(beside) else name
     place = recipe.document.place(("weights",), value=True)
     try:
         weights = find_weights(source, registry).path

@@ -127,7 +127,8 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
                 )
             )
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        may_go_on = folder.is_dir() and (not holds_model or checkpoints(folder / CHECKPOINTS))
+        begun = (folder / RECIPE).is_file() and not holds_model
+        may_go_on = folder.is_dir() and (begun or checkpoints(folder / CHECKPOINTS))
         resuming = "`--resume` goes on with the run in it; " if may_go_on else ""
         what = "not empty" if folder.is_dir() else "a file"
         raise ZooError(
@@ -165,7 +166,7 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
             start.weights,
             start.published,
         )
-    except TrainingError as error:
+    except ZooError as error:
         raise placed(error, recipe.document.place(("tokenizer",))) from None
     longest, labels = recipe.training.max_length, labels_in(start)
     place = recipe.document.place(("training", "max_length"), value=True)
