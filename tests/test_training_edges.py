@@ -20,7 +20,7 @@ from trials import Refused
 
 import zoo
 from zoo.cli import run
-from zoo.errors import TrainingError
+from zoo.errors import InputError, TrainingError
 from zoo.training import checkpoints
 from zoo.training.masking import masker_of
 from zoo.training.recipe import read_recipe
@@ -234,6 +234,12 @@ def test_texts_without_a_word_are_not_measured(project: Path) -> None:
         zoo.score("out", data="words.txt")
 
 
+def test_a_classifier_is_measured_on_pairs(project: Path) -> None:
+    zoo.train(write_encoder(project, SHORT_OF_CLASSES, CLASSES), output="out")
+    with pytest.raises(InputError, match="a classifier is measured on pairs"):
+        zoo.score("out", data=".", window=5)
+
+
 # --- data sets ----------------------------------------------------------------------------------
 
 
@@ -343,6 +349,21 @@ def test_a_folder_without_a_run_has_none_to_go_on_with(project: Path, refused: R
     (project / "notes" / "notes.txt").write_text("")
     told = refused("train", "recipe.toml", "-o", "notes")
     assert "help: `-o` names another folder" in told
+
+
+def test_other_weights_to_start_from_are_another_run(project: Path) -> None:
+    """The checkpoint has not started from them, though the result would say so."""
+    path = write_encoder(project, SHORT, MODEL)
+    zoo.train(path, output="mine")
+    further = RECIPE.replace('"model.toml"', '"mine"').replace(FILES, 'kind = "of_model"')
+    Path("further.toml").write_text(further)
+    zoo.train("further.toml", output="out")
+    assert zoo.train("further.toml", output="out", resume=True) is not None
+    shutil.rmtree("mine")
+    path.write_text(SHORT.replace('"model.toml"', '"model.toml"\nseed = 1'))
+    zoo.train(path, output="mine")
+    with pytest.raises(TrainingError, match="is of another model"):
+        zoo.train("further.toml", output="out", resume=True)
 
 
 # --- lengths ------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ class Start(NamedTuple):
     None if it is the same model, or there is none."""
     notes: tuple[str, ...] = ()
     """What its reader may not expect."""
+    content: str | None = None
+    """The content digest of the weights that training starts from, if it starts from some."""
 
 
 def find_start(recipe: Recipe, registry: Registry) -> Start:
@@ -92,7 +94,16 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         return Start(source, spec, None, None, sides, frozen)
     weights = find_weights(source, registry).path
     specials = _published(recipe, weights, header, sides)
-    return Start(source, spec, weights, header.origin, sides, frozen, specials)
+    return Start(
+        source,
+        spec,
+        weights,
+        header.origin,
+        sides,
+        frozen,
+        specials,
+        content=header.content_digest,
+    )
 
 
 def _published(recipe: Recipe, weights: Path, header: Header, sides: Sides) -> Published:
@@ -127,6 +138,7 @@ def _from_other(
         _published(recipe, weights, header, sides),
         taken=taken,
         notes=notes_on_unused(name, header, taken),
+        content=header.content_digest,
     )
 
 

@@ -97,6 +97,7 @@ def train(
         tokens,
         splits,
         start.origin,
+        content=start.content,
         labels=labels_in(start),
         start_notes=start.notes,
     )
