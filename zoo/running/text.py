@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zoo.errors import InputError, Problem
 from zoo.model_files import TARGET_TOKENIZER, TOKENIZER
-from zoo.running.tokenizer_file import read_tokenizer
+from zoo.running.tokenizer_file import cannot_encode, read_tokenizer
 
 if TYPE_CHECKING:
     from zoo.running.chat import Chat, ChatTemplate
@@ -117,7 +117,8 @@ class Tokenized:
         """The ids of a text, with the special tokens that the tokenizer adds.
 
         Raises:
-            InputError: it is not a string, or contains half a character (a lone surrogate).
+            InputError: it is not a string, contains half a character (a lone surrogate), or has a
+                word for which the tokenizer has no token.
         """
         ids: list[int] = self._encoded(text).ids
         return ids
@@ -152,6 +153,8 @@ class Tokenized:
         except (TypeError, UnicodeError):
             told = text if second is None else (text, second)
             raise InputError(f"{told!a:.80} is not a text that can be written in UTF-8") from None
+        except Exception as error:  # the package raises nothing narrower
+            raise cannot_encode(error) from None
 
     def encode_chat(self, chat: Chat) -> list[int]:
         """The ids of a prompt that the answer to a chat continues. The chat template writes the
@@ -166,6 +169,8 @@ class Tokenized:
             ids: list[int] = self.source.encode(prompt, add_special_tokens=False).ids
         except (TypeError, UnicodeError):
             raise InputError("the chat is not a text that can be written in UTF-8") from None
+        except Exception as error:  # as above
+            raise cannot_encode(error) from None
         return ids
 
     @cached_property

@@ -29,9 +29,12 @@ _FREE_OF_TRAINING = (
 rounding, and so do the shards of a model."""
 
 
-def identity(recipe: Recipe, spec: ModelSpec, rows: Sequence[AnyRow]) -> dict[str, Any]:
+def identity(
+    recipe: Recipe, spec: ModelSpec, content: str | None, rows: Sequence[AnyRow]
+) -> dict[str, Any]:
     """Everything but the machine that determines the weights of a step: the values of the recipe by
-    their key path, with defaults, and the digests of the model and of the encoded data."""
+    their key path, with defaults, and the digests of the model, with those of the weights that
+    training starts from (`content`), and of the encoded data."""
     data = hashlib.sha256()
     for row in rows:
         # Rows without types are as they were when no row had any.
@@ -39,7 +42,7 @@ def identity(recipe: Recipe, spec: ModelSpec, rows: Sequence[AnyRow]) -> dict[st
         data.update(json.dumps(told).encode())
     return {
         "recipe": _deciding(recipe, masks=spec.model.task == "fill_mask"),
-        "model": spec.digest,
+        "model": spec.digest if content is None else f"{spec.digest} {content}",
         "data": data.hexdigest(),
     }
 

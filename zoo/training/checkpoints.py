@@ -8,6 +8,7 @@ on the seed and the step.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -40,6 +41,8 @@ from zoo.wording import quoted
 
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE = "state.json"
+_DISTURBED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
+"""What fails if another run removes or makes the folders that this one writes."""
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -168,7 +171,7 @@ def _read_into(tensors: dict[str, Any], path: Path, learner: Learner) -> None:
 @contextmanager
 def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
     """Turn errors of reading or writing into one `TrainingError`, and remove the unfinished
-    folder."""
+    folder. An interruption by the user stays one, which PyTorch takes for an error of writing."""
     try:
         with warnings.catch_warnings():
             # A single process without a process group is a normal case here.
@@ -177,19 +180,27 @@ def _failing(message: str, temporary: Path | None = None) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError, CheckpointException) as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
-        raise TrainingError(
-            Problem(
-                f"{message}: {_reason(error)}",
-                help="those before it are untouched; `--resume` goes on from the last",
-            )
-        ) from None
+        causes = _causes(error)
+        if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
+            raise KeyboardInterrupt from None
+        help = "without its folder, `--resume` goes on from the one before, or begins anew"
+        if temporary is not None:
+            help = "those before it are untouched; `--resume` goes on from the last"
+            if any(getattr(cause, "errno", None) in _DISTURBED for cause in causes):
+                help = f"another run may be writing there, and one is to be ended; {help}"
+        reasons = "; ".join(dict.fromkeys(map(_reason, causes)))
+        raise TrainingError(Problem(f"{message}: {reasons}", help=help)) from None
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The causes of an error; a `CheckpointException` has one for each process that failed."""
+    if isinstance(error, CheckpointException):
+        return [cause for cause, _ in error.failures.values()]
+    return [error]
 
 
 def _reason(error: BaseException) -> str:
-    """The cause in one line; a `CheckpointException` has one cause per process."""
-    if isinstance(error, CheckpointException):
-        causes = [cause for cause, _ in error.failures.values()]
-        return "; ".join(dict.fromkeys(map(_reason, causes)))
+    """An error in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).split("\n")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import singledispatch
 from itertools import zip_longest
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, TrainingError, placed
-from zoo.training.fields import NoFieldError, field, stripped, value
+from zoo.training.fields import field, stripped
 from zoo.training.split import Example, Splits, Words, held_out
 from zoo.training.tables import (
     Data,
@@ -24,7 +25,7 @@ from zoo.training.tables import (
     is_packed,
     two_of,
 )
-from zoo.wording import counted, did_you_mean, quoted
+from zoo.wording import counted, quoted
 
 MAX_LINES = 10
 """The most wrong lines of a file that are reported one by one. More than these tend to have one
@@ -102,6 +103,8 @@ class _Where(NamedTuple):
     text: str
 
     def place(self, column: int = 1) -> Place:
+        if not self.text:  # a row of a data set, or an empty line: nothing to quote
+            return Place(str(self.path), self.number)
         return Place(str(self.path), self.number, column, self.text)
 
 
@@ -171,7 +174,7 @@ def _(data: Datasets, folder: Path) -> Read:
 
     # An existing folder is relative to the recipe's; any other name is on the Hub.
     local = folder / data.path
-    path = str(local) if local.exists() else data.path
+    path = str(local) if os.path.exists(local) else data.path
 
     def lines(split: str) -> Iterator[_Line]:
         for number, (source, second, target) in enumerate(read_split(data, path, split), 1):
@@ -273,13 +276,10 @@ def _jsonl(path: Path, data: Jsonl) -> Iterator[_Line]:
             hint = 'each line is a table: `{"text": "...", "label": "..."}`'
             raise TrainingError(Problem("this is JSON, but no table", line.place(), hint))
         try:
-            source, target = (stripped(value(field(row, name))) for name in (first, data.target))
-            other = None if second is None else stripped(value(field(row, second)))
-        except NoFieldError as error:
-            hint = did_you_mean(str(error), row, f"it has: {', '.join(row)}")
-            raise TrainingError(
-                Problem(f"there is no field {quoted(str(error))}", line.place(), hint)
-            ) from None
+            source, target = (stripped(field(row, name)) for name in (first, data.target))
+            other = None if second is None else stripped(field(row, second))
+        except TrainingError as error:
+            raise placed(error, line.place()) from None
         yield _Line(source, target, line, second=other)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from zoo.errors import Problem, TrainingError
 from zoo.training.batches import IGNORED, AnyRow, Labelled, Row, Valued
-from zoo.training.reader_tokens import EncodedWords, ReaderTokens
+from zoo.training.reader_tokens import Encoded, EncodedWords, ReaderTokens
 from zoo.training.split import Example
 from zoo.training.tokens import AnyTokens, Tokens
+from zoo.wording import quoted
 
 
 def encode(
@@ -18,6 +20,9 @@ def encode(
     are left out. Text is cut into pieces, the last of which has the end token. With `packed`, texts
     are joined in their order before they are cut, so that all rows but the last are equally long;
     one token between two texts both ends and begins, if these tokens are the same.
+
+    Raises:
+        TrainingError: no tokens are made of a source.
     """
     found = tokens.encode_targets([example.target_text for example in examples])
     targets = [[*tokens.begin, *ids, tokens.eos] for ids in found]
@@ -27,8 +32,9 @@ def encode(
             targets = [ids[number > 0 :] for number, ids in enumerate(targets)]
         texts = [list(chain.from_iterable(targets))] if packed else targets
         return [Row(None, piece) for ids in texts for piece in _pieces(ids, max_length)]
-    pairs = zip(tokens.encode_sources(sources), targets, strict=True)
-    rows = (Row(source, target) for source, target in pairs)
+    read = tokens.encode_sources(sources)
+    _check_not_empty(sources, read)
+    rows = (Row(source, target) for source, target in zip(read, targets, strict=True))
     return [row for row in rows if row.length <= max_length]
 
 
@@ -64,17 +70,18 @@ def encode_read(
     texts with their special tokens are joined in their order, and cut. What is predicted of such a
     text is not drawn yet: its labels are all `IGNORED`. Texts of special tokens alone are left out,
     as nothing could be drawn from them.
+
+    Raises:
+        TrainingError: no tokens are made of a text with a label, or a number.
     """
     number = {label: place for place, label in enumerate(labels)}
     match tokens.reader.predicts:
         case "class":
-            found = tokens.encode([example.texts for example in examples], longest=max_length)
             return [
                 Labelled(one.first, (number[example.target_text],), one.types)
-                for example, one in zip(examples, found, strict=True)
+                for example, one in _read_whole(examples, tokens, max_length)
             ]
         case "classes" | "number" as kind:
-            found = tokens.encode([example.texts for example in examples], longest=max_length)
             return [
                 Valued(
                     one.first,
@@ -83,7 +90,7 @@ def encode_read(
                     else [float(label in example.labels) for label in labels],
                     one.types,
                 )
-                for example, one in zip(examples, found, strict=True)
+                for example, one in _read_whole(examples, tokens, max_length)
             ]
         case "classes_of_words":
             words = tokens.encode_words([example.words for example in examples], longest=max_length)
@@ -120,6 +127,27 @@ def _text_pieces(
         return
     joined = list(chain.from_iterable(one.first for one in found))
     yield from (joined[at : at + max_length] for at in range(0, len(joined), max_length))
+
+
+def _read_whole(
+    examples: Sequence[Example], tokens: ReaderTokens, max_length: int
+) -> Iterator[tuple[Example, Encoded]]:
+    """Encode texts that are read as a whole, each with its example. Raises TrainingError as
+    `encode_read`."""
+    found = tokens.encode([example.texts for example in examples], longest=max_length)
+    texts = [example.source_text for example in examples]
+    _check_not_empty(texts, [one.first for one in found])
+    return zip(examples, found, strict=True)
+
+
+def _check_not_empty(texts: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
+    """Raise TrainingError for a row without ids."""
+    for text, ids in zip(texts, rows, strict=True):
+        if not ids:
+            hint = "leave it out of the data, or take a tokenizer that adds special tokens"
+            raise TrainingError(
+                Problem(f"no tokens are made of the text {quoted(text)}", help=hint)
+            )
 
 
 def _pieces(ids: Sequence[int], length: int) -> Iterator[Sequence[int]]:

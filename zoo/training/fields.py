@@ -6,24 +6,28 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+from zoo.errors import Problem, TrainingError
 from zoo.training.split import Words
+from zoo.wording import did_you_mean, quoted
 
 
-class NoFieldError(Exception):
-    """An example has no such field."""
+def field(row: Mapping[str, Any], name: str, names: Sequence[str] | None = None) -> str | Words:
+    """A text, or a list of texts, from the value of a field, with dots for nested fields. No value
+    is an empty text, and a number is the text that it is written as or, if there are `names` of
+    numbers, its name.
 
-
-def field(row: Mapping[str, Any], name: str) -> Any:
-    """The value of a field, with dots for nested fields. Raises `NoFieldError`."""
+    Raises:
+        TrainingError: there is no such field, or it has fields itself.
+    """
     try:
-        return reduce(lambda inner, key: inner[key], name.split("."), row)
+        found = reduce(lambda inner, key: inner[key], name.split("."), row)
     except (KeyError, TypeError):
-        raise NoFieldError(name) from None
-
-
-def value(found: Any, names: Sequence[str] | None = None) -> str | Words:
-    """A text, or a list of texts, from the value of a field. No value is an empty text, and a
-    number is the text that it is written as or, if there are `names` of numbers, its name."""
+        hint = did_you_mean(name, row, f"it has: {', '.join(row)}")
+        raise TrainingError(Problem(f"there is no field {quoted(name)}", help=hint)) from None
+    if isinstance(found, Mapping):
+        message = f"the field {quoted(name)} is not one text or label, but several values"
+        fields = ", ".join(quoted(f"{name}.{key}") for key in found)
+        raise TrainingError(Problem(message, help=f"name one of them: {fields}"))
     if isinstance(found, list | tuple):
         return tuple(_text(one, names) for one in found)
     return _text(found, names)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import Any
 
-from zoo.errors import Problem, TrainingError
+from zoo.errors import Place, TrainingError, placed
 from zoo.training.extras import imported
-from zoo.training.fields import NoFieldError, field, stripped, value
+from zoo.training.fields import field, stripped
 from zoo.training.split import Words
 from zoo.training.tables import Datasets, two_of
 from zoo.wording import quoted
@@ -21,7 +22,8 @@ def read_split(
     is stored as a number has its name.
 
     Raises:
-        TrainingError: `datasets` is not installed or cannot load it, or a field is missing.
+        TrainingError: `datasets` is not installed or cannot load it; or a field is missing, or has
+            several values.
     """
     datasets = imported("datasets", extra="datasets")
     try:
@@ -29,17 +31,26 @@ def read_split(
     except Exception as error:  # the package has no base class for users' mistakes
         message = f"`datasets` cannot load the split {quoted(split)} of {quoted(path)}: {error}"
         raise TrainingError(message) from None
-    stored = rows.features.get(data.target)
-    names = getattr(getattr(stored, "feature", stored), "names", None)  # of a `ClassLabel`
+    names = _class_names(rows.features, data.target)
     first, second = (None, None) if data.source is None else two_of(data.source)
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         try:
-            target = value(field(row, data.target), names)
+            target = field(row, data.target, names)
             if first is None:
                 yield None, None, target
             else:
-                other = None if second is None else stripped(value(field(row, second)))
-                yield stripped(value(field(row, first))), other, stripped(target)
-        except NoFieldError as error:
-            message = f"the data set has no field `{error}`"
-            raise TrainingError(Problem(message, help=f"it has: {', '.join(row)}")) from None
+                other = None if second is None else stripped(field(row, second))
+                yield stripped(field(row, first)), other, stripped(target)
+        except TrainingError as error:
+            raise placed(error, Place(f"{path} ({split})", number)) from None
+
+
+def _class_names(features: Mapping[str, Any], name: str) -> list[str] | None:
+    """The names of the labels of a field that is a `ClassLabel`, or a list of such; None of any
+    other."""
+    try:
+        stored = reduce(lambda inner, key: inner[key], name.split("."), features)
+    except (KeyError, TypeError):
+        return None  # a missing field is told where it is read
+    names: list[str] | None = getattr(getattr(stored, "feature", stored), "names", None)
+    return names

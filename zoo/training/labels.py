@@ -50,13 +50,15 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     own = () if len(own) < number or own == _unnamed(number) else own
     learned = sorted({label for example in splits.train for label in example.labels})
     if not (recipe.head.labels or own) and len(learned) != number:
+        help = f"state `n_classes = {len(learned)}` in the head of the spec"
+        if len(learned) == 1:
+            help = "a classifier learns from texts of two labels at least"
         raise TrainingError(
             Problem(
                 f"the training data has {counted(len(learned), 'label')}, and {start.spec.name} "
                 f"scores {number} classes: {_listed(learned)}",
                 place(("model",), value=True),
-                help=f"state `n_classes = {len(learned)}` in the head of the spec, or all `labels` "
-                "in the recipe",
+                help=help,
             )
         )
     labels = recipe.head.labels or own or tuple(learned)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from zoo.devices import input_device
+from zoo.errors import TrainingError
 from zoo.generation.evaluating import evaluating
 from zoo.running.entities import OUTSIDE, marks_entities
 from zoo.running.labels import read_labels
@@ -54,9 +55,15 @@ def score_masked(
 ) -> dict[str, Any]:
     """How well masked tokens of lines are filled in: the share that gets the highest score
     (`accuracy`), and exp of their mean cross-entropy in nats (`masked_perplexity`). They are drawn
-    as in the training, and for the same lines are always the same."""
+    as in the training, and for the same lines are always the same.
+
+    Raises:
+        TrainingError: there are none to be drawn.
+    """
     encoded = encode_read(test, tokens, max_length=recipe.training.max_length)
     rows = make_masker(recipe, tokens).held_out(encoded)
+    if not rows:
+        raise TrainingError("the texts have special tokens alone, and none to be filled in")
     sums = torch.zeros(2, dtype=torch.float64)
     for _, batch in _read_batches(model, tokens, rows, recipe, on_progress):
         sums += loss_and_hits(model, batch).cpu()

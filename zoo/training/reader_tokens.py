@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from zoo.atomic import write_text
 from zoo.model_files import TOKENIZER
 from zoo.running.text import types_of
+from zoo.running.tokenizer_file import encoded
 from zoo.training.sides import Reader
 
 
@@ -90,23 +92,32 @@ class ReaderTokens:
     def _encoded(self, texts: Sequence[str | tuple[str, str]], longest: int | None) -> list[Any]:
         tokenizer = self.tokenizer
         if longest is not None:
-            tokenizer.enable_truncation(longest, strategy="longest_first")
+            # A length in C.
+            tokenizer.enable_truncation(min(longest, sys.maxsize), strategy="longest_first")
         try:
-            found: list[Any] = tokenizer.encode_batch(list(texts))
+            found = encoded(tokenizer, texts)
         finally:
             tokenizer.no_truncation()
         return found
 
     def n_special(self, *, pairs: bool) -> int:
         """The number of special tokens that the tokenizer adds to a text or a pair of texts."""
-        added: int = self.tokenizer.num_special_tokens_to_add(is_pair=pairs)
-        return added
+        return len(self.added(pairs=pairs))
+
+    def added(self, *, pairs: bool) -> tuple[int, ...]:
+        """The special tokens that the tokenizer adds to a text or a pair of texts."""
+        empty = self.tokenizer.encode("", "" if pairs else None)
+        found = zip(empty.ids, empty.special_tokens_mask, strict=True)
+        return tuple(id_ for id_, is_special in found if is_special)
 
     @cached_property
     def special(self) -> frozenset[int]:
-        """The ids of all special tokens: those that are not text."""
+        """The ids of all special tokens: those that are not text. A file need not flag those that
+        have a use here."""
         added = self.tokenizer.get_added_tokens_decoder()
-        return frozenset(id_ for id_, token in added.items() if token.special)
+        flagged = (id_ for id_, token in added.items() if token.special)
+        used = (self.mask, self.reader.pad_id, *self.added(pairs=False))
+        return frozenset((*flagged, *(id_ for id_ in used if id_ is not None)))
 
     @cached_property
     def ordinary(self) -> tuple[int, ...]:

@@ -59,6 +59,7 @@ class Run:
         tokens: the tokenizers.
         splits: the data.
         origin: where the initial weights came from; the trained weights keep it.
+        content: the content digest of the weights that training starts from, if it does from some.
         labels: the names of the classes of a classifier.
         start_notes: notes on the model.
     """
@@ -72,12 +73,14 @@ class Run:
         splits: Splits,
         origin: dict[str, Any] | None,
         *,
+        content: str | None = None,
         labels: Sequence[str] = (),
         start_notes: Sequence[str] = (),
     ) -> None:
         self.recipe, self.folder = recipe, folder
         self.learner, self.tokens, self.splits = learner, tokens, splits
-        self.origin, self.labels, self.start_notes = origin, labels, start_notes
+        self.origin, self.content = origin, content
+        self.labels, self.start_notes = labels, start_notes
         longest, packed = recipe.training.max_length, is_packed(recipe.data)
         self.train, valid = (
             encode_any(part, tokens, max_length=longest, labels=labels, packed=packed)
@@ -235,7 +238,7 @@ class Run:
         # Which checkpoint is the best one depends on the held-out data too.
         chooses = self.recipe.training.keep == "best"
         deciding = [*self.train, *self.valid] if chooses else self.train
-        return identity(self.recipe, self.learner.spec, deciding)
+        return identity(self.recipe, self.learner.spec, self.content, deciding)
 
     def finish(self) -> dict[str, Any] | None:
         """Write the model and its metrics; the first process returns the metrics."""

@@ -38,7 +38,7 @@ from zoo.training.published import read_published
 from zoo.training.reader_scores import score_reader
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
-from zoo.training.sides import sides_of
+from zoo.training.sides import Sides, sides_of
 from zoo.training.split import Example
 from zoo.training.start import find_data
 from zoo.training.tokens import AnyTokens, Tokens, read_tokens
@@ -93,9 +93,10 @@ def score(
         raise TrainingError(Problem("no such file or folder", Place(str(data))))
     if (folder / RECIPE).is_file():
         if window is not None or stride is not None:
-            how = read_source(str(folder), registry)[0].model.generation
-            pairs = how is not None and how.has_source
-            what = "a translator is measured on pairs" if pairs else "this recipe's text are lines"
+            sides = sides_of(read_source(str(folder), registry)[0])
+            what = "this recipe's text are lines"
+            if sides is not None and sides.has_source:
+                what = f"{_measured(sides)} is measured on pairs"
             raise InputError(f"a window is of a text as a whole, and {what}")
         return _by_recipe(folder, load(model, **options), data, on_progress)
     if data is None or Path(data).is_dir():
@@ -129,14 +130,18 @@ def _by_recipe(
             place = recipe.document.place(("data", "test"), value=True)
             raise TrainingError(Problem("the recipe has no test data", place))
     elif sides.has_source:
-        whose = "a translator" if isinstance(sides, Generation) else "a classifier"
-        hint = f"name the folder of the data files: {whose} is measured on pairs"
+        hint = f"name the folder of the data files: {_measured(sides)} is measured on pairs"
         raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
     else:
         test = read_lines(where)
     published = read_published(folder, published_config(model.origin), sides)
     tokens = read_tokens(folder, recipe.tokenizer, sides, published)
     return score_test(model, tokens, test, recipe, on_progress)
+
+
+def _measured(sides: Sides) -> str:
+    """What a model that learns from pairs is called."""
+    return "a translator" if isinstance(sides, Generation) else "a classifier"
 
 
 def score_test(

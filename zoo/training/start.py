@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from zoo.training.split import Example, Splits
 from zoo.training.tables import OfModel
 from zoo.training.taken import notes_on_unused, taken_weights
 from zoo.training.tokens import AnyTokens, folder_of
-from zoo.weights.file import weights_path
+from zoo.weights.file import Header, weights_path
 from zoo.weights.reader import read_header
 from zoo.wording import quoted, typed
 
@@ -50,6 +51,8 @@ class Start(NamedTuple):
     None if it is the same model, or there is none."""
     notes: tuple[str, ...] = ()
     """What its reader may not expect."""
+    content: str | None = None
+    """The content digest of the weights that training starts from, if it starts from some."""
 
 
 def find_start(recipe: Recipe, registry: Registry) -> Start:
@@ -61,8 +64,8 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     """
     folder, place = recipe.folder, recipe.document.place(("model",), value=True)
     beside = folder / recipe.head.model
-    source = str(beside) if beside.exists() else recipe.head.model
-    if beside.suffix == ".toml" and not Path(source).exists() and weights_path(folder).exists():
+    source = str(beside) if os.path.exists(beside) else recipe.head.model
+    if beside.suffix == ".toml" and not os.path.exists(source) and weights_path(folder).exists():
         raise TrainingError(
             Problem(
                 f"there is no spec {quoted(source)}",
@@ -72,7 +75,7 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
             )
         )
     near = f"{recipe.head.model}.toml"
-    if not Path(source).exists() and (folder / near).is_file():
+    if not os.path.exists(source) and os.path.isfile(folder / near):
         published = registry.catalog.file(source.partition("@")[0])
         if source not in registry.models and published is None:
             message = f"there is no file and no model {quoted(source)}"
@@ -94,11 +97,24 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     if header is None:
         return Start(source, spec, None, None, sides, frozen)
     weights = find_weights(source, registry).path
-    specials = UNPUBLISHED
-    if isinstance(recipe.tokenizer, OfModel):
-        config = published_config(header.origin)
-        specials = read_published(folder_of(weights), config, sides)
-    return Start(source, spec, weights, header.origin, sides, frozen, specials)
+    specials = _published(recipe, weights, header, sides)
+    return Start(
+        source,
+        spec,
+        weights,
+        header.origin,
+        sides,
+        frozen,
+        specials,
+        content=header.content_digest,
+    )
+
+
+def _published(recipe: Recipe, weights: Path, header: Header, sides: Sides) -> Published:
+    """The special ids of the saved model that training starts from, if its tokenizers are used."""
+    if not isinstance(recipe.tokenizer, OfModel):
+        return UNPUBLISHED
+    return read_published(folder_of(weights), published_config(header.origin), sides)
 
 
 def _from_other(
@@ -107,7 +123,7 @@ def _from_other(
     """The start from the weights of another saved model. Raises as `find_start`."""
     name = str(recipe.head.weights)
     beside = recipe.folder / name
-    source = str(beside) if beside.exists() else name
+    source = str(beside) if os.path.exists(beside) else name
     place = recipe.document.place(("weights",), value=True)
     try:
         weights = find_weights(source, registry).path
@@ -123,8 +139,10 @@ def _from_other(
         {"part": part},
         sides,
         frozen,
+        _published(recipe, weights, header, sides),
         taken=taken,
         notes=notes_on_unused(name, header, taken),
+        content=header.content_digest,
     )
 
 

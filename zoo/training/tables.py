@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -241,6 +242,10 @@ class Specials(Table):
     """Ends each target, or text."""
 
 
+_NO_TOKEN = re.compile(r"[\s:$]")
+"""What means something else in the template of a learned tokenizer."""
+
+
 class Bpe(Specials):
     """Byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), learned from the
     training data. The model's spec has the size of the vocabulary. For a model that reads whole
@@ -253,6 +258,11 @@ class Bpe(Specials):
     def _check(self) -> Bpe:
         if len({self.pad, self.bos, self.eos}) < 3:
             raise contradiction("pad, bos and eos are three tokens", "pad", "bos", "eos")
+        for key in ("pad", "bos", "eos"):
+            if not (token := getattr(self, key)):
+                raise contradiction("a special token is at least one character", key)
+            if _NO_TOKEN.search(token):
+                raise contradiction("a learned token has no white space, `:` or `$`", key)
         return self
 
 

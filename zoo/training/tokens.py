@@ -15,7 +15,7 @@ from zoo.errors import Problem, TrainingError
 from zoo.model_files import SETTINGS, TARGET_TOKENIZER, TOKENIZER
 from zoo.purpose import Generation
 from zoo.running.text import MASKS, mask_of
-from zoo.running.tokenizer_file import read_tokenizer
+from zoo.running.tokenizer_file import encoded, read_tokenizer
 from zoo.training.published import UNPUBLISHED, Published
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import Reader, Sides
@@ -51,11 +51,11 @@ class Tokens:
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of sources, with the special tokens that their tokenizer adds."""
-        return [encoding.ids for encoding in self.source.encode_batch(list(texts))]
+        return [encoding.ids for encoding in encoded(self.source, texts)]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of targets, without begin and end."""
-        found = self.target.encode_batch(list(texts), add_special_tokens=False)
+        found = encoded(self.target, texts, add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
     def decode_targets(self, rows: Sequence[Sequence[int]]) -> list[str]:
@@ -93,6 +93,7 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTo
             the data does not yield as many tokens as the model has.
     """
     if isinstance(model, Reader):
+        _check_mask(table)
         texts = [example.source_or_text for example in examples]
         texts += [example.second for example in examples if example.second is not None]
         one = _learn(table, texts, model.vocab, encloses=True)
@@ -108,6 +109,13 @@ def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTo
         return with_specials(one, one, table, model)
     source = _learn(table, sources, model.source_vocab)
     return with_specials(source, _learn(table, targets, model.target_vocab), table, model)
+
+
+def _check_mask(table: Bpe) -> None:
+    """Raise TrainingError if a special token of a model that reads whole texts is its mask token
+    too."""
+    if MASKS[1] in (table.pad, table.bos, table.eos):
+        raise TrainingError(Problem(f"`{MASKS[1]}` is the mask token", help="name another token"))
 
 
 def _check_shared(model: Generation) -> None:
@@ -161,12 +169,13 @@ def read_token_files(
 
 def _specials_of(table: OfModel, tokenizer: Any, model: Sides, published: Published) -> Specials:
     """The special tokens that a recipe states, or else those that the model was published with, or
-    else the usual ones. As no token sees padding, any token can stand for it."""
+    else the usual ones. As no token sees padding, any token can stand for it: of a model that reads
+    whole texts, the one of the lowest id."""
     usual = Specials()
     pad_id = published.pad if model.pad_id is None else model.pad_id
     pad = table.pad or (None if pad_id is None else tokenizer.id_to_token(pad_id))
     if isinstance(model, Reader):
-        return Specials(pad=pad or usual.pad)
+        return Specials(pad=pad or tokenizer.id_to_token(_PAD) or usual.pad)
     ends = [tokenizer.id_to_token(id_) for id_ in published.ends]
     if table.eos is None and len(ends) > 1:
         raise TrainingError(
@@ -252,6 +261,7 @@ def check_tokenizer(
         return tokens_of(table, (), model, folder, start, published)
     _refuse_new_tokens(start)
     if isinstance(model, Reader):
+        _check_mask(table)
         if problems := list(_other_padding("", _PAD, model.pad_id)):
             raise TrainingError(problems)
         return None
@@ -295,16 +305,18 @@ def with_specials(source: Any, target: Any, table: Specials, model: Sides) -> An
         problems += _disagreements("target ", target, pad, model.target_vocab, model.pad_id)
         # An end is read only where texts are joined.
         if pad == model.pad_id and (pad == bos or (pad == eos and not model.has_source)):
-            problems.append(
-                Problem(
-                    f"the model hides {quoted(table.pad)}, as its spec states `pad_id = "
-                    f"{model.pad_id}`, and has to read it too",
-                    help="a spec without `pad_id` can use one token for both",
-                )
-            )
+            problems.append(_hidden(table.pad, pad))
     if problems:
         raise TrainingError(dict.fromkeys(problems))
     return Tokens(source, target, source_pad, pad, bos, eos)
+
+
+def _hidden(token: str, id_: int) -> Problem:
+    return Problem(
+        f"the model hides {quoted(token)}, as its spec states `pad_id = {id_}`, and has to read "
+        "it too",
+        help="a spec without `pad_id` can use one token for both",
+    )
 
 
 def _reading(tokenizer: Any, other: Any, table: Specials, model: Reader) -> ReaderTokens:
@@ -327,9 +339,13 @@ def _reading(tokenizer: Any, other: Any, table: Specials, model: Reader) -> Read
         )
     pad_id = None if pad is None else model.pad_id
     problems += _disagreements("", tokenizer, pad or 0, model.vocab, pad_id)
+    tokens = ReaderTokens(tokenizer, model, pad or 0, mask)
+    masks = (mask,) if model.classes is None else ()
+    if pad_id is not None and pad_id in (*tokens.added(pairs=False), *masks):
+        problems.append(_hidden(table.pad, pad_id))
     if problems:
         raise TrainingError(dict.fromkeys(problems))
-    return ReaderTokens(tokenizer, model, pad, mask)
+    return tokens
 
 
 def _disagreements(

@@ -97,6 +97,7 @@ def train(
         tokens,
         splits,
         start.origin,
+        content=start.content,
         labels=labels_in(start),
         start_notes=start.notes,
     )
@@ -127,7 +128,8 @@ def _refuse_another_run(folder: Path, *, resume: bool) -> None:
                 )
             )
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        may_go_on = folder.is_dir() and (not holds_model or checkpoints(folder / CHECKPOINTS))
+        begun = (folder / RECIPE).is_file() and not holds_model
+        may_go_on = folder.is_dir() and (begun or checkpoints(folder / CHECKPOINTS))
         resuming = "`--resume` goes on with the run in it; " if may_go_on else ""
         what = "not empty" if folder.is_dir() else "a file"
         raise ZooError(
@@ -149,8 +151,13 @@ class _OnlyTriedError(Exception):
 
 
 def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
-    """Make the tokenizers of a new run. Raises `TrainingError` as `tokens_of`, or if all examples
-    that are needed are left out after encoding."""
+    """Make the tokenizers of a new run.
+
+    Raises:
+        TrainingError: as `tokens_of`; all examples that are needed are left out after encoding; or
+            no tokens are made of a text that needs some.
+        InputError: the tokenizer cannot encode a text.
+    """
     try:
         tokens = tokens_of(
             recipe.tokenizer,
@@ -160,7 +167,7 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
             start.weights,
             start.published,
         )
-    except TrainingError as error:
+    except ZooError as error:
         raise placed(error, recipe.document.place(("tokenizer",))) from None
     longest, labels = recipe.training.max_length, labels_in(start)
     place = recipe.document.place(("training", "max_length"), value=True)
@@ -171,15 +178,16 @@ def _make_tokens(recipe: Recipe, start: Start, splits: Splits) -> AnyTokens:
         if longest <= n_special:
             message = f"max_length = {longest} leaves no room beside {n_special} special tokens"
             raise TrainingError(Problem(message, place, help))
-    needed = {"train": splits.train}
-    if recipe.training.keep == "best":
-        needed["valid"] = splits.valid
-    for part, examples in needed.items():
-        if any(encode_any([one], tokens, max_length=longest, labels=labels) for one in examples):
+    needed = {"train", "valid"} if recipe.training.keep == "best" else {"train"}
+    for part, examples in splits.parts.items():
+        # All are encoded, as one that cannot be is an error.
+        if encode_any(examples, tokens, max_length=longest, labels=labels) or not examples:
             continue
         if isinstance(tokens, ReaderTokens):
             message = f"the tokenizer makes no tokens of the texts of `{part}`"
             raise TrainingError(Problem(message, recipe.document.place(("data", part), value=True)))
+        if part not in needed:
+            continue
         which = "example" if part == "train" else "held-out example"
         message = f"no {which} is short enough: all are longer than max_length = {longest}"
         raise TrainingError(Problem(message, place, help))
