@@ -116,13 +116,21 @@ def _from_other(
         raise placed(error, place) from None
     taken = taken_weights(recipe, spec, header)
     part = {"new": list(recipe.head.new or ()), "content_digest": header.content_digest}
+    origin: dict[str, Any] = {"part": part}
+    if header.origin is not None and "part" not in header.origin:
+        origin["base"] = header.origin  # by which `zoo export` finds the names of all weights
+    specials = UNPUBLISHED
+    if isinstance(recipe.tokenizer, OfModel):
+        config = published_config(header.origin)
+        specials = read_published(folder_of(weights), config, sides)
     return Start(
         source,
         spec,
         weights,
-        {"part": part},
+        origin,
         sides,
         frozen,
+        specials,
         taken=taken,
         notes=notes_on_unused(name, header, taken),
     )
