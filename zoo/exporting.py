@@ -16,6 +16,7 @@ from zoo.errors import Place, Problem, WeightsError, checked_path
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import parse_json
 from zoo.families.family import with_rules
+from zoo.families.new_head import origin_with_head
 from zoo.families.origin import Origin, check_companions, read_companions, write_companions
 from zoo.families.plan import Plan, Step, active_rules, make_plan
 from zoo.families.registered import Families
@@ -55,7 +56,7 @@ def export_folder(
     model = load(source, registry=registry)
     assert model.load_report is not None  # `load` sets it
     path = Path(model.load_report.path)
-    origin = _origin(model, Place(str(path)))
+    origin = _origin(model, registry, Place(str(path)))
     plan = _plan(model, origin, registry, Place(str(path)))
     companions = read_companions(path.parent, origin.files)
     check_companions(companions, origin, path.parent)
@@ -70,7 +71,7 @@ def export_folder(
                 _write(tensors, place, file)
 
 
-def _origin(model: Transformer, where: Place) -> Origin:
+def _origin(model: Transformer, registry: Registry, where: Place) -> Origin:
     if model.origin is None:
         raise WeightsError(
             Problem(
@@ -79,16 +80,25 @@ def _origin(model: Transformer, where: Place) -> Origin:
                 help="`zoo import` reads the folders that `zoo export` writes",
             )
         )
+    base, files = model.origin.get("base"), model.origin.get("files", {})
+    if base is not None and "new" in model.origin.get("part", {}):
+        checkpoint = _validated(base, where)
+        return origin_with_head(checkpoint, files, model.spec, Families(registry), where)
     if "part" in model.origin:
         raise WeightsError(
             Problem(
                 "only a part of the weights is the checkpoint's: the others began anew",
                 where,
-                help="export a model that was loaded without `only`, and trained without `new`",
+                help="export a model that was loaded without `only`, and whose training began from "
+                "an imported model",
             )
         )
+    return _validated(model.origin, where)
+
+
+def _validated(origin: object, where: Place) -> Origin:
     try:
-        return Origin.model_validate(model.origin)
+        return Origin.model_validate(origin)
     except ValidationError as error:
         first = error.errors()[0]
         at = ".".join(str(key) for key in first["loc"])
@@ -108,6 +118,8 @@ def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) 
     head = {"head": own["head"]} if sentence else {}  # which config.json does not describe
     meant = family_spec(scope, model.spec.name, registry, head).to_dict()
     if differing := [key for key in {**own, **meant} if own.get(key) != meant.get(key)]:
+        if "part" in (model.origin or {}):
+            raise WeightsError(_of_another_head(differing[0], own, meant, origin, where))
         raise WeightsError(
             Problem(
                 "the configuration that it was imported with means another model, with another "
@@ -117,6 +129,23 @@ def _plan(model: Transformer, origin: Origin, registry: Registry, where: Place) 
             )
         )
     return make_plan(model.spec, scope, active_rules(scope), origin.tensors, where)
+
+
+def _of_another_head(
+    key: str, own: dict[str, Any], meant: dict[str, Any], origin: Origin, where: Place
+) -> Problem:
+    """The problem that `transformers` has no class with exactly this head."""
+    mine, theirs = own.get(key), meant.get(key)
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        inner = next(name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name))
+        key, mine, theirs = f"{key}.{inner}", mine.get(inner), theirs.get(inner)
+    published = json.loads(origin.config)["architectures"][0]
+    return Problem(
+        f"`{published}` of `transformers` is another model: `{key}` is {json.dumps(theirs)} there, "
+        f"and {json.dumps(mine)} in {own['name']}",
+        where,
+        help="train with the head that is published, to export the model",
+    )
 
 
 def _unlabelled(spec: ModelSpec) -> ModelSpec:

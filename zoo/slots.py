@@ -337,8 +337,8 @@ class Head(Plugin):
         return None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:
-        """This head with other names of its classes, or without names. Only for a head that has
-        `classes`."""
+        """This head with other names of its classes; with None, without names and without a
+        `problem_type`. Only for a head that has `classes`."""
         raise self._lacks("labelled")
 
     def ties(self, embedding: str) -> dict[str, str]:
@@ -496,8 +496,8 @@ class Builder(Plugin):
         return None
 
     def labelled(self, labels: tuple[str, ...] | None) -> Self:
-        """This model with other names of its classes, or without names. Only for a model that has
-        `classes`."""
+        """This model with other names of its classes; with None, without names and without a
+        `problem_type`. Only for a model that has `classes`."""
         raise self._lacks("labelled")
 
     def build(self) -> "Transformer":

@@ -138,6 +138,10 @@ class Classifier(Labelling):
     def classes(self) -> Classes:
         return Classes(self.n_classes, self.labels, problem_type=self.problem_type)
 
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        kept = self.problem_type if labels is not None else None
+        return self.model_copy(update={"labels": labels, "problem_type": kept})
+
     def build(self) -> "nn.Module":
         return self._build(pooling=self.pooling)
 

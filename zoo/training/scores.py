@@ -134,7 +134,9 @@ def _by_recipe(
         raise TrainingError(Problem("this is not a folder", Place(str(where)), hint))
     else:
         test = read_lines(where)
-    published = read_published(folder, published_config(model.origin), sides)
+    origin = model.origin or {}
+    config = published_config(origin.get("base", origin))  # whose tokenizer it has
+    published = read_published(folder, config, sides)
     tokens = read_tokens(folder, recipe.tokenizer, sides, published)
     return score_test(model, tokens, test, recipe, on_progress)
 

@@ -132,11 +132,14 @@ def _from_other(
         raise placed(error, place) from None
     taken = taken_weights(recipe, spec, header)
     part = {"new": list(recipe.head.new or ()), "content_digest": header.content_digest}
+    origin: dict[str, Any] = {"part": part}
+    if header.origin is not None and "part" not in header.origin:
+        origin["base"] = header.origin  # by which `zoo export` finds the names of all weights
     return Start(
         source,
         spec,
         weights,
-        {"part": part},
+        origin,
         sides,
         frozen,
         _published(recipe, weights, header, sides),

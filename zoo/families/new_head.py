@@ -1,0 +1,115 @@
+"""The published form of a model that was trained with a new head on the weights of a checkpoint:
+the class of `transformers` with this head, its configuration, and the names of its tensors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import Place, Problem, WeightsError
+from zoo.families.config import FILE_NAME as CONFIG
+from zoo.families.config import parse_json
+from zoo.families.origin import Origin
+from zoo.families.plan import ActiveRule, active_rules
+from zoo.families.registered import Families
+from zoo.purpose import Classes
+from zoo.spec import ModelSpec
+
+_CLASS = re.compile(r"(\w+?)(?:For[A-Z]\w*|LMHeadModel|Model)")
+"""The name of a class of `transformers`: that of the encoder, and what it is for."""
+
+
+def origin_with_head(
+    base: Origin, files: Mapping[str, str], spec: ModelSpec, families: Families, where: Place
+) -> Origin:
+    """The origin of a model as if it had been imported with its new head. Whether a family makes
+    the same model of it is not checked.
+
+    Args:
+        base: the origin of the checkpoint that training started from.
+        files: the files beside the model, with the SHA-256 of each.
+        spec: the model's spec.
+        families: where the family of the checkpoint is looked up.
+        where: the model, for messages.
+
+    Raises:
+        WeightsError: the head has no class in `transformers`, or the configuration of the
+            checkpoint does not name that of its own.
+    """
+    classes = spec.model.classes
+    if classes is None:
+        raise WeightsError(
+            Problem(
+                "its head began anew, and `transformers` has classes for new heads that classify "
+                "alone",
+                where,
+                help="a `classifier` or a `token_classifier` can be exported",
+            )
+        )
+    config = _config(base, classes, spec, where)
+    family = families.family(base.family)
+    before = families.scope(
+        family, parse_json(Path(CONFIG), base.config.encode()), frozenset(base.tensors)
+    )
+    own = [f"{family.prefixes[0]}{key.removeprefix(before.prefix)}" for key in base.tensors]
+    scope = families.scope(family, parse_json(Path(CONFIG), config.encode()), frozenset(own))
+    names = _names(spec, active_rules(scope), own)
+    return Origin(
+        family=base.family, config=config, tensors=tuple(sorted(names)), files=dict(files)
+    )
+
+
+def _config(base: Origin, classes: Classes, spec: ModelSpec, where: Place) -> str:
+    data: dict[str, Any] = json.loads(base.config)
+    stated = data.get("architectures")
+    named = _CLASS.fullmatch(str(stated[0])) if isinstance(stated, list) and stated else None
+    if named is None:
+        raise WeightsError(
+            Problem(
+                "the config.json of the checkpoint names no class of `transformers` as its "
+                "`architectures`, of which the one with another head could be told",
+                where,
+            )
+        )
+    of = "ForTokenClassification" if classes.each_token else "ForSequenceClassification"
+    labels = classes.labels or [f"LABEL_{number}" for number in range(classes.number)]
+    head = spec.to_dict()["head"]
+    data |= {
+        "architectures": [f"{named[1]}{of}"],
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+        "classifier_dropout": head.get("dropout"),
+    }
+    data.pop("problem_type", None)
+    if classes.problem_type is not None:
+        data["problem_type"] = classes.problem_type
+    return json.dumps(data, indent=2) + "\n"
+
+
+def _names(spec: ModelSpec, rules: Iterable[ActiveRule], own: Iterable[str]) -> set[str]:
+    """The names of the tensors of a checkpoint of a model: those of the checkpoint that training
+    started from, where they become weights of the model, and others by the family's rules."""
+    rules = [active for active in rules if active.zoo and not active.rule.drop]
+    found: set[str] = set()
+    made: set[str] = set()
+    for key in own:
+        for active in rules:
+            bindings = active.hf.match(key)
+            if bindings is None:
+                continue
+            targets = {target.fill(bindings) for target in active.zoo}
+            if {spec.ties.get(target, target) for target in targets} <= spec.tensors.keys():
+                found.add(key)
+                made |= targets
+    for name in spec.tensors:
+        for active in rules:
+            if name in made or active.counted or active.spelled or active.rule.copies:
+                continue
+            matches = (target.match(name) for target in active.zoo)
+            if bindings := next((match for match in matches if match is not None), None):
+                found.add(active.hf.fill(bindings))
+                made |= {target.fill(bindings) for target in active.zoo}
+    return found
