@@ -146,11 +146,17 @@ def test_shards_of_two_versions_are_never_mixed(sharded: Path, tmp_path: Path) -
     zoo.load(sharded)
 
 
-def test_a_missing_shard(sharded: Path) -> None:
-    gone = shards(sharded)[2]
-    gone.unlink()
-    with pytest.raises(zoo.WeightsError, match=f"{gone.name}: error: there is no such weights"):
+@pytest.mark.parametrize("n_missing", [1, 3, 4])
+def test_missing_shards(n_missing: int, sharded: Path) -> None:
+    files = shards(sharded)
+    names = [file.name for file in files[-n_missing:]]
+    for name in names:
+        (sharded / name).unlink()
+    with pytest.raises(zoo.WeightsError) as caught:
         zoo.load(sharded)
+    some = ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if n_missing > 3 else "")
+    told = f"error: {n_missing} of the {len(files)} files that it names are missing: {some}\n"
+    assert told in str(caught.value)
 
 
 def test_the_shard_that_cannot_be_opened_is_told(sharded: Path) -> None:

@@ -31,6 +31,7 @@ from zoo.weights.file import (
 )
 from zoo.weights.open_file import STEP, OpenFile
 from zoo.weights.shards import parse_index
+from zoo.wording import counted, quoted
 
 PIECE = 1 << 27
 """The size in bytes of the pieces that are hashed when a whole file is checked: a core hashes a
@@ -195,6 +196,11 @@ def _open(path: Path, stack: ExitStack) -> Weights:
     if first.size > MAX_JSON_BYTES:
         raise not_whole(f"it is {first.size:,} bytes long", first.place)
     header, shards = parse_index(first.head(first.size), first.place)
+    missing = [name for name in shards if not os.path.lexists(path.parent / name)]
+    if missing:
+        some = ", ".join([*map(quoted, missing[:3]), *(["..."] if len(missing) > 3 else [])])
+        message = f"{len(missing)} of the {counted(len(shards), 'file')} that it names are missing"
+        raise WeightsError(Problem(f"{message}: {some}", first.place, MENDING))
     files = [first]
     spans = {}
     for name, names in shards.items():
