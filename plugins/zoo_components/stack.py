@@ -38,7 +38,9 @@ def _rotation_key(block: Block) -> str | None:
     return attention.rotation_key
 
 
-def check_taken(block: Block, position: Position, relative: Position | None = None) -> None:
+def check_taken(
+    block: Block, position: Position | None = None, relative: Position | None = None
+) -> None:
     """Raise a contradiction if the self-attention of a layer refuses what a scheme gives it."""
     schemes = {
         "position": position,
@@ -219,7 +221,33 @@ class Stack(Component):
 
     def _check_taken(self) -> None:
         for group in self.groups:
-            check_taken(group.block, group.position, self.relative)
+            check_taken(group.block, group.position)
+        if self.relative.absent or self.relative.embedded:
+            return
+        attending = [group.block for group in self.groups if group.block.attends]
+        if not attending:
+            raise contradiction(
+                f"`{self.relative.kind}` positions work in self-attention, and no layer has one",
+                "relative.kind",
+                "block.self_attn.kind",
+            )
+        for block in attending:
+            check_taken(block, relative=self.relative)
+            self._check_heads(block)
+
+    def _check_heads(self, block: Block) -> None:
+        """Raise a contradiction if `relative`, which is made once for all layers, does not fit the
+        heads of a layer."""
+        scheme = self.relative
+        for name, needed in {"head_dim": scheme.rotates, "n_heads": scheme.adds_bias}.items():
+            own, of_scheme = getattr(block, name), getattr(scheme, name)
+            if needed and own is not None and own != of_scheme:
+                raise contradiction(
+                    f"`{scheme.kind}` positions of `relative` are the same for all layers, and "
+                    f"have {name} = {of_scheme}, but a layer has {name} = {own}",
+                    "relative.kind",
+                    "layers",
+                )
 
     def _self_attentions(self) -> Iterator[Attention]:
         attentions = (group.block.self_attention for group in self.groups)
