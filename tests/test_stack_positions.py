@@ -54,6 +54,34 @@ def test_positions_of_single_layers() -> None:
     torch.testing.assert_close(second, torch.full_like(second, 1 / LENGTH))
 
 
+def test_a_layer_without_attention_ignores_the_second_scheme() -> None:
+    rules = [{"at": [0], "self_attn": "none"}]
+    own = {"relative": "alibi", "layers": rules}
+    (only,) = maps(built(**FREE | {"position": "none"}, encoder=own), vectors()).encoder
+    torch.testing.assert_close(only[0], alibi(causal=False))
+    none = {"relative": "alibi", "layers": [{"first": 2, "self_attn": "none"}]}
+    with pytest.raises(zoo.SpecError, match="`alibi` positions work in self-attention, and no lay"):
+        built(**FREE | {"position": "none"}, encoder=none)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "rule", "told"),
+    [
+        ("rotary", {"self_attn": {"head_dim": 2}}, "head_dim = 4, but a layer has head_dim = 2"),
+        ("alibi", {"n_heads": 1, "self_attn": {"head_dim": 4}}, "n_heads = 2, but a layer has n"),
+    ],
+)
+def test_the_second_scheme_fits_the_heads_of_all_layers(scheme: str, rule: Any, told: str) -> None:
+    """What one does not go by, the number of heads or their width, may differ."""
+    base = FREE | {"position": "none", "n_heads": 2, "self_attn": {"head_dim": 4}}
+    with pytest.raises(zoo.SpecError, match=f"are the same for all layers, and have {told}"):
+        built(**base, encoder={"relative": scheme, "layers": [{"at": [0], **rule}]})
+    other = {"rotary": {"n_heads": 1, "self_attn": {"head_dim": 4}}}
+    rule = other.get(scheme, {"self_attn": {"head_dim": 6}})
+    model = built(**base, encoder={"relative": scheme, "layers": [{"at": [0], **rule}]})
+    assert model(vectors()).isfinite().all()
+
+
 @pytest.mark.parametrize("builder", ["encoder", "decoder"])
 def test_a_second_scheme_is_added(builder: str) -> None:
     own = {builder: {"relative": {"kind": "t5_buckets", "n_buckets": 8, "max_distance": 6}}}

@@ -7,7 +7,9 @@ from zoo.slots import Attention, Block, Position
 from zoo_components.sharing import Alike
 
 
-def check_taken(block: Block, position: Position, relative: Position | None = None) -> None:
+def check_taken(
+    block: Block, position: Position | None = None, relative: Position | None = None
+) -> None:
     """Raise a contradiction if the self-attention of a layer refuses what a scheme gives it."""
     schemes = {
         "position": position,
@@ -26,6 +28,35 @@ def check_taken(block: Block, position: Position, relative: Position | None = No
         raise contradiction(
             f"`{scheme.kind}` positions {gives}", f"{key}.kind", "block.self_attn.kind"
         )
+
+
+def check_relative(blocks: Iterable[Block], relative: Position) -> None:
+    """Raise a contradiction if `relative`, which is made once for all layers, works in none of
+    these, or does not fit the self-attention of one."""
+    if relative.absent or relative.embedded:
+        return
+    attending = [block for block in blocks if block.attends]
+    if not attending:
+        raise contradiction(
+            f"`{relative.kind}` positions work in self-attention, and no layer has one",
+            "relative.kind",
+            "block.self_attn.kind",
+        )
+    for block in attending:
+        check_taken(block, relative=relative)
+        _check_heads(block, relative)
+
+
+def _check_heads(block: Block, relative: Position) -> None:
+    for name, needed in {"head_dim": relative.rotates, "n_heads": relative.adds_bias}.items():
+        own, of_scheme = getattr(block, name), getattr(relative, name)
+        if needed and own is not None and own != of_scheme:
+            raise contradiction(
+                f"`{relative.kind}` positions of `relative` are the same for all layers, and "
+                f"have {name} = {of_scheme}, but a layer has {name} = {own}",
+                "relative.kind",
+                "layers",
+            )
 
 
 def check_rotation(groups: Sequence[Alike], relative: Position) -> None:

@@ -13,7 +13,7 @@ from zoo.layout import LayerList, Layout, linear
 from zoo.only_with import OnlyWith
 from zoo.slots import Attention, Block, Embedding, Norm, NormPlacement, Position
 from zoo_components.attended import WhereAttended
-from zoo_components.schemes import check_rotation, check_tables, check_taken
+from zoo_components.schemes import check_relative, check_rotation, check_tables, check_taken
 from zoo_components.sharing import (
     Alike,
     SharedLayers,
@@ -142,7 +142,8 @@ class Stack(Component):
             check_sharing(self._alike_layers, self._weights_of_layers)
         check_rotation(self.groups, self.relative)
         for group in self.groups:
-            check_taken(group.block, group.position, self.relative)
+            check_taken(group.block, group.position)
+        check_relative([group.block for group in self.groups], self.relative)
         self._check_global_tokens()
         self._check_sides()
         self._check_positions()
