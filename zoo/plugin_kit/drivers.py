@@ -45,7 +45,7 @@ class AttentionDriver(ContinuingDriver):
     def continued(self) -> bool:
         return bool(self.described.incremental)
 
-    def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
+    def called(self, x: torch.Tensor, context: LayerContext) -> Attended:
         found = self.model.part(x, context.memory, **self._options(context))
         output, weights = _pair(found, "the output and the weights, or None")
         return output, {} if weights is None else {"": weights}
@@ -87,7 +87,7 @@ class BlockDriver(ContinuingDriver):
     def looks_ahead(self) -> bool:
         return bool(self.described.looks_ahead)
 
-    def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
+    def called(self, x: torch.Tensor, context: LayerContext) -> Attended:
         output, weights = _pair(self.model.part(x, context), "the states and the weights by name")
         return output, dict(weights)
 
@@ -156,7 +156,8 @@ class FeedForwardDriver(Driver):
 
 class HeadDriver(Driver):
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        return (self.model.part(*inputs, **self._ids()),)
+        further = {name: ids.to(inputs[0].device) for name, ids in self._ids().items()}
+        return (self.model.part(*inputs, **further),)
 
     def check(self, inputs: Tensors) -> None:
         head: Head = self.described
