@@ -1020,6 +1020,18 @@ BROKEN: Mapping[str, Broken] = {
     "block_unbiased": Broken(
         "block", {"bias=context.bias": "bias=None"}, ("positions",), "changes nothing"
     ),
+    "block_without_positions": Broken(
+        "block",
+        {"positions=context.positions": "positions=None"},
+        ("interface",),
+        "help: pass on `positions=context.positions`",
+    ),
+    "block_loses_weights": Broken(
+        "block",
+        {'{} if weights is None else {"self_attn": weights}': "{}"},
+        ("interface",),
+        "the weights that an attention inside returns get lost",
+    ),
     # cache
     "cache_ignored": Broken(
         "attention", {EXTENDED: "k, v = make()"}, ("cache",), "one by one with a `cache`"
