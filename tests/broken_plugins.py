@@ -781,6 +781,32 @@ BROKEN: Mapping[str, Broken] = {
         ("precision",),
         "the output of a model in torch.bfloat16 is not finite",
     ),
+    "on_the_cpu": Broken(
+        "ffn",
+        {**WITH_TORCH, RETURN: RETURN + " + torch.zeros(x.shape[-1], dtype=x.dtype)"},
+        ("devices",),
+        "a call on another device than the CPU failed: ",
+    ),
+    "mask_on_the_cpu": Broken(
+        "attention",
+        {", device=x.device)": ")"},
+        ("devices",),
+        "help: make tensors on the device of x",
+    ),
+    "table_on_the_cpu": Broken(
+        "ffn",
+        {
+            MADE: MADE
+            + '\n            self.register_buffer("factor", torch.empty(()), persistent=False)'
+            "\n\n        def reset_buffers(self, *, device):"
+            "\n            self.factor = torch.full((), 0.5, dtype=self.factor.dtype)",
+            RETURN: RETURN + " * self.factor",
+            **WITH_TORCH,
+            "residual=True),\n            }": "residual=True),\n            }, computed=1",
+        },
+        ("devices",),
+        "`part.factor` is on cpu, although `reset_buffers` is called for another device",
+    ),
     "cancels": Broken("ffn", before("x = (x + 1e5) - 1e5"), ("precision",), "in float32"),
     "half": Broken(
         "ffn", {"(x).relu": "(x).half().to(x.dtype).relu"}, ("precision",), "rounds to a narrower"
@@ -794,7 +820,7 @@ BROKEN: Mapping[str, Broken] = {
     "one_dtype": Broken(
         "ffn",
         {**before("x = x * torch.full((1,), 0.5)"), **WITH_TORCH},
-        ("precision",),
+        ("precision", "devices"),
         "a call in torch.bfloat16 failed: RuntimeError: ",
     ),
     # compiles
@@ -994,6 +1020,18 @@ BROKEN: Mapping[str, Broken] = {
     "block_unbiased": Broken(
         "block", {"bias=context.bias": "bias=None"}, ("positions",), "changes nothing"
     ),
+    "block_without_positions": Broken(
+        "block",
+        {"positions=context.positions": "positions=None"},
+        ("interface",),
+        "help: pass on `positions=context.positions`",
+    ),
+    "block_loses_weights": Broken(
+        "block",
+        {'{} if weights is None else {"self_attn": weights}': "{}"},
+        ("interface",),
+        "the weights that an attention inside returns get lost",
+    ),
     # cache
     "cache_ignored": Broken(
         "attention", {EXTENDED: "k, v = make()"}, ("cache",), "one by one with a `cache`"
@@ -1086,6 +1124,25 @@ BROKEN: Mapping[str, Broken] = {
             "            context = LayerContext(positions=at, causal=True)\n"
             "            x = self.embed(target, at, token_types=None, mask=None)\n"
             "            for layer in self.layers:\n"
+            "                x, _ = layer(x, context)\n"
+            "            return x\n\n        def forward(",
+        },
+        ("cache", "declared"),
+        "what `zoo.generate` scores is another than what a call with all tokens gives",
+        "from zoo.purpose import Generation",
+    ),
+    "builder_generates_unmasked": Broken(  # its cache does not know what is padding
+        "builder",
+        {
+            **GENERATES,
+            "        def forward(": "        def decode(self, target, memory, *, target_mask, "
+            "memory_mask, cache):\n"
+            "            n, device = target.shape[1], target.device\n"
+            "            at = cache.append(n, seen=None, counted=None, device=device)\n"
+            "            x = self.embed(target, at, token_types=None, mask=None)\n"
+            "            for number, layer in enumerate(self.layers):\n"
+            "                kept = cache.layer(number)\n"
+            "                context = LayerContext(positions=at, causal=True, cache=kept)\n"
             "                x, _ = layer(x, context)\n"
             "            return x\n\n        def forward(",
         },
@@ -1271,6 +1328,21 @@ BROKEN: Mapping[str, Broken] = {
         },
         ("masks",),
         "a key at the start that a mask (batch, 1, 1, key) hides changes the output",
+    ),
+    "another_shape_with_a_mask": Broken(
+        "attention",
+        {OUTPUT: OUTPUT.replace("output,", "output if mask is None else output[None],")},
+        ("masks", "positions", "cache"),
+        "the output of a call with a mask (2, 1, 1, 6) must be (2, 6, 16), not (1, 2, 6, 16)",
+    ),
+    "never_later": Broken(
+        "attention",
+        {"if causal:": "if memory is None:"},
+        ("masks",),
+        "no later position changes the output, although `causal` is not set",
+    ),
+    "block_never_later": Broken(
+        "block", {"causal=context.causal": "causal=True"}, ("masks",), "`only_causal` is True"
     ),
     "block_unmasked": Broken(
         "block", {"mask=context.mask": "mask=None"}, ("masks",), "hides changes the output"

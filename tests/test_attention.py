@@ -193,6 +193,19 @@ def test_masked_tokens_at_position_minus_one_stay_finite() -> None:
     assert torch.equal(x_out, clamped)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_half_precision_stays_so(name: str, return_weights: bool) -> None:
+    """Also where a factor or a mask is computed in float32."""
+    module, x = made(described(**FEATURES[name])), randn(2, LENGTH, 6)
+    exact, _ = module(x, causal=True)
+    half, weights = module.bfloat16()(x.bfloat16(), causal=True, return_weights=return_weights)
+    assert half.dtype == torch.bfloat16
+    assert weights is None or weights.dtype == torch.bfloat16
+    torch.testing.assert_close(half.double(), exact, rtol=0.1, atol=0.1 * float(exact.abs().max()))
+
+
 def test_grouped_heads_are_repeated_heads() -> None:
     """Grouped-query attention is multi-head attention with copies of its key-value heads."""
     grouped = described(n_heads=4, n_kv_heads=2, qk_norm=rms())

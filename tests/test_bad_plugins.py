@@ -411,6 +411,32 @@ class Mine(MultiHead):
     zoo.read_spec("spec.toml")
 
 
+def test_an_attention_that_is_causal_in_an_encoder(refused: Refused, project: Path) -> None:
+    (project / "mine.py").write_text("""
+from zoo_components.attention import MultiHead
+
+
+class Mine(MultiHead):
+    @property
+    def only_causal(self):
+        return True
+""")
+    (project / "registry.toml").write_text('format = 1\n[attention]\nmine = "mine.py:Mine"\n')
+    of_decoder = spec("[decoder]", 'self_attn = "mine"')
+    (project / "spec.toml").write_text(of_decoder)
+    zoo.read_spec("spec.toml")
+    of_encoder = spec("[encoder]", 'self_attn = "mine"')
+    (project / "spec.toml").write_text(of_encoder)
+    told = refused("validate", "spec.toml")
+    assert told.startswith(
+        "spec.toml:11:13: error: no token sees later ones in these layers, and in this stack "
+        "tokens do: state `causal = true`"
+    )
+    assert told.count("error:") == 1
+    (project / "spec.toml").write_text(of_encoder + "causal = true\n")
+    zoo.read_spec("spec.toml")
+
+
 def test_a_dimension_that_no_parent_gives(refused: Refused, project: Path) -> None:
     write_plugin(project, GOOD + "    depth: Given[int]\n")
     assert refused("validate", "spec.toml") == (

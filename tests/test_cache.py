@@ -410,6 +410,21 @@ def test_layers_that_are_one_keep_apart(sharing: bool | list[int], n_layers: int
     assert check(model).cache.n_bytes == 8 * 2 * 16 * len(ROWS[0]) * len(ROWS) * n_layers
 
 
+def test_each_of_two_stacks_has_a_part_of_the_cache() -> None:
+    cache, new = Cache(3), torch.zeros(2, 1, 1)
+    for name, value in (("left", 1.0), ("right", 2.0)):
+        for _ in range(2):
+            cache.part(name).append(1, seen=None, counted=None, device=new.device)
+            cache.part(name).layer(0).of("").extend(torch.tensor([[[value]], [[-value]]]))
+    cache.select(torch.tensor([1, 1]))
+    for name, value in (("left", 1.0), ("right", 2.0)):
+        part = cache.part(name)
+        assert part.length == 2
+        (kept,) = part.layer(0).of("").extend(new)
+        assert kept.flatten().tolist() == [-value, -value, 0.0] * 2
+    assert cache.n_bytes == 2 * 2 * 3 * 4  # stacks, rows, tokens, bytes
+
+
 def test_a_full_cache_is_an_error() -> None:
     decoding = Decoding(built(tiny()), capacity=3, memory=None, keep=True)
     decoding.scores(torch.tensor([[1, 2, 3]]))

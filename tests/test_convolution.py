@@ -106,7 +106,7 @@ def test_what_show_says() -> None:
 
 
 def test_what_it_cannot_be_in() -> None:
-    with pytest.raises(SpecError, match="has a place in a causal stack alone"):
+    with pytest.raises(SpecError, match="no token sees later ones in these layers"):
         zoo.read_spec({**SPEC, "builder": "encoder"})
     with pytest.raises(SpecError, match="rotary positions need a self-attention"):
         zoo.read_spec({**SPEC, "position": "rotary"})

@@ -25,6 +25,13 @@ def test_in_training_it_is_that_of_torch() -> None:
 
 
 @torch.no_grad()
+def test_in_training_without_gradients_it_drops_too() -> None:
+    """As for a mean over many passes (Gal and Ghahramani 2015)."""
+    torch.manual_seed(0)
+    assert set(Dropout(0.5)(torch.ones(1000)).tolist()) == {0.0, 2.0}
+
+
+@torch.no_grad()
 def test_hooks_are_called_outside_of_training() -> None:
     dropout, x = Dropout(0.5).eval(), torch.ones(3)
     before = dropout.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))

@@ -324,6 +324,24 @@ def test_scores_are_log_probabilities(four_tokens: Transformer) -> None:
             assert one.score == pytest.approx(expected, abs=1e-9)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("first", [None, 7])
+@pytest.mark.parametrize("size", [None, 1])
+def test_tokens_that_do_not_begin_a_text(
+    decoders: peers.Pair, first: int | None, size: int | None
+) -> None:
+    """The likeliest at the beginning, or after the forced first one, gives way to the next, and may
+    come later."""
+    _, ours = decoders
+    begun = PROMPTS[0] + ([] if first is None else [first])
+    likeliest, second = ours(torch.tensor([begun]))[0, -1].topk(2).indices.tolist()
+    after = ours(torch.tensor([[*begun, second]]))[0, -1].argmax().item()
+    options: dict[str, Any] = {"first_id": first, "begin_suppress_tokens": (likeliest,)}
+    method = zoo.Greedy(**options) if size is None else zoo.Beam(size=size, **options)
+    found = zoo.generate(ours, [PROMPTS[0]], max_new_tokens=3, method=method)[0].ids
+    assert list(found[-2 if first else 0 :][:2]) == [second, after]
+
+
 @pytest.mark.parametrize("prompt", [[1, 2], [0], [3, 3, 1]])
 def test_what_is_forced_is_certain(four_tokens: Transformer, prompt: list[int]) -> None:
     """It adds nothing to the score of a beam search."""

@@ -278,6 +278,18 @@ def test_a_source_mask_with_a_row_for_each_source_position(shape: tuple[int, ...
     assert both(source, torch.ones(2, 4).long(), source_mask=mask).shape[:2] == (2, 4)
 
 
+def test_the_maps_of_decode_are_those_of_the_whole_model() -> None:
+    both = model("encoder_decoder", source_vocab=9, target_vocab=9)
+    source, target = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[5, 6, 7]])
+    _, expected = both(source, target, return_attention=True)
+    memory, maps = both.encode(source, return_attention=True)
+    assert all(map(torch.equal, maps.encoder, expected.encoder))
+    _, maps = both.decode(target, memory, return_attention=True)
+    assert len(maps.decoder) == len(maps.cross) == len(both.decoder.layers)
+    assert all(map(torch.equal, maps.decoder, expected.decoder))
+    assert all(map(torch.equal, maps.cross, expected.cross))
+
+
 @pytest.mark.parametrize("shape", [(2, 5), (3, 4), (2, 3, 4), (2, 2, 4, 5), (4,)], ids=str)
 def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     decoder = model(embedding="vectors")

@@ -244,6 +244,25 @@ def test_a_project_with_two_encoders_that_are_one(
     torch.testing.assert_close(model(asked, told), expected, rtol=0, atol=1e-12)
 
 
+def test_a_project_that_decodes_with_two_stacks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each has its own part of the cache, which beams reorder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(PROJECTS / "two_decoders")
+    check_plugin("builder", "two_decoders", registry=Path("registry.toml"))
+    model = zoo.build("spec.toml", dtype=torch.float64)
+    prompts = [[1, 2, 3], [4]]
+    for found, prompt in zip(
+        zoo.generate(model, prompts, max_new_tokens=4, method=zoo.Beam(size=3, length_penalty=0.0)),
+        prompts,
+        strict=True,
+    ):
+        logits = model(torch.tensor([[*prompt, *found.ids]]))[0, len(prompt) - 1 : -1]
+        chosen = logits.log_softmax(-1).gather(-1, torch.tensor(found.ids)[:, None])
+        assert found.score == pytest.approx(chosen.sum().item(), abs=1e-12)
+
+
 def test_a_project_in_a_process_of_its_own(tmp_path: Path) -> None:
     code = """
     import sys, zoo.cli

@@ -226,7 +226,7 @@ def test_check_says_what_holds(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stdout == (
         "norm.rms_norm: ok (imports, schema, example, meta, layout, interface, determinism, "
-        "saving, modes, gradients, precision, compiles, tokens)\n"
+        "saving, modes, gradients, precision, devices, compiles, tokens)\n"
         "init.normal: ok (imports, schema, example, meta, layout, determinism, saving)\n"
     )
     assert done.stderr == ""

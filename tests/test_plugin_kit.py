@@ -36,7 +36,7 @@ from zoo.testing import check_plugin
 ROOT = Path(__file__).parent.parent
 
 EVERY = {"imports", "schema", "example", "meta", "layout", "determinism", "saving"}
-OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "compiles"}
+OF_MODULES = EVERY | {"interface", "modes", "gradients", "precision", "devices", "compiles"}
 OF_SLOTS = {
     "builder": {"masks", "cache", "declared"},
     "block": {"masks", "positions", "cache", "branches", "declared"},
@@ -168,7 +168,7 @@ def test_each_check_fails_on_something() -> None:
 
 def test_after_a_broken_link_the_rest_is_not_run(broken_reports: dict[str, Report]) -> None:
     report = broken_reports["other_shape"]
-    last = "interface, determinism, saving, modes, gradients, precision, compiles, tokens"
+    last = "interface, determinism, saving, modes, gradients, precision, devices, compiles, tokens"
     assert report.text().endswith(f"\n    not run: {last}")
     states = {check.name: check.ok for check in report.checks}
     assert states == {

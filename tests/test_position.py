@@ -124,6 +124,8 @@ def test_padding_of_sinusoids(zero: bool) -> None:
     )[0]
     expected = added(sinusoidal(8, offset=1), 8)[0][0]
     assert torch.allclose(rows[3], torch.zeros(8).double() if zero else expected, atol=1e-14)
+    first = torch.tensor([math.sin(2), math.cos(2)], dtype=torch.float64)  # padding is before it
+    assert torch.allclose(rows[0, :2], first, atol=1e-14)
 
 
 @pytest.mark.parametrize("offset", [0, 2])

@@ -1,8 +1,9 @@
 """The cache of generation, so that each token is computed once.
 
-A `Cache` belongs to one generation with one stack. The caller creates it and passes it through
-`decode` and `LayerContext`. It holds all state; modules have none. An attention keeps something of
-each token in it, such as keys and values, or a state of fixed size, or both.
+A `Cache` belongs to one generation with one stack, and has a `part` for each of several. The caller
+creates it and passes it through `decode` and `LayerContext`. It holds all state; modules have none.
+An attention keeps something of each token in it, such as keys and values, or a state of fixed size,
+or both.
 
 A cache only grows: no token is taken back, since a state that has taken it in cannot let go of it.
 Who needs an earlier point of a generation makes another cache.
@@ -33,6 +34,7 @@ class Cache:
         self.capacity = capacity
         self.length = 0
         self._layers: dict[int, LayerCache] = {}
+        self._parts: dict[str, Cache] = {}
         self._seen: torch.Tensor | None = None
         self._positions: torch.Tensor | None = None
         self._device: torch.device | str = "cpu"
@@ -62,7 +64,8 @@ class Cache:
         """
         if self.length + n_tokens > self.capacity:
             raise ValueError(
-                f"the cache has room for {self.capacity} tokens, not {self.length + n_tokens}"
+                f"the cache has room for {self.capacity} tokens, not {self.length + n_tokens}; "
+                "of several stacks, each is given its own, `cache.part(name)`"
             )
         start, self.length = self.length, self.length + n_tokens
         self._device = device
@@ -110,9 +113,18 @@ class Cache:
             self._layers[number] = LayerCache(self)
         return self._layers[number]
 
+    def part(self, name: str) -> Cache:
+        """The cache of the stack of this name, in a model that decodes with several stacks: each
+        registers the tokens with its own."""
+        if name not in self._parts:
+            self._parts[name] = Cache(self.capacity)
+        return self._parts[name]
+
     def select(self, rows: torch.Tensor, memory_rows: torch.Tensor | None = None) -> None:
         """Keep these rows, (new rows,), in this order; a row may be repeated. Of the cached tensors
         of a memory, keep `memory_rows`, or all."""
+        for part in self._parts.values():
+            part.select(rows, memory_rows)
         if self._seen is not None:
             self._seen = self._seen[rows]
         if self._positions is not None:
@@ -124,8 +136,9 @@ class Cache:
     @property
     def n_bytes(self) -> int:
         """The size of all cached tensors in bytes."""
-        layers = self._layers.values()
-        return sum(kept.n_bytes for layer in layers for kept in layer.by_sublayer.values())
+        parts, layers = self._parts.values(), self._layers.values()
+        own = sum(kept.n_bytes for layer in layers for kept in layer.by_sublayer.values())
+        return own + sum(part.n_bytes for part in parts)
 
 
 class LayerCache:

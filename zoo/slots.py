@@ -146,6 +146,12 @@ class Attention(Sublayer):
         return True
 
     @property
+    def only_causal(self) -> bool:
+        """Whether a position sees no later ones even without `causal`, as in a recurrence; a stack
+        that is not causal is then refused."""
+        return False
+
+    @property
     def against_fused(self) -> str | None:
         """The reason why no fused kernel can compute it, None if one can; `auto` reports it
         (`zoo.backends`)."""
@@ -385,6 +391,11 @@ class Block(Plugin):
     def takes_bias(self) -> bool:
         """Whether the layer takes the `bias` of a position scheme."""
         return self.self_attention is None or self.self_attention.takes_bias
+
+    @property
+    def only_causal(self) -> bool:
+        """Whether a position sees no later ones, even in a stack that is not causal."""
+        return self.self_attention is not None and self.self_attention.only_causal
 
     @property
     def own_position(self) -> Position | None:

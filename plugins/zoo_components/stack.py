@@ -146,6 +146,7 @@ class Stack(Component):
         check_relative([group.block for group in self.groups], self.relative)
         self._check_global_tokens()
         self._check_sides()
+        self._check_direction()
         self._check_positions()
         check_tables(self._inner(), self._self_attentions())
         return self
@@ -191,6 +192,17 @@ class Stack(Component):
                 f'limits the earlier ones alone, which `{key} = "past"` says',
                 "block.self_attn.window",
                 "layers",
+            )
+
+    def _check_direction(self) -> None:
+        """Raise a contradiction if tokens see later ones, and a layer has no way to."""
+        if not self.causal and any(group.block.only_causal for group in self.groups):
+            raise contradiction(
+                "no token sees later ones in these layers, and in this stack tokens do: state "
+                "`causal = true` in its table, or use them in a decoder",
+                "block.self_attn.kind",
+                "block.kind",
+                "causal",
             )
 
     def _check_positions(self) -> None:

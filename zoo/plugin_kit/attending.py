@@ -14,7 +14,6 @@ from zoo.plugin_kit.driver import (
     BATCH,
     LENGTH,
     MEMORY_LENGTH,
-    WIDTH,
     Driver,
     PromiseError,
     Tensors,
@@ -57,6 +56,11 @@ class AttendingDriver(Driver):
         return False
 
     @property
+    def causal(self) -> bool:
+        """Whether the module is only called with `causal`: it may refuse to be without."""
+        return not self.crosses and bool(self.described.only_causal)
+
+    @property
     def n_keys(self) -> int:
         """The number of positions that can be attended to."""
         return MEMORY_LENGTH if self.crosses else LENGTH
@@ -70,7 +74,17 @@ class AttendingDriver(Driver):
         return (inputs[0], inputs[1]) if self.crosses else (inputs[0], None)
 
     def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
-        """Return the output for tokens x (batch, length, d_model), and the weights if requested."""
+        """Return the output for tokens x (batch, length, d_model), and the weights if requested.
+
+        Raises:
+            PromiseError: the output has another shape than x.
+        """
+        output, weights = self.called(x, context)
+        expect(f"the output{_given(context)}", output, *x.shape)
+        return output, weights
+
+    def called(self, x: torch.Tensor, context: LayerContext) -> Attended:
+        """Return what the module returns for tokens x, the weights by name."""
         raise NotImplementedError
 
     def attend(
@@ -78,12 +92,13 @@ class AttendingDriver(Driver):
         inputs: Tensors,
         *,
         mask: torch.Tensor | None = None,
-        causal: bool = False,
+        causal: bool | None = None,
         rotation: Rotation | None = None,
         bias: torch.Tensor | None = None,
         return_weights: bool = False,
     ) -> Attended:
-        """Run `call` with all tokens at once. `mask` applies to the memory if there is one."""
+        """Run `call` with all tokens at once. `mask` applies to the memory if there is one, and
+        `causal` is by default what the module needs."""
         x, memory = self.sides(inputs)
         tokens = None
         if memory is None and mask is not None and mask.shape[-2] == 1:
@@ -91,8 +106,8 @@ class AttendingDriver(Driver):
         context = LayerContext(
             mask=mask if memory is None else None,
             tokens=tokens,
-            causal=causal,
-            positions=torch.arange(LENGTH),
+            causal=self.causal if causal is None else causal,
+            positions=torch.arange(LENGTH, device=x.device),
             rotation=rotation,
             bias=bias,
             memory=memory,
@@ -106,12 +121,16 @@ class AttendingDriver(Driver):
         output, weights = self.attend(inputs, return_weights=True)
         return fused, output, *weights.values()
 
+    def call_variants(self, inputs: Tensors) -> None:
+        super().call_variants(inputs)
+        if not self.crosses:
+            self.attend(inputs, causal=True)
+
     def check(self, inputs: Tensors) -> None:
         fused, weights = self.attend(inputs)
         if weights:
             raise PromiseError("weights are returned although `return_weights` is not set")
         output, weights = self.attend(inputs, return_weights=True)
-        expect("the output", output, BATCH, LENGTH, WIDTH)
         # Where a second call without weights differs too, `determinism` says why.
         if not close(fused, output, 1e-5) and close(fused, self.attend(inputs)[0], 1e-5):
             raise PromiseError("the output is another when `return_weights` is set")
@@ -222,6 +241,7 @@ class AttendingDriver(Driver):
         def called(rows: slice | int) -> torch.Tensor:
             positions = places[rows]
             context = LayerContext(
+                causal=self.causal,
                 positions=positions,
                 key_positions=positions,
                 rotation=turning(positions.double()) if self.takes_rotation else None,
@@ -267,6 +287,12 @@ class AttendingDriver(Driver):
             return
         if not self.crosses and depends(slice(-1), causal=True):
             yield "a later position changes the output, although `causal` is set"
+        attends = getattr(self.described, "attends", not getattr(self.described, "absent", False))
+        if attends and not (self.crosses or self.causal or depends(slice(-1))):
+            yield (
+                "no later position changes the output, although `causal` is not set\n"
+                "help: what sees no later ones in any stack says so: its `only_causal` is True"
+            )
         mask = torch.ones(BATCH, 1, LENGTH, self.n_keys, dtype=torch.bool)
         mask[:, :, 2, -1] = False
         if not self._accepts(inputs, mask=mask):
@@ -285,3 +311,12 @@ class AttendingDriver(Driver):
         ]
         if not all(bool(output.isfinite().all()) for output in outputs):
             yield "a query that may attend to nothing gives NaN"
+
+
+def _given(context: LayerContext) -> str:
+    """Return what a call is given besides tokens, for a message: with it alone an output may get
+    another shape, by broadcasting."""
+    masks = {"mask": context.mask, "memory's mask": context.memory_mask, "bias": context.bias}
+    given = [f"{name} {tuple(t.shape)}" for name, t in masks.items() if t is not None]
+    given += ["`cache`"] if context.cache is not None else []
+    return f" of a call with a {' and a '.join(given)}" if given else ""

@@ -85,6 +85,10 @@ class Driver:
         """Return the outputs of the module for these inputs."""
         return (self.model.part(*inputs),)
 
+    def call_variants(self, inputs: Tensors) -> None:
+        """Call the module in each way in which it may make other tensors of its own."""
+        self(*inputs)
+
     def check(self, inputs: Tensors) -> None:
         """Raises PromiseError unless the module returns what the slot specifies."""
         expect("the output", self(*inputs)[0], BATCH, LENGTH, WIDTH)

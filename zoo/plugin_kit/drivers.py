@@ -9,6 +9,7 @@ from typing import Any
 from zlib import crc32
 
 import torch
+from torch import nn
 
 from zoo.building import build
 from zoo.context import LayerContext
@@ -45,7 +46,7 @@ class AttentionDriver(ContinuingDriver):
     def continued(self) -> bool:
         return bool(self.described.incremental)
 
-    def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
+    def called(self, x: torch.Tensor, context: LayerContext) -> Attended:
         found = self.model.part(x, context.memory, **self._options(context))
         output, weights = _pair(found, "the output and the weights, or None")
         return output, {} if weights is None else {"": weights}
@@ -87,9 +88,35 @@ class BlockDriver(ContinuingDriver):
     def looks_ahead(self) -> bool:
         return bool(self.described.looks_ahead)
 
-    def call(self, x: torch.Tensor, context: LayerContext) -> Attended:
+    def called(self, x: torch.Tensor, context: LayerContext) -> Attended:
         output, weights = _pair(self.model.part(x, context), "the states and the weights by name")
         return output, dict(weights)
+
+    def check(self, inputs: Tensors) -> None:
+        super().check(inputs)
+        positions: list[object] = []
+        weights: list[torch.Tensor] = []
+
+        def note(_: nn.Module, __: object, given: dict[str, Any], output: object) -> None:
+            positions.extend(value for name, value in given.items() if name == "positions")
+            if given.get("return_weights") and isinstance(output, tuple):
+                weights.extend(value for value in output[1:] if isinstance(value, torch.Tensor))
+
+        inside = [module for module in self.model.part.modules() if module is not self.model.part]
+        hooks = [module.register_forward_hook(note, with_kwargs=True) for module in inside]
+        _, returned = self.attend(inputs, return_weights=True)
+        for hook in hooks:
+            hook.remove()
+        if any(value is None for value in positions):
+            raise PromiseError(
+                "an attention inside is called without positions, which say where its queries are, "
+                "with a cache and beside padding\nhelp: pass on `positions=context.positions`"
+            )
+        if weights and not returned:
+            raise PromiseError(
+                "the weights that an attention inside returns get lost\n"
+                'help: return them by name, such as `{"self_attn": weights}`'
+            )
 
 
 class NormDriver(Driver):
@@ -156,7 +183,8 @@ class FeedForwardDriver(Driver):
 
 class HeadDriver(Driver):
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        return (self.model.part(*inputs, **self._ids()),)
+        further = {name: ids.to(inputs[0].device) for name, ids in self._ids().items()}
+        return (self.model.part(*inputs, **further),)
 
     def check(self, inputs: Tensors) -> None:
         head: Head = self.described

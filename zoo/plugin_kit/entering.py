@@ -44,8 +44,8 @@ class PositionDriver(Driver):
         return vectors(dtype, seed, width=EMBEDDED_WIDTH), heads
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        positions = torch.arange(LENGTH)
         x, heads = inputs
+        positions = torch.arange(LENGTH, device=x.device)
         return tuple(self._results(x, heads, positions, positions).values())
 
     def check(self, inputs: Tensors) -> None:
@@ -156,7 +156,7 @@ class EmbeddingDriver(Driver):
         return (vectors(dtype, seed, width=self.input_width),)
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
-        return (self.embed(inputs[0], torch.arange(self.length)),)
+        return (self.embed(inputs[0], torch.arange(self.length, device=inputs[0].device)),)
 
     @property
     def input_width(self) -> int:

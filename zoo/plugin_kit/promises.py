@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from zoo.building import build
+from zoo.building import build, build_on_meta
 from zoo.loading import load
 from zoo.plugin_kit.branches import branches
 from zoo.plugin_kit.declared import declared
@@ -23,6 +26,7 @@ from zoo.registry import Registry
 from zoo.saving import save
 from zoo.slots import Plugin, Sublayer
 from zoo.spec import ModelSpec
+from zoo.transformer import Transformer
 
 Promise = Callable[[ModelSpec, Registry], None]
 
@@ -35,6 +39,8 @@ TINY = 1e-12
 """A relative change of the input that float64 resolves and float32 does not."""
 FLOAT32_ERROR = 1e-4
 """Tolerance of float32 compared with float64, relative to the largest value."""
+_MIXED = "on the same device", "different devices", "not on the expected device"
+"""What torch says of tensors on two devices."""
 
 
 def interface(spec: ModelSpec, registry: Registry) -> None:
@@ -192,11 +198,54 @@ def precision(spec: ModelSpec, registry: Registry) -> None:
                 )
             if not bool(output.isfinite().all()):
                 raise PromiseError(f"the output of a model in {dtype} is not finite")
-    expect_close("in float32", found[2], tuple(t.double() for t in found[1]), FLOAT32_ERROR)
+    expect_close(
+        "in float32 than in float64",
+        found[2],
+        tuple(t.double() for t in found[1]),
+        FLOAT32_ERROR,
+        hint="\nhelp: state every `eps`, since the default of `rms_norm` depends on the dtype; and "
+        "compute what cancels, such as the difference of large sums, in another way",
+    )
     nudged = tuple(t * (1 + TINY) if t.is_floating_point() else t for t in driver.inputs(dtype))
     pairs = zip(found[2], driver(*nudged), strict=True)
     if nudged[0].is_floating_point() and all(torch.equal(a, b) for a, b in pairs):
         raise PromiseError("a model in float64 rounds to a narrower dtype inside")
+
+
+def devices(spec: ModelSpec, registry: Registry) -> None:
+    """The module makes its tensors on the device of its input. For another device, which need not
+    be there, stand tensors without values on meta, which torch refuses to mix with those on the CPU
+    as it does for any two devices."""
+    model = build_on_meta(spec, torch.float32).eval()
+    failure: Exception | None = None
+    try:
+        _call_on_meta(spec, model)
+    except Exception as error:  # also of a module that cannot be called without values
+        failure = error
+    for name, buffer in model.named_buffers():
+        if not buffer.is_meta:
+            raise PromiseError(
+                f"`{name}` is on {buffer.device}, although `reset_buffers` is called for another "
+                "device\nhelp: make it there: `torch.arange(n, device=device)`"
+            )
+    if failure is not None and any(words in str(failure) for words in _MIXED):
+        told = describe_failure("a call on another device than the CPU", failure).message
+        raise PromiseError(
+            f"{told}\nhelp: make tensors on the device of x: `x.new_ones(...)`, or "
+            "`torch.arange(n, device=x.device)`"
+        )
+
+
+def _call_on_meta(spec: ModelSpec, model: Transformer) -> None:
+    """Compute the tables of a meta-built model, and call it."""
+    other = torch.device("meta")
+    for module in model.modules():
+        if hasattr(module, "reset_buffers"):
+            module.reset_buffers(device=other)  # type: ignore[operator]
+    driver = driver_for(spec, model)
+    inputs = tuple(t.to(other) for t in driver.inputs(torch.float32))
+    with FakeTensorMode(allow_non_fake_inputs=True):  # finds what meta alone lets pass
+        driver.call_variants(inputs)
 
 
 def compiles(spec: ModelSpec, registry: Registry) -> None:
@@ -206,7 +255,8 @@ def compiles(spec: ModelSpec, registry: Registry) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(driver.__call__, backend="eager", fullgraph=True)
     try:
-        output = compiled(*inputs)
+        with _quiet():
+            output = compiled(*inputs)
     except Exception as error:
         lines = [line.strip() for line in str(error).split("\n") if line.strip()]
         raise PromiseError("torch.compile breaks the graph: " + "\n".join(lines[:4])) from None
@@ -252,6 +302,7 @@ _OF_MODULES: Mapping[str, Promise] = {
     "modes": modes,
     "gradients": gradients,
     "precision": precision,
+    "devices": devices,
     "compiles": compiles,
 }
 _WITH_MASKS: Mapping[str, Promise] = {**_OF_MODULES, "masks": masks}
@@ -291,6 +342,19 @@ def threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let torch's compiler log and warn of nothing in a `with` block: what it raises says all."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def expect_equal(

@@ -83,7 +83,8 @@ class BuilderDriver(Driver):
         # Where tokens see later ones, a call with all of them gives other scores.
         if how is None or not how.from_ids or how.looks_ahead:
             return
-        prompts = ids(0).tolist()
+        one, other = ids(0).tolist()
+        prompts = [one, other[:-2]]  # of different lengths: the shorter one is padded
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RecomputeWarning)
