@@ -212,6 +212,7 @@ FIELDS: Mapping[str, Case] = {
     "embedding.conv_frontend.kernel_sizes": Case(instead=[[5, 3]]),
     "embedding.conv_frontend.strides": Case(instead=[[1, 2], [2, 1]]),
     "head.classifier.labels": Case({"n_classes": 2}, instead=[["no", "yes"], ["yes", "no"]]),
+    "head.token_classifier.labels": Case({"n_classes": 2}, instead=[["no", "yes"], ["yes", "no"]]),
     "head.token_classifier.dense_bias": Case({"dense": "tanh"}),
     "head.span.dense_bias": Case({"dense": "tanh"}),
     "head.joint_embedding.end_id": Case({"pooling": "end_token", "end_id": 3}),
