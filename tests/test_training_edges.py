@@ -108,6 +108,8 @@ def test_the_tokenizer_of_an_imported_model_under_a_new_head(project: Path) -> N
     metrics = zoo.train("recipe.toml", output="out")
     assert metrics is not None
     assert zoo.score("out", data=".")["macro_f1"] == metrics["macro_f1"]
+    with pytest.raises(zoo.WeightsError, match="trained without `weights`"):
+        zoo.export_folder("out", "exported")
 
 
 REFUSALS: dict[str, tuple[str, str, dict[str, Any], str]] = {
@@ -183,6 +185,12 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {},
         "recipe.toml:3:9: error: there is no file and no model `mmm",
     ),
+    "more classes than memory has places": (
+        SHORT_OF_CLASSES,
+        CLASSES.replace("n_classes = 3", f"n_classes = {10**10}"),
+        {},
+        "the training data has 3 labels, and classes scores 10000000000 classes",
+    ),
     "a single label": (
         SHORT_OF_CLASSES.replace("labels.tsv", "one.tsv").replace("valid = 6", ""),
         CLASSES.replace("n_classes = 3", "n_classes = 2"),
@@ -238,6 +246,13 @@ def test_a_classifier_is_measured_on_pairs(project: Path) -> None:
     zoo.train(write_encoder(project, SHORT_OF_CLASSES, CLASSES), output="out")
     with pytest.raises(InputError, match="a classifier is measured on pairs"):
         zoo.score("out", data=".", window=5)
+
+
+def test_an_unknown_label_is_told_once(project: Path, refused: Refused) -> None:
+    """Also if the training data and what is held out of it both have it."""
+    stated = '"model.toml"\nlabels = ["under", "beside", "above"]'
+    write_encoder(project, SHORT_OF_CLASSES.replace('"model.toml"', stated), CLASSES)
+    assert refused("train", "recipe.toml", "-o", "out").count("unknown label `over`") == 1
 
 
 # --- data sets ----------------------------------------------------------------------------------

@@ -82,9 +82,10 @@ def _origin(model: Transformer, where: Place) -> Origin:
     if "part" in model.origin:
         raise WeightsError(
             Problem(
-                "only a part of the weights is the checkpoint's: the others began anew",
+                "the spec is not the checkpoint's, whose weights or a part of them it has taken, so "
+                "there is no configuration to export it with",
                 where,
-                help="export a model that was loaded without `only`, and trained without `new`",
+                help="export a model that was loaded without `only`, and trained without `weights`",
             )
         )
     try:
