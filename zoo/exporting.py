@@ -82,10 +82,10 @@ def _origin(model: Transformer, where: Place) -> Origin:
     if "part" in model.origin:
         raise WeightsError(
             Problem(
-                "the spec is not the checkpoint's, whose weights or a part of them it has taken, so "
+                "the spec is not the checkpoint's, of whose weights it has taken a part or all, so "
                 "there is no configuration to export it with",
                 where,
-                help="export a model that was loaded without `only`, and trained without `weights`",
+                help="export a model that was loaded without `only` and trained without `weights`",
             )
         )
     try:
