@@ -371,7 +371,9 @@ def test_another_run_is_not_overwritten(project: Path, refused: Refused) -> None
     (project / "out" / "thesis.txt").write_text("mine")
     told = refused("train", "recipe.toml", "-o", "out")
     assert "`out` is there already, and not empty" in told
-    assert "help: `--resume` goes on" in told
+    assert "help: `-o` names another folder" in told
+    (project / "out" / "recipe.toml").write_text("of a run that ended before its first checkpoint")
+    assert "help: `--resume` goes on" in refused("train", "recipe.toml", "-o", "out")
     (project / "out" / "model.safetensors").write_text("a model, from which nothing goes on")
     assert "help: `-o` names another folder" in refused("train", "recipe.toml", "-o", "out")
     told = refused("train", "recipe.toml", "-o", "out/thesis.txt")

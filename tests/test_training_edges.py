@@ -183,6 +183,12 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {},
         "recipe.toml:3:9: error: there is no file and no model `mmm",
     ),
+    "more classes than memory has places": (
+        SHORT_OF_CLASSES,
+        CLASSES.replace("n_classes = 3", f"n_classes = {10**10}"),
+        {},
+        "the training data has 3 labels, and classes scores 10000000000 classes",
+    ),
     "a single label": (
         SHORT_OF_CLASSES.replace("labels.tsv", "one.tsv").replace("valid = 6", ""),
         CLASSES.replace("n_classes = 3", "n_classes = 2"),
@@ -240,6 +246,13 @@ def test_a_classifier_is_measured_on_pairs(project: Path) -> None:
         zoo.score("out", data=".", window=5)
 
 
+def test_an_unknown_label_is_told_once(project: Path, refused: Refused) -> None:
+    """Also if the training data and what is held out of it both have it."""
+    stated = '"model.toml"\nlabels = ["under", "beside", "above"]'
+    write_encoder(project, SHORT_OF_CLASSES.replace('"model.toml"', stated), CLASSES)
+    assert refused("train", "recipe.toml", "-o", "out").count("unknown label `over`") == 1
+
+
 # --- data sets ----------------------------------------------------------------------------------
 
 
@@ -255,7 +268,7 @@ def test_a_field_with_several_values_is_no_label(
     rows = [{"text": f"a x {word}", "label": [word]} for word in ("u", "v", "w")]
     Path("rows/train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     told = refused("train", "recipe.toml", "-o", "out")
-    print(told)
+    assert "the data is texts with lists of labels, and the model learns from texts" in told
     nested = [{"text": row["text"], "label": {"is": row["label"][0]}} for row in rows]
     Path("rows/train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in nested))
     assert "help: name one of them: `label.is`" in refused("train", "recipe.toml", "-o", "out")

@@ -313,7 +313,7 @@ def test_entities_are_learned(train: Train, capsys: pytest.CaptureFixture[str]) 
     assert {key: found[key] for key in scores} == scores
     assert found["words"] == report["words"] > 10
     model = zoo.TextModel.load("out")
-    assert model.transformer.spec.model.classes == (5, LABELS, True)
+    assert model.transformer.spec.model.classes == (5, LABELS, True, None)
     text = "Ada Lovelace met Grace in New York."
     (result,) = model.run([text])
     told = [(one["label"], one["text"], one["start"], one["end"]) for one in result["spans"]]

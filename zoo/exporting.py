@@ -87,7 +87,8 @@ def _origin(model: Transformer, registry: Registry, where: Place) -> Origin:
     if "part" in model.origin:
         raise WeightsError(
             Problem(
-                "only a part of the weights is the checkpoint's: the others began anew",
+                "the spec is not the checkpoint's, of whose weights it has taken a part or all, so "
+                "there is no configuration to export it with",
                 where,
                 help="export a model that was loaded without `only`, and whose training began from "
                 "an imported model",

@@ -45,9 +45,11 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     published = labels_of(start.spec, start.origin)
     what = "word" if sides.predicts == "classes_of_words" else "text"
     number = sides.classes.number
-    named = [published.id2label.get(n) for n in range(number)]
-    own = tuple(name for name in named if name is not None)
-    own = () if len(own) < number or own == _unnamed(number) else own
+    own: tuple[str, ...] = ()
+    if len(published.id2label) >= number:  # otherwise the number may be beyond memory
+        named = (published.id2label.get(n) for n in range(number))
+        own = tuple(name for name in named if name is not None)
+    own = () if len(own) < number or own == _unnamed(len(own)) else own
     learned = sorted({label for example in splits.train for label in example.labels})
     if not (recipe.head.labels or own) and len(learned) != number:
         help = f"state `n_classes = {len(learned)}` in the head of the spec"
@@ -110,6 +112,7 @@ def _check_unknown(recipe: Recipe, splits: Splits, labels: tuple[str, ...], fold
             place = place_of_label(recipe.data, folder, part, label)
             hint = did_you_mean(label, labels, f"the labels are: {_listed(labels)}")
             problems.append(Problem(f"unknown label {quoted(label)}", place, hint))
+    problems = list(dict.fromkeys(problems))  # of parts of one file, the first line is the same
     if problems:
         raise TrainingError(_first(problems, "more unknown label"))
 
