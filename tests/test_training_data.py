@@ -392,6 +392,12 @@ def test_batches(rows: list[Row], tokens: int, epoch: int) -> None:
     assert len(found) == len(batches(rows, tokens=tokens, seed=4, epoch=epoch + 1))
 
 
+def test_what_a_row_counts() -> None:
+    """Each target token but the first is predicted, and counted in the tokens per second."""
+    row = Row(source=[5, 6, 7, 8, 9], target=[1, 5, 6, 2])
+    assert (row.length, row.n_labels, row.n_tokens) == (5, 3, 3)
+
+
 def test_a_batch_is_filled_up() -> None:
     rows = [Row([0], [0] * 6)] * 6  # 5 tokens, each from those before it
     assert [len(batch) for batch in batches(rows, tokens=15, seed=0, epoch=0)] == [3, 3]
