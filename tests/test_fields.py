@@ -166,6 +166,7 @@ FIELDS: Mapping[str, Case] = {
     "attention.multi_head.d_out": Case(around={"builder": "check_attention"}, place=("part",)),
     "attention.multi_head.n_kv_heads": Case(instead=[1]),
     "attention.differential.n_kv_heads": Case({"n_heads": 4}, instead=[2]),
+    "attention.gated_delta.n_key_heads": Case(instead=[1]),
     "attention.multi_head.qk_norm_scope": Case({"qk_norm": RMS}),
     "attention.multi_head.qk_norm_site": Case({"qk_norm": RMS}, ROTARY),
     "attention.multi_head.rotate_values": Case(around=ROTARY),

@@ -230,7 +230,7 @@ def test_rows_without_types_are_the_data_that_they_were(project: Path) -> None:
     data = hashlib.sha256(b"[[2, 5, 3], [1]][[2, 3], [0]]").hexdigest()
     assert identity(recipe, spec, None, rows)["data"] == data
     typed = [Labelled([2, 5, 3], (1,), [0, 1, 1]), rows[1]]
-    assert identity(recipe, spec, typed)["data"] != data
+    assert identity(recipe, spec, None, typed)["data"] != data
 
 
 # --- the data -----------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def test_loss_and_one_step_are_those_of_transformers(problem: str, tmp_path: Pat
         decided = (told.logits.sigmoid() > 0.5) == (labels > 0.5)
     assert measured == pytest.approx(float(loss.detach()) * n_labels(rows))
     assert hits == (0 if number == 1 else int(decided.sum()))
-    assert float(summed_loss(ours, without_labels(batch), label_smoothing=0.0)) == 0.0
+    assert float(summed_loss(ours, without_labels(batch), label_smoothing=0.0).detach()) == 0.0
     table = AdamW(lr=1e-2, weight_decay=0.0)
     optimizer = make_optimizer(table, ours)
     other = torch.optim.AdamW(
