@@ -1,4 +1,4 @@
-"""The time of `zoo.families.import_folder` for a checkpoint of GPT-2's size, compared with reading,
+"""The time of `zoo.import_folder` for a checkpoint of GPT-2's size, compared with reading,
 hashing and writing its bytes once, in turn and in one buffer, as a plain copy would."""
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ PAGES = [
     "docs/share.md",
     "docs/states.md",
     "docs/train.md",
+    "docs/train-encoders.md",
     "docs/import.md",
     "docs/write-a-family.md",
 ]

@@ -302,10 +302,10 @@ def diff(layers: Layers, a: str, b: str, as_json: bool) -> int:
 @json_option
 @click.pass_obj
 def table(layers: Layers, specs: tuple[str, ...], flops: int | None, as_json: bool) -> None:
-    """Compare many models: a row for each, with its sizes and the values that differ.
+    """Compare many models in a table: sizes, and values that differ.
 
-    SPECS are each a spec file, a model's name, or a weights file or its folder. A value that only
-    some layers have is listed for all layers.
+    SPECS are each a spec file, a model's name, or a weights file or its folder. A value that
+    differs between layers is listed for all of them.
     """
     from zoo.reports.table import table_text
 
@@ -319,7 +319,7 @@ def table(layers: Layers, specs: tuple[str, ...], flops: int | None, as_json: bo
 )
 @click.pass_obj
 def schema(layers: Layers, what: str, output: Path | None) -> None:
-    """Print the JSON Schema of specs, for editors.
+    """Print the JSON Schema of specs or recipes, for editors.
 
     It has all registered components. With `recipe`, it is the schema of recipes for training.
     """

@@ -103,7 +103,7 @@ def score(
     dtype: str,
     as_json: bool,
 ) -> None:
-    """Measure a model: BLEU, perplexity, or accuracy.
+    """Measure a model: BLEU, perplexity, accuracy, F1, correlation.
 
     MODEL is a folder made by `zoo train`, which is measured on the test data of its recipe; or,
     with a file of text, any decoder with a tokenizer.

@@ -1,1 +1,2 @@
-"""`zoo run`: running a model on its task, with text if its folder holds a tokenizer."""
+"""`zoo run`: running a model on its task, with the files of its folder: from texts, by its
+tokenizer, or from images, by its settings of them."""

@@ -56,12 +56,13 @@ def score(
     registry: Registry | None = None,
     on_progress: OnProgress = unseen,
 ) -> dict[str, Any]:
-    """Measure a model: its translations, or how well it predicts a text.
+    """Measure a model: its translations, how well it predicts a text, or what it finds in texts.
 
     A model that was trained by a recipe is measured on the test data of the recipe: a translator by
-    BLEU, a language model by its perplexity. With a file of text as `data`, any decoder with a
-    tokenizer is measured: on each line, if it was trained on lines by its recipe, and otherwise on
-    the text as a whole.
+    BLEU, a language model by its perplexity, a model that reads whole texts by what it predicts
+    (`zoo.training.reader_scores`). With a file of text as `data`, any decoder with a tokenizer is
+    measured: on each line, if it was trained on lines by its recipe, and otherwise on the text as a
+    whole.
 
     Args:
         model: a folder, or the name of a registered model.

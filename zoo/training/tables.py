@@ -86,7 +86,7 @@ class Parts(Table):
 
 class Tsv(Parts):
     """Pairs, one on each line, in columns separated by tabs: a source and its target or, for a
-    classifier, a text, or two, and the label."""
+    classifier, a text, or two, and the label or the number."""
 
     train: str
     """The file with the training data."""
@@ -94,7 +94,7 @@ class Tsv(Parts):
     """The column of the source, from 1; or the two columns of a pair of texts that is classified,
     `[1, 2]`."""
     target: Column = 2
-    """The column of the target or the label, from 1."""
+    """The column of the target, the label or the number, from 1."""
     header: bool = False
     """Whether the first line names the columns."""
     valid: HeldOut = 0
@@ -168,8 +168,8 @@ class Datasets(Parts):
     a pair of texts that is classified, `["premise", "hypothesis"]`; none for text. A list of words
     is a source too."""
     target: str
-    """The field of the target, of the label, or of the text; or of the list of the words'
-    labels."""
+    """The field of the target, of the label or the number, or of the text; or of a list of labels,
+    those of the text or one of each word."""
     valid: HeldOut = 0
     """The data that the loss is measured on during training: a number of source sentences, which
     are taken out of the training data, or a split."""
@@ -197,7 +197,8 @@ class Jsonl(Parts):
     """The field of the source or the text, with dots for nested fields; or the two fields of a pair
     of texts that is classified, `["premise", "hypothesis"]`; or the field of a list of words."""
     target: str
-    """The field of the target or the label; or of the list of the words' labels."""
+    """The field of the target, the label or the number; or of a list of labels, those of the text
+    or one of each word."""
     valid: HeldOut = 0
     """The data that the loss is measured on during training: a number of source sentences, which
     are taken out of the training data, or a file."""
