@@ -79,7 +79,6 @@ def test_lines_of_a_text_are_kept_as_they_are(packed: bool, tmp_path: Path) -> N
 
 
 def test_a_text_of_a_data_set_is_kept_as_it_is(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
     (tmp_path / "set").mkdir()
     texts = ["def f():\n    pass\n", "", "  x", "  x"]
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
@@ -105,7 +104,6 @@ def test_a_held_out_line_is_nowhere_in_the_training_data(tmp_path: Path) -> None
 
 
 def test_a_folder_that_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "set").mkdir()
     lines = [{"translation": {"de": a, "en": b}} for a, b in PAIRS[:3]]
