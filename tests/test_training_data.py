@@ -24,10 +24,11 @@ from zoo.training.encoding import encode
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
 from zoo.training.recipe import read_recipe
+from zoo.training.recipe_tokens import check_tokenizer, learn_tokens, tokens_of
 from zoo.training.run import Run
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Bpe, Datasets, Files, Parallel, Text, TokenizerFiles, Tsv
-from zoo.training.tokens import Tokens, check_tokenizer, learn_tokens, read_tokens, tokens_of
+from zoo.training.tokens import Tokens, read_tokens
 
 SIDES = Generation(target_vocab=300, source_vocab=300, has_source=True, pad_id=0, source_pad_id=0)
 EXAMPLES = [Example(*pair) for pair in PAIRS]
