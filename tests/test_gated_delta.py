@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references.attention_cases import made, randn, rms
+from references.recurrences import check_hidden_token, check_recurrence
 
 import zoo
-from zoo.cache import Cache
 from zoo.errors import SpecError
 from zoo.reports.flops import flops
 from zoo.showing.show import summary_data
@@ -84,16 +84,7 @@ def recurrent(a: GatedDelta, t: dict[str, torch.Tensor], x: torch.Tensor) -> tor
     "fields", [{}, {"n_key_heads": 4}, {"n_key_heads": 1, "kernel_size": 1}, {"v_head_dim": 7}]
 )
 def test_the_recurrence(fields: dict[str, Any], length: int) -> None:
-    """All tokens at once, and token by token with a cache."""
-    description = described(**fields)
-    module, x = made(description), randn(2, length, WIDTH)
-    tensors = dict(module.named_parameters())
-    expected = torch.stack([recurrent(description, tensors, row) for row in x])
-    cache = Cache(length).layer(0).of("self_attn")
-    one_by_one = torch.cat([module(one, cache=cache)[0] for one in x.split(1, 1)], 1)
-    for found in (module(x)[0], one_by_one):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
-    assert description.layout().n_parameters == sum(p.numel() for p in tensors.values())
+    check_recurrence(described(**fields), recurrent, length)
 
 
 def test_the_same_token_over_and_over_is_stable() -> None:
@@ -112,13 +103,7 @@ def test_the_same_token_over_and_over_is_stable() -> None:
 
 @pytest.mark.usefixtures("chunk")
 def test_a_hidden_token_changes_nothing() -> None:
-    """It is neither read nor does the state fade; to a convolution it is a zero."""
-    module, x = made(described(kernel_size=1)), randn(2, 6, WIDTH)
-    mask = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 1, 1]]).bool()
-    found, _ = module(x, mask=mask[:, None, None])
-    for row in range(2):
-        alone, _ = module(x[row : row + 1, mask[row]])
-        torch.testing.assert_close(found[row, mask[row]], alone[0], rtol=0, atol=1e-12)
+    check_hidden_token(made(described(kernel_size=1)), WIDTH)
 
 
 def test_gradients_reach_the_first_token() -> None:

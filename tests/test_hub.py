@@ -21,8 +21,6 @@ from written_hub import Repository
 
 from zoo.store.files import Store
 
-pytest.importorskip("huggingface_hub")
-
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Repository]:

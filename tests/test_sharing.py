@@ -59,7 +59,8 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def memory() -> Generator[None]:
-    fsspec = pytest.importorskip("fsspec")
+    import fsspec
+
     yield
     fsspec.filesystem("memory").store.clear()
 

@@ -697,8 +697,6 @@ def test_progress_is_told_in_bytes_and_by_the_second(fetch: Pull, hub: Hub) -> N
     "address", ["there", "there[/b]", "file://{here}/there", "memory://bucket/there"]
 )
 def test_progress_of_a_push_is_told_too(address: str, project: Path, store: Store) -> None:
-    if "://" in address:
-        pytest.importorskip("fsspec")
     write_files(project / "model", bundle())
     address = address.format(here=project)
     out, on_screen = on_terminal("push", "model", address, "--license", "CC0-1.0")
@@ -748,7 +746,6 @@ def test_a_hub_is_pinned_to_the_commit_that_was_seen_first(
     project: Path, store: Store, hub: Hub
 ) -> None:
     """By huggingface_hub in a process of its own, since it reads HF_ENDPOINT only once."""
-    pytest.importorskip("huggingface_hub")
     commit = "0123456789" * 4
     siblings = [{"rfilename": path, "size": len(content)} for path, content in bundle().items()]
     info = {"id": "owner/name", "sha": commit, "siblings": siblings}
@@ -769,7 +766,8 @@ def test_a_hub_is_pinned_to_the_commit_that_was_seen_first(
 
 @pytest.fixture
 def memory() -> Generator[Any]:
-    fsspec = pytest.importorskip("fsspec")
+    import fsspec
+
     system = fsspec.filesystem("memory")
     yield system
     system.store.clear()

@@ -24,10 +24,11 @@ from zoo.training.encoding import encode
 from zoo.training.learner import Learner
 from zoo.training.optimization import make_optimizer
 from zoo.training.recipe import read_recipe
+from zoo.training.recipe_tokens import check_tokenizer, learn_tokens, tokens_of
 from zoo.training.run import Run
 from zoo.training.split import Example, Splits, held_out
 from zoo.training.tables import Bpe, Datasets, Files, Parallel, Text, TokenizerFiles, Tsv
-from zoo.training.tokens import Tokens, check_tokenizer, learn_tokens, read_tokens, tokens_of
+from zoo.training.tokens import Tokens, read_tokens
 
 SIDES = Generation(target_vocab=300, source_vocab=300, has_source=True, pad_id=0, source_pad_id=0)
 EXAMPLES = [Example(*pair) for pair in PAIRS]
@@ -79,7 +80,6 @@ def test_lines_of_a_text_are_kept_as_they_are(packed: bool, tmp_path: Path) -> N
 
 
 def test_a_text_of_a_data_set_is_kept_as_it_is(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
     (tmp_path / "set").mkdir()
     texts = ["def f():\n    pass\n", "", "  x", "  x"]
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
@@ -105,7 +105,6 @@ def test_a_held_out_line_is_nowhere_in_the_training_data(tmp_path: Path) -> None
 
 
 def test_a_folder_that_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "set").mkdir()
     lines = [{"translation": {"de": a, "en": b}} for a, b in PAIRS[:3]]

@@ -260,7 +260,6 @@ def test_a_field_with_several_values_is_no_label(
     project: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    pytest.importorskip("datasets")
     table = 'kind = "datasets"\npath = "rows"\nsource = "text"\ntarget = "label"'
     recipe = SHORT_OF_CLASSES.replace('kind = "tsv"\ntrain = "labels.tsv"', table)
     write_encoder(project, recipe.replace("valid = 6", ""), CLASSES)
@@ -277,7 +276,8 @@ def test_a_field_with_several_values_is_no_label(
 
 
 def test_a_nested_label_has_its_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     features = datasets.Features(
         {
             "text": datasets.Value("string"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from one_step import check_one_step
 from toy_encoders import CLASSES, MODEL, RECIPE_OF_CLASSES, VOCAB, words, write_encoder
 from toy_training import MODEL as TRANSLATOR
 from transformers import (
@@ -34,12 +35,11 @@ from zoo.training.changes import identity
 from zoo.training.data import read_data
 from zoo.training.encoding import encode_read
 from zoo.training.objective import ReadBatch, collate, summed_loss
-from zoo.training.optimization import make_optimizer
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import read_recipe
 from zoo.training.sides import sides_of
 from zoo.training.split import Example
-from zoo.training.tables import AdamW, Datasets, TokenizerFiles, Tsv
+from zoo.training.tables import Datasets, TokenizerFiles, Tsv
 from zoo.training.tokens import with_specials
 
 Train = Callable[..., dict[str, Any]]
@@ -128,23 +128,12 @@ def test_loss_and_one_step_are_those_of_transformers(kind: str, tmp_path: Path) 
         return_token_type_ids=kind == "bert",
     )
     assert torch.equal(batch.ids, encoded["input_ids"])
-    loss = summed_loss(ours, batch, label_smoothing=0.0) / len(rows)
-    told = theirs(**encoded, labels=torch.tensor(labels))
-    torch.testing.assert_close(loss, told.loss, rtol=1e-12, atol=0)
-    table = AdamW(lr=1e-2, weight_decay=0.0)
-    optimizer = make_optimizer(table, ours)
-    other = torch.optim.AdamW(
-        theirs.parameters(), lr=1e-2, betas=table.betas, eps=table.eps, weight_decay=0.0
+    check_one_step(
+        ours,
+        theirs,
+        lambda: summed_loss(ours, batch, label_smoothing=0.0) / len(rows),
+        lambda: theirs(**encoded, labels=torch.tensor(labels)).loss,
     )
-    loss.backward()
-    told.loss.backward()
-    optimizer.step()
-    other.step()
-    with torch.no_grad():
-        after = summed_loss(ours, batch, label_smoothing=0.0) / len(rows)
-        expected = theirs(**encoded, labels=torch.tensor(labels)).loss
-    assert after < loss
-    torch.testing.assert_close(after, expected, rtol=1e-9, atol=0)
 
 
 # --- whole runs ---------------------------------------------------------------------------------
@@ -243,7 +232,6 @@ def test_two_columns(tmp_path: Path) -> None:
 
 
 def test_two_fields_of_a_data_set(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
     (tmp_path / "set").mkdir()
     rows = [{"p": "a b", "h": "c", "l": "yes"}, {"p": "d", "h": "e", "l": "no"}]
     lines = "".join(json.dumps(row) + "\n" for row in rows)

@@ -103,9 +103,9 @@ def test_the_report_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_the_plot_has_a_line_for_each_loss(tmp_path: Path) -> None:
     history = [{"step": float(n), "loss": 1.0 / n, "learning_rate": 0.1 * n} for n in range(1, 9)]
-    plot_losses(history, "toy", tmp_path / "without.svg")
-    plot_losses([*history, RECORD], "toy", tmp_path / "with.svg")
-    plot_losses(history, "toy", tmp_path / "again.svg")
+    plot_losses(history, "toy", "cross-entropy", tmp_path / "without.svg")
+    plot_losses([*history, RECORD], "toy", "cross-entropy", tmp_path / "with.svg")
+    plot_losses(history, "toy", "cross-entropy", tmp_path / "again.svg")
     texts = {name: (tmp_path / f"{name}.svg").read_text() for name in ("without", "with", "again")}
     assert all(">training<" in text and ">toy<" in text for text in texts.values())
     assert [">held out<" in texts[name] for name in ("without", "with")] == [False, True]

@@ -34,9 +34,10 @@ from zoo.training.batches import Row, n_labels
 from zoo.training.encoding import encode
 from zoo.training.objective import IGNORED, collate, summed_loss
 from zoo.training.published import read_published
+from zoo.training.recipe_tokens import tokens_of
 from zoo.training.split import Example
 from zoo.training.tables import OfModel, TokenizerFiles
-from zoo.training.tokens import Tokens, read_tokens, tokens_of
+from zoo.training.tokens import Tokens, read_tokens
 
 WORDS = sorted({word for pair in PAIRS for text in pair for word in text.split()})
 PAD_FIRST = ["<pad>", "</s>", "<unk>", *WORDS]

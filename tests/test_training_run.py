@@ -531,7 +531,7 @@ def test_the_held_out_loss_is_that_of_the_saved_model(toy: Toy, tmp_path: Path) 
     model = zoo.load(tmp_path / "out").eval()
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     losses = []
-    for source, target in read_data(Tsv(train="toy.tsv", valid=20), tmp_path, 0).valid:
+    for source, target, _ in read_data(Tsv(train="toy.tsv", valid=20), tmp_path, 0).valid:
         begin, *labels = tokenizer.encode(f"<s>{target}").ids
         inputs = torch.tensor([[begin, *labels[:-1]]])
         with torch.no_grad():

@@ -21,6 +21,7 @@ from zoo.training.batches import Row, batches, n_labels
 from zoo.training.encoding import encode
 from zoo.training.objective import collate, summed_loss
 from zoo.training.optimization import make_optimizer, set_learning_rate, share_of_peak
+from zoo.training.recipe_tokens import learn_tokens
 from zoo.training.split import Example
 from zoo.training.tables import (
     Adam,
@@ -33,7 +34,7 @@ from zoo.training.tables import (
     Schedule,
     Sgd,
 )
-from zoo.training.tokens import Tokens, learn_tokens, read_tokens
+from zoo.training.tokens import Tokens, read_tokens
 
 CPU = torch.device("cpu")
 EXAMPLES = [Example(*pair) for pair in PAIRS]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from one_step import check_one_step
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from toy_encoders import CLASSES, RECIPE_OF_CLASSES, SPECIALS, write_encoder
 from transformers import (
@@ -30,11 +31,10 @@ from zoo.training.data import read_data
 from zoo.training.encoding import encode_read
 from zoo.training.f1 import entity_scores
 from zoo.training.objective import ReadBatch, collate, summed_loss
-from zoo.training.optimization import make_optimizer
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.sides import sides_of
 from zoo.training.split import Example
-from zoo.training.tables import AdamW, Datasets, Jsonl, TokenizerFiles
+from zoo.training.tables import Datasets, Jsonl, TokenizerFiles
 from zoo.training.tokens import with_specials
 
 Train = Callable[..., dict[str, Any]]
@@ -275,23 +275,12 @@ def test_loss_and_one_step_are_those_of_transformers(tmp_path: Path) -> None:
     assert torch.equal(batch.ids, encoded["input_ids"])
     assert torch.equal(batch.labels, labels)
     mask = {"attention_mask": encoded["attention_mask"]}
-    loss = summed_loss(ours, batch, label_smoothing=0.0) / n_labels(rows)
-    told = theirs(encoded["input_ids"], **mask, labels=labels)
-    torch.testing.assert_close(loss, told.loss, rtol=1e-12, atol=0)
-    table = AdamW(lr=1e-2, weight_decay=0.0)
-    optimizer = make_optimizer(table, ours)
-    other = torch.optim.AdamW(
-        theirs.parameters(), lr=1e-2, betas=table.betas, eps=table.eps, weight_decay=0.0
+    check_one_step(
+        ours,
+        theirs,
+        lambda: summed_loss(ours, batch, label_smoothing=0.0) / n_labels(rows),
+        lambda: theirs(encoded["input_ids"], **mask, labels=labels).loss,
     )
-    loss.backward()
-    told.loss.backward()
-    optimizer.step()
-    other.step()
-    with torch.no_grad():
-        after = summed_loss(ours, batch, label_smoothing=0.0) / n_labels(rows)
-        expected = theirs(encoded["input_ids"], **mask, labels=labels).loss
-    assert after < loss
-    torch.testing.assert_close(after, expected, rtol=1e-9, atol=0)
 
 
 # --- whole runs ---------------------------------------------------------------------------------
@@ -396,7 +385,8 @@ def test_json_lines(tmp_path: Path) -> None:
 
 
 def test_lists_of_a_data_set_have_the_names_of_their_numbers(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     of_names = datasets.List(datasets.ClassLabel(names=["O", "B-PER"]))
     features = datasets.Features(
         {"tokens": datasets.List(datasets.Value("string")), "tags": of_names}

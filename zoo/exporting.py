@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from zoo.atomic import new_folder
 from zoo.errors import Place, Problem, WeightsError, checked_path
+from zoo.families.class_names import written_names
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import parse_json
 from zoo.families.family import with_rules
@@ -159,9 +160,7 @@ def _config(model: Transformer, origin: Origin) -> str:
     classes = model.spec.model.classes
     if classes is None or classes.labels is None:
         return origin.config
-    data: dict[str, Any] = json.loads(origin.config)
-    data["id2label"] = {str(number): label for number, label in enumerate(classes.labels)}
-    data["label2id"] = {label: number for number, label in enumerate(classes.labels)}
+    data = json.loads(origin.config) | written_names(classes.labels)
     return json.dumps(data, indent=2) + "\n"
 
 

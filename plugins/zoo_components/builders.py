@@ -1,16 +1,16 @@
 """Whole Transformers: the `builder` slot."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic_core import core_schema
 
 from zoo.component import ChildValidator, Part, Size, Slot, contradiction
-from zoo.layout import Layout, linear, vector
-from zoo.purpose import Classes, Comparison, Generation, Reading, Task
+from zoo.layout import Layout, linear
+from zoo.purpose import Classes, Generation, Reading, Task
 from zoo.slots import Builder, Head
-from zoo_components.stack import DecoderStack, EncoderStack, ImageStack, Stack
+from zoo_components.stack import DecoderStack, EncoderStack, Stack
 
 if TYPE_CHECKING:
     from zoo.transformer import Transformer
@@ -95,7 +95,7 @@ class EncoderDecoder(OfStacks):
                 "source_vocab",
                 "target_vocab",
             )
-        _check_ids(self.head, self.decoder, "head")
+        check_ids(self.head, self.decoder, "head")
         _check_ties(self)
         return self
 
@@ -125,7 +125,7 @@ class EncoderDecoder(OfStacks):
 
     @property
     def images(self) -> Mapping[str, tuple[int, int, int]]:
-        return _images(source=self.encoder)
+        return images_of(source=self.encoder)
 
     @property
     def task(self) -> Task | None:
@@ -134,7 +134,7 @@ class EncoderDecoder(OfStacks):
         return "caption" if self.images else "translate"
 
     def layout(self) -> Layout:
-        return _whole(
+        return layout_of(
             encoder=self.encoder.layout(), decoder=self.decoder.layout(), head=self.head.layout()
         )
 
@@ -151,7 +151,21 @@ class EncoderDecoder(OfStacks):
         return model.tie(self.ties())
 
 
-class Encoder(OfStacks):
+class OneStack(OfStacks):
+    """A builder of one stack, whose head may classify what it reads."""
+
+    if TYPE_CHECKING:  # each has the field in its own place
+        head: Head
+
+    @property
+    def classes(self) -> Classes | None:
+        return self.head.classes if self.reading or self.images else None
+
+    def labelled(self, labels: tuple[str, ...] | None) -> Self:
+        return self.model_copy(update={"head": self.head.labelled(labels)})
+
+
+class Encoder(OneStack):
     """A stack that sees the whole sequence, and a head (Devlin et al. 2018, arXiv:1810.04805)."""
 
     vocab: Size | None = None
@@ -179,8 +193,8 @@ class Encoder(OfStacks):
             raise contradiction(
                 '`nsp` classifies what the pooler returns: state `pooler = "pooler"`', "nsp"
             )
-        _check_ids(self.head, self.encoder, "head")
-        _check_ids(self.pooler, self.encoder, "pooler")
+        check_ids(self.head, self.encoder, "head")
+        check_ids(self.pooler, self.encoder, "pooler")
         _check_ties(self)
         return self
 
@@ -201,22 +215,15 @@ class Encoder(OfStacks):
 
     @property
     def images(self) -> Mapping[str, tuple[int, int, int]]:
-        return _images(source=self.encoder)
+        return images_of(source=self.encoder)
 
     @property
     def task(self) -> Task | None:
         return self.head.task if self.reading or self.images else None
 
-    @property
-    def classes(self) -> Classes | None:
-        return self.head.classes if self.reading or self.images else None
-
-    def labelled(self, labels: tuple[str, ...] | None) -> Self:
-        return self.model_copy(update={"head": self.head.labelled(labels)})
-
     def layout(self) -> Layout:
         nsp = linear(self.encoder.output_width, 2) if self.nsp else Layout()
-        return _whole(
+        return layout_of(
             encoder=self.encoder.layout(),
             head=self.head.layout(),
             pooler=self.pooler.layout(),
@@ -240,7 +247,7 @@ class Encoder(OfStacks):
         return model.tie(self.ties())
 
 
-class Decoder(OfStacks):
+class Decoder(OneStack):
     """A stack that predicts the next token, and a head (Radford et al. 2018). With a
     `memory_width` it also attends to an external memory of that width."""
 
@@ -260,7 +267,7 @@ class Decoder(OfStacks):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _check_ids(self.head, self.decoder, "head")
+        check_ids(self.head, self.decoder, "head")
         _check_ties(self)
         return self
 
@@ -300,15 +307,8 @@ class Decoder(OfStacks):
             return "generate"
         return None if self.reading is None or self.head.absent else self.head.task
 
-    @property
-    def classes(self) -> Classes | None:
-        return None if self.reading is None else self.head.classes
-
-    def labelled(self, labels: tuple[str, ...] | None) -> Self:
-        return self.model_copy(update={"head": self.head.labelled(labels)})
-
     def layout(self) -> Layout:
-        return _whole(decoder=self.decoder.layout(), head=self.head.layout())
+        return layout_of(decoder=self.decoder.layout(), head=self.head.layout())
 
     def build(self) -> "Transformer":
         from zoo_components.modules.builders import Decoder as Module
@@ -322,126 +322,7 @@ class Decoder(OfStacks):
         return model.tie(self.ties())
 
 
-class DualEncoder(Builder):
-    """An encoder of images and one of texts, whose vectors are compared (CLIP: Radford et al. 2021,
-    arXiv:2103.00020): exp(logit_scale) * image_vector . text_vector + logit_bias, for each image
-    and each text."""
-
-    example: ClassVar[Mapping[str, Any]] = {
-        "image": {"embedding": {"kind": "patches", "image_size": 6, "patch_size": 2}}
-    }
-
-    text_vocab: Size | None = None
-    """The number of tokens in the vocabulary of the texts."""
-    image: Annotated[ImageStack, Part()]
-    """The stack that reads images."""
-    text: Annotated[EncoderStack, Part(vocab="text_vocab")]
-    """The stack that reads texts."""
-    image_head: Annotated[
-        Head,
-        Slot("head", default="joint_embedding", inherit=False, d_model="image.output_width"),
-    ]
-    """The head that makes a vector of an image's states."""
-    text_head: Annotated[
-        Head,
-        Slot(
-            "head",
-            default="joint_embedding",
-            inherit=False,
-            vocab="text_vocab",
-            d_model="text.output_width",
-        ),
-    ]
-    """The head that makes a vector of a text's states."""
-    logit_scale: float = 2.6592
-    """The initial value of the learned logarithm of the factor; by default that of 1 / 0.07 (CLIP,
-    section 2.5)."""
-    logit_bias: float | None = None
-    """The initial value of the learned number that is added: -10 in SigLIP (Zhai et al. 2023,
-    arXiv:2303.15343, section 3.2). Unless it is stated, nothing is added."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.image.embedding.image_shape is None:
-            raise contradiction(
-                f"the embedding `{self.image.embedding.kind}` takes no images: state one that does "
-                "under `image`, such as `patches`",
-                "image.embedding.kind",
-            )
-        if not self.text.embedding.takes_ids:
-            raise contradiction(
-                f"the embedding `{self.text.embedding.kind}` reads no texts: state one that does "
-                "under `text`, such as `tokens`",
-                "text.embedding.kind",
-            )
-        _check_ids(self.image_head, self.image, "image_head")
-        _check_ids(self.text_head, self.text, "text_head")
-        for key, head in {"image_head": self.image_head, "text_head": self.text_head}.items():
-            if head.vector_width is None:
-                raise contradiction(
-                    f"the head `{head.kind}` makes no vectors that could be compared: choose one "
-                    "that does, such as `joint_embedding`",
-                    f"{key}.kind",
-                )
-        widths = (self.image_head.vector_width, self.text_head.vector_width)
-        if widths[0] != widths[1]:
-            raise contradiction(
-                f"vectors of images are {widths[0]} wide and those of texts {widths[1]}, so that "
-                "they cannot be compared: state the same `d_out` for both heads",
-                "image_head.d_out",
-                "text_head.d_out",
-                "image.d_model",
-                "text.d_model",
-                "d_model",
-            )
-        return self
-
-    @property
-    def images(self) -> Mapping[str, tuple[int, int, int]]:
-        return _images(image=self.image)
-
-    @property
-    def called_with(self) -> tuple[Reading, ...]:
-        vocab = self.text.vocab_of_ids
-        return () if vocab is None else (Reading(vocab, self.text.position.longest),)
-
-    @property
-    def task(self) -> Task:
-        return "embed"
-
-    @property
-    def comparison(self) -> Comparison:
-        return Comparison(
-            probability="softmax" if self.logit_bias is None else "sigmoid",
-            pads=self.text_head.reads_padding,
-        )
-
-    def layout(self) -> Layout:
-        whole = _whole(
-            image=self.image.layout(),
-            text=self.text.layout(),
-            image_head=self.image_head.layout(),
-            text_head=self.text_head.layout(),
-        )
-        numbers = {"logit_scale": vector(1, value=self.logit_scale)}
-        if self.logit_bias is not None:
-            numbers["logit_bias"] = vector(1, value=self.logit_bias)
-        return Layout({**whole.parts, **numbers})
-
-    def build(self) -> "Transformer":
-        from zoo_components.modules.dual import DualEncoder as Module
-
-        return Module(
-            image=self.image.build(padding_read=self.image_head.reads_padding),
-            text=self.text.build(padding_read=self.text_head.reads_padding),
-            image_head=self.image_head.build(),
-            text_head=self.text_head.build(),
-            text_head_takes_ids=self.text_head.takes_ids,
-            has_bias=self.logit_bias is not None,
-        )
-
-
-def _images(**stacks: EncoderStack) -> Mapping[str, tuple[int, int, int]]:
+def images_of(**stacks: EncoderStack) -> Mapping[str, tuple[int, int, int]]:
     """The shapes of the images that stacks are called with, by the name of the argument."""
     shapes = {name: stack.embedding.image_shape for name, stack in stacks.items()}
     return {name: shape for name, shape in shapes.items() if shape is not None}
@@ -453,11 +334,12 @@ def _head_ties(head: Head, stack: str) -> dict[str, str]:
     return {f"head.{name}": target for name, target in ties.items()}
 
 
-def _whole(**parts: Layout) -> Layout:
+def layout_of(**parts: Layout) -> Layout:
+    """The layout of a model of these parts, without those that have no tensors."""
     return Layout({name: part for name, part in parts.items() if part.parts})
 
 
-def _check_ids(head: Head, stack: EncoderStack | DecoderStack, key: str) -> None:
+def check_ids(head: Head, stack: EncoderStack | DecoderStack, key: str) -> None:
     """Raise a contradiction if a head goes by ids of tokens and the stack is called without."""
     if head.takes_ids and not stack.embedding.takes_ids:
         raise contradiction(

@@ -1,6 +1,5 @@
 """Gated delta networks, in the `attention` slot."""
 
-from math import expm1, log
 from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
@@ -11,14 +10,10 @@ from zoo.slots import Norm
 from zoo_components.convolution import convolution
 from zoo_components.heads import check_default_head_dim, default_head_dim, heads_text
 from zoo_components.norm import RmsNorm
-from zoo_components.recurrent import Recurrent
+from zoo_components.recurrent import FIRST_STEP, Recurrent
 
 if TYPE_CHECKING:
     from torch import nn
-
-FIRST_RATE = 0.05
-"""The rate of decay at the start, for an input of zeros: a token fades to a half within 14 others.
-It lies in the range from which Mamba-2 draws such rates."""
 
 
 class GatedDelta(Recurrent):
@@ -80,7 +75,7 @@ class GatedDelta(Recurrent):
                 **projections,
                 **convolutions,
                 "log_rate": vector(self.n_heads),
-                "rate_bias": vector(self.n_heads, value=log(expm1(FIRST_RATE))),
+                "rate_bias": vector(self.n_heads, value=FIRST_STEP),
                 "head_norm": self.head_norm.layout(),
                 "o_proj": linear(values, self.d_model, bias=False, residual=True),
             },

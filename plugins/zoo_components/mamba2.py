@@ -1,6 +1,5 @@
 """The layer of Mamba-2, in the `attention` slot."""
 
-from math import expm1, log
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
@@ -8,9 +7,8 @@ from pydantic import Field, model_validator
 from zoo.component import PositiveFloat, Shared, Size, contradiction
 from zoo.layout import Layout, linear, vector
 from zoo_components.convolution import convolution
-from zoo_components.gated_delta import FIRST_RATE
 from zoo_components.heads import heads_text
-from zoo_components.recurrent import Recurrent
+from zoo_components.recurrent import FIRST_STEP, Recurrent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,7 +80,7 @@ class Mamba2(Recurrent):
                 **projections,
                 **convolutions,
                 "log_rate": vector(self.n_heads),
-                "step_bias": vector(self.n_heads, value=log(expm1(FIRST_RATE))),
+                "step_bias": vector(self.n_heads, value=FIRST_STEP),
                 "skip": vector(self.n_heads, value=1.0),
                 "inner_norm": Layout({"weight": vector(inner, value=1.0)}),
                 "o_proj": linear(inner, self.d_model, bias=self.bias, residual=True),

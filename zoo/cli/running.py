@@ -212,7 +212,7 @@ def run(
         answer = partial(_answer, found, asked, as_json=as_json)
         answer_each = partial(_answer_each, found, as_json=as_json)
         if inputs == ("-",):
-            answer(*prompts([_standard_image() if sees else _standard_input()]))
+            answer(*prompts([_standard_bytes() if sees else _standard_input()]))
         elif len(asked_for := prompts(inputs)) == 1:
             answer(*asked_for)
         elif asked_for:
@@ -355,15 +355,14 @@ def _lines() -> Iterator[tuple[list[Place], list[str]]]:
 def _standard_input() -> str:
     """Read the whole standard input, without the line end that `echo` adds. Raises InputError if it
     is not UTF-8."""
-    raw = b"" if sys.stdin is None else sys.stdin.buffer.read()
     try:
-        return raw.decode(_FIRST).removesuffix("\n").removesuffix("\r")
+        return _standard_bytes().decode(_FIRST).removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise InputError("the standard input is not UTF-8") from None
 
 
-def _standard_image() -> bytes:
-    """Read the whole standard input, the bytes of an image."""
+def _standard_bytes() -> bytes:
+    """Read the whole standard input; there is nothing if it is closed."""
     return b"" if sys.stdin is None else sys.stdin.buffer.read()
 
 

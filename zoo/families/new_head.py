@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import Place, Problem, WeightsError
+from zoo.families.class_names import unnamed, written_names
 from zoo.families.config import FILE_NAME as CONFIG
 from zoo.families.config import parse_json
 from zoo.families.origin import Origin
@@ -75,12 +76,10 @@ def _config(base: Origin, classes: Classes, spec: ModelSpec, where: Place) -> st
             )
         )
     of = "ForTokenClassification" if classes.each_token else "ForSequenceClassification"
-    labels = classes.labels or [f"LABEL_{number}" for number in range(classes.number)]
     head = spec.to_dict()["head"]
     data |= {
         "architectures": [f"{named[1]}{of}"],
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
+        **written_names(classes.labels or unnamed(classes.number)),
         "classifier_dropout": head.get("dropout"),
     }
     data.pop("problem_type", None)

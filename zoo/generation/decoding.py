@@ -31,6 +31,12 @@ def no_numbers(name: str, what: str) -> WeightsError:
     )
 
 
+def check_numbers(outputs: torch.Tensor, name: str) -> None:
+    """Raise WeightsError if a model has computed what is NaN or infinite."""
+    if not bool((outputs < torch.inf).all()):  # nor is NaN
+        raise no_numbers(name, "the outputs")
+
+
 class Memory:
     """The states that cross-attention attends to, (batch, length, width), and their mask."""
 

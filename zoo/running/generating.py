@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from zoo.generation import Beam, Generated, Greedy, Sampling
+import torch
+
+from zoo.generation import Beam, Generated, Greedy, Sampling, generate
 from zoo.generation.generate import check_method
+from zoo.generation.methods import for_batch
 from zoo.running.settings import SETTINGS_OF_IDS, Settings
 from zoo.running.text import Text
 from zoo.spec import ModelSpec
+from zoo.transformer import Transformer
 
 
 def generate_arguments(
@@ -47,8 +51,28 @@ def generate_arguments(
     return asked
 
 
-def generated_result(found: Generated, text: Text) -> dict[str, Any]:
-    """The result of a task that generates text."""
+def generated(
+    model: Transformer,
+    inputs: torch.Tensor | Sequence[Sequence[int]],
+    asked: Mapping[str, Any],
+    text: Text,
+    *,
+    batch: int,
+) -> list[dict[str, Any]]:
+    """The results of a task that generates text, for one batch of inputs.
+
+    Args:
+        model: the model.
+        inputs: ids or pixels, as `zoo.generate` takes them.
+        asked: its other arguments, of `generate_arguments`.
+        text: turns ids into text.
+        batch: the number of the batch among others, from 0.
+    """
+    method = for_batch(asked["method"], batch)
+    return [_result(one, text) for one in generate(model, inputs, **{**asked, "method": method})]
+
+
+def _result(found: Generated, text: Text) -> dict[str, Any]:
     shown = found.ids[:-1] if found.ended == "eos" else found.ids
     return {
         "text": text.decode(shown),

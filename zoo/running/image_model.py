@@ -12,11 +12,10 @@ import torch
 
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, WeightsError, placed
-from zoo.generation import Beam, Greedy, Sampling, generate
-from zoo.generation.decoding import no_numbers
+from zoo.generation import Beam, Greedy, Sampling
+from zoo.generation.decoding import check_numbers
 from zoo.generation.ends import check_new_tokens
 from zoo.generation.evaluating import evaluating
-from zoo.generation.methods import for_batch
 from zoo.generation.prompts import check_length, read_ids
 from zoo.images.files import pillow, read_image
 from zoo.images.pixels import pixels_of
@@ -25,8 +24,8 @@ from zoo.loading import load
 from zoo.purpose import Task
 from zoo.reading import spec_of_weights
 from zoo.registry import Registry, load_registry
-from zoo.running.batches import cut, of_equal_length
-from zoo.running.generating import generate_arguments, generated_result
+from zoo.running.batches import cut, outputs_of
+from zoo.running.generating import generate_arguments, generated
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, classes_of, compared
@@ -154,21 +153,20 @@ class ImageModel:
         if isinstance(images, str | bytes) or not isinstance(images, Iterable):
             raise InputError('images are a list, of one image too: `run(["photo.jpg"])`')
         images, task = list(images), self.task
-        if task in GENERATING:
-            check_new_tokens(max_new_tokens)
         if places is None:
             places = [_place(image, number) for number, image in enumerate(images, 1)]
         texts = None if labels is None else self._encode_texts(labels)
+        asked: dict[str, Any] = {}
+        if task in GENERATING:
+            check_new_tokens(max_new_tokens)
+            asked = generate_arguments(
+                self.transformer.spec, self.settings, max_new_tokens, method, eos, start
+            )
         results: list[dict[str, Any]] = []
         for number, batch in enumerate(cut(range(len(images)))):
             pixels = self._pixels([(images[place], places[place]) for place in batch])
             if task in GENERATING:
-                asked = generate_arguments(
-                    self.transformer.spec, self.settings, max_new_tokens, method, eos, start
-                )
-                asked["method"] = for_batch(asked["method"], number)
-                made = generate(self.transformer, pixels, **asked)
-                found = [generated_result(one, self.text) for one in made]
+                found = generated(self.transformer, pixels, asked, self.text, batch=number)
             else:
                 found = list(self._read(pixels, texts, labels))
             task = "classify" if texts is not None else task
@@ -180,13 +178,11 @@ class ImageModel:
         with the problems of all of them."""
         found: list[torch.Tensor] = []
         problems: list[Problem] = []
-        _, height, width = self._image_shape
+        _, height, width = _image_shape(self.transformer.spec)
         for image, place in images:
             try:
                 rgb = read_image(image)
-                if (
-                    self.image_settings.output_size is None
-                ):  # of other settings, `load` has checked it
+                if self.image_settings.output_size is None:  # otherwise `load` has checked it
                     _check_result(self.image_settings, rgb, (height, width))
                 found.append(pixels_of(rgb, self.image_settings))
             except InputError as error:
@@ -194,10 +190,6 @@ class ImageModel:
         if problems:
             raise InputError(problems)
         return torch.stack(found)
-
-    @property
-    def _image_shape(self) -> tuple[int, int, int]:
-        return _image_shape(self.transformer.spec)
 
     def _read(
         self, pixels: torch.Tensor, texts: torch.Tensor | None, labels: Sequence[str] | None
@@ -211,7 +203,7 @@ class ImageModel:
             outputs = model.encode_image(pixels) if embeds else cast("Any", model)(pixels)
             if texts is not None:
                 outputs = model.compare(outputs, texts)
-        _check_numbers(self.transformer.spec, outputs)
+        check_numbers(outputs, self.transformer.spec.name)
         names = read_labels(self.transformer)
         for output in outputs:
             if labels is not None and comparison is not None:
@@ -246,14 +238,11 @@ class ImageModel:
             except InputError as error:
                 raise placed(error, Place(f"label {label!r:.80}")) from None
         model, device = cast("Comparing", self.transformer), input_device(self.transformer)
-        found: dict[int, torch.Tensor] = {}
-        with torch.inference_mode(), evaluating(self.transformer):
-            for alike in of_equal_length(rows):
-                batch = torch.tensor([rows[place] for place in alike], device=device)
-                found.update(zip(alike, model.encode_text(batch), strict=True))
-        vectors = torch.stack([found[place] for place in range(len(rows))])
-        _check_numbers(spec, vectors)
-        return vectors
+
+        def call(places: Sequence[int]) -> torch.Tensor:
+            return model.encode_text(torch.tensor([rows[place] for place in places], device=device))
+
+        return torch.stack(outputs_of(self.transformer, rows, call))
 
     def _ids(self, label: str) -> list[int]:
         """The ids of a label, padded if the model reads the padding."""
@@ -329,11 +318,6 @@ def _check_result(settings: ImageSettings, image: Image, wanted: tuple[int, int]
                 help="the settings of images crop none: give it images of this shape",
             )
         )
-
-
-def _check_numbers(spec: ModelSpec, outputs: torch.Tensor) -> None:
-    if not bool((outputs < torch.inf).all()):  # nor is NaN
-        raise no_numbers(spec.name, "the outputs")
 
 
 def _place(image: object, number: int) -> Place:

@@ -12,17 +12,14 @@ import torch
 
 from zoo.devices import input_device
 from zoo.errors import InputError, Place, Problem, placed
-from zoo.generation import Beam, Generated, Greedy, Sampling, generate, stream
-from zoo.generation.decoding import no_numbers
+from zoo.generation import Beam, Greedy, Sampling, stream
 from zoo.generation.ends import Ends, check_new_tokens
-from zoo.generation.evaluating import evaluating
-from zoo.generation.methods import for_batch
 from zoo.generation.prompts import check_length, read_ids
 from zoo.loading import load
 from zoo.purpose import Task
 from zoo.registry import Registry, load_registry
-from zoo.running.batches import cut, of_equal_length
-from zoo.running.generating import generate_arguments, generated_result
+from zoo.running.batches import cut, outputs_of
+from zoo.running.generating import generate_arguments, generated
 from zoo.running.labels import published_config, read_labels
 from zoo.running.settings import Settings, read_settings
 from zoo.running.tasks import GENERATING, read_off
@@ -152,7 +149,9 @@ class TextModel:
             except InputError as error:
                 raise placed(error, places[number]) if places else error from None
         if self.task in GENERATING:
-            asked = self._asked(max_new_tokens, method, eos, start)
+            asked = generate_arguments(
+                self.transformer.spec, self.settings, max_new_tokens, method, eos, start
+            )
             found = self._generated([row.ids for row in rows], asked)
         else:
             found = self._read(rows, mask_id)
@@ -189,7 +188,9 @@ class TextModel:
             )
         if self._is_blank(text):
             return iter(())
-        asked = self._asked(max_new_tokens, method, eos, start)
+        asked = generate_arguments(
+            self.transformer.spec, self.settings, max_new_tokens, method, eos, start
+        )
         ends = Ends.read(max_new_tokens, asked["eos"], ()).eos
         rows = [self._row(text, max_new_tokens).ids]
         if method is None and isinstance(asked["method"], Beam):
@@ -246,41 +247,32 @@ class TextModel:
         """The id of a masked token: `stated` if given, otherwise that of the tokenizer."""
         return self.text.mask_id() if stated is None else stated
 
-    def _asked(self, *stated: Any) -> dict[str, Any]:
-        return generate_arguments(self.transformer.spec, self.settings, *stated)
-
     def _generated(
         self, rows: Sequence[list[int]], asked: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        found: dict[int, Generated] = {}
+        found: dict[int, dict[str, Any]] = {}
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
         for number, places in enumerate(cut(order)):
-            batch, choose = [rows[place] for place in places], for_batch(asked["method"], number)
-            made = generate(self.transformer, batch, **{**asked, "method": choose})
+            batch = [rows[place] for place in places]
+            made = generated(self.transformer, batch, asked, self.text, batch=number)
             found.update(zip(places, made, strict=True))
         for place in range(len(rows)):
-            yield generated_result(found[place], self.text)
+            yield found[place]
 
     def _read(self, rows: Sequence[Input], mask_id: int | None) -> Iterator[dict[str, Any]]:
-        """Run the model on texts, in batches of equal length, so that no text is padded."""
+        """Run the model on texts, and read off the results."""
         device = input_device(self.transformer)
-        labels = read_labels(self.transformer)
-        found: dict[int, torch.Tensor] = {}
-        with torch.inference_mode(), evaluating(self.transformer):
-            for places in of_equal_length([row.ids for row in rows]):
-                batch = [rows[place] for place in places]
-                outputs = cast("Any", self.transformer)(
-                    torch.tensor([row.ids for row in batch], device=device),
-                    **_token_types(batch, device),
-                )
-                if not bool((outputs < torch.inf).all()):  # nor is NaN
-                    raise no_numbers(self.transformer.spec.name, "the outputs")
-                found.update(zip(places, outputs, strict=True))
-        masked = self._mask_id(mask_id)
-        for place, row in enumerate(rows):
-            yield read_off(
-                self.task, found[place], row, text=self.text, mask_id=masked, labels=labels
-            )
+
+        def call(places: Sequence[int]) -> torch.Tensor:
+            batch = [rows[place] for place in places]
+            ids = torch.tensor([row.ids for row in batch], device=device)
+            outputs: torch.Tensor = self.transformer(ids, **_token_types(batch, device))
+            return outputs
+
+        found = outputs_of(self.transformer, [row.ids for row in rows], call)
+        masked, labels = self._mask_id(mask_id), read_labels(self.transformer)
+        for output, row in zip(found, rows, strict=True):
+            yield read_off(self.task, output, row, text=self.text, mask_id=masked, labels=labels)
 
 
 def _is_pair(text: tuple[Any, ...] | list[Any]) -> TypeGuard[tuple[str, str]]:

@@ -12,10 +12,10 @@ from zoo.registry import Registry
 from zoo.spec import ModelSpec
 from zoo.training.labels import with_labels
 from zoo.training.recipe import Recipe
+from zoo.training.recipe_tokens import check_tokenizer
 from zoo.training.split import Splits
 from zoo.training.start import check_pairs, check_sides, find_data, find_start
 from zoo.training.tables import Datasets
-from zoo.training.tokens import check_tokenizer
 
 
 class Checked(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from zoo.endless_files import check_ends
 from zoo.errors import Place, Problem, TrainingError, placed
-from zoo.training.fields import field, stripped
+from zoo.training.fields import sides_of_row
 from zoo.training.split import Example, Splits, Words, held_out
 from zoo.training.tables import (
     Data,
@@ -263,7 +263,6 @@ def _listed(lists: tuple[str, ...]) -> str:
 
 
 def _jsonl(path: Path, data: Jsonl) -> Iterator[_Line]:
-    first, second = two_of(data.source)
     for line in _lines(path):
         if not line.text.strip():
             continue
@@ -276,11 +275,10 @@ def _jsonl(path: Path, data: Jsonl) -> Iterator[_Line]:
             hint = 'each line is a table: `{"text": "...", "label": "..."}`'
             raise TrainingError(Problem("this is JSON, but no table", line.place(), hint))
         try:
-            source, target = (stripped(field(row, name)) for name in (first, data.target))
-            other = None if second is None else stripped(field(row, second))
+            sides = sides_of_row(row, data.source, data.target)
         except TrainingError as error:
             raise placed(error, line.place()) from None
-        yield _Line(source, target, line, second=other)
+        yield _Line(sides.source, sides.target, line, second=sides.second)
 
 
 def _tsv(path: Path, data: Tsv) -> Iterator[_Line]:

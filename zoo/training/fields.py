@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.errors import Problem, TrainingError
 from zoo.training.split import Words
+from zoo.training.tables import two_of
 from zoo.wording import did_you_mean, quoted
 
 
@@ -41,6 +42,28 @@ def _text(found: Any, names: Sequence[str] | None) -> str:
     return str(found)
 
 
-def stripped(side: str | Words) -> str | Words:
-    """A side of a pair without the white space around it."""
+class RowSides(NamedTuple):
+    """The sides of a row, without the white space around them; `second` is None of what is no pair
+    of texts."""
+
+    source: str | Words
+    target: str | Words
+    second: str | Words | None
+
+
+def sides_of_row(
+    row: Mapping[str, Any],
+    source: str | tuple[str, str],
+    target: str,
+    names: Sequence[str] | None = None,
+) -> RowSides:
+    """The sides in these fields of a row; `names` are those of numbers of the target. Raises
+    TrainingError as `field`."""
+    first, second = two_of(source)
+    read, wanted = field(row, first), field(row, target, names)
+    other = None if second is None else _stripped(field(row, second))
+    return RowSides(_stripped(read), _stripped(wanted), other)
+
+
+def _stripped(side: str | Words) -> str | Words:
     return tuple(one.strip() for one in side) if isinstance(side, tuple) else side.strip()

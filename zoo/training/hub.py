@@ -8,9 +8,9 @@ from typing import Any
 
 from zoo.errors import Place, TrainingError, placed
 from zoo.training.extras import imported
-from zoo.training.fields import field, stripped
+from zoo.training.fields import field, sides_of_row
 from zoo.training.split import Words
-from zoo.training.tables import Datasets, two_of
+from zoo.training.tables import Datasets
 from zoo.wording import quoted
 
 
@@ -32,15 +32,13 @@ def read_split(
         message = f"`datasets` cannot load the split {quoted(split)} of {quoted(path)}: {error}"
         raise TrainingError(message) from None
     names = _class_names(rows.features, data.target)
-    first, second = (None, None) if data.source is None else two_of(data.source)
     for number, row in enumerate(rows, 1):
         try:
-            target = field(row, data.target, names)
-            if first is None:
-                yield None, None, target
+            if data.source is None:
+                yield None, None, field(row, data.target, names)
             else:
-                other = None if second is None else stripped(field(row, second))
-                yield stripped(field(row, first)), other, stripped(target)
+                sides = sides_of_row(row, data.source, data.target, names)
+                yield sides.source, sides.second, sides.target
         except TrainingError as error:
             raise placed(error, Place(f"{path} ({split})", number)) from None
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zoo.errors import Problem, TrainingError
+from zoo.families.class_names import unnamed
 from zoo.running.labels import labels_of
 from zoo.training.data import place_of_label
 from zoo.training.recipe import Recipe
@@ -49,7 +50,7 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
     if len(published.id2label) >= number:  # otherwise the number may be beyond memory
         named = (published.id2label.get(n) for n in range(number))
         own = tuple(name for name in named if name is not None)
-    own = () if len(own) < number or own == _unnamed(len(own)) else own
+    own = () if len(own) < number or own == unnamed(len(own)) else own
     learned = sorted({label for example in splits.train for label in example.labels})
     if not (recipe.head.labels or own) and len(learned) != number:
         help = f"state `n_classes = {len(learned)}` in the head of the spec"
@@ -80,11 +81,10 @@ def with_labels(recipe: Recipe, start: Start, splits: Splits, folder: Path) -> S
 
 def labels_in(start: Start) -> tuple[str, ...]:
     """The names of the classes of a classifier after `with_labels`; none of other models."""
-    found = labels_of(start.spec, start.origin).id2label
-    classes = start.spec.model.classes
-    if classes is None or labels_of(start.spec, start.origin).problem_type == "regression":
+    found, classes = labels_of(start.spec, start.origin), start.spec.model.classes
+    if classes is None or found.problem_type == "regression":
         return ()
-    return tuple(found[place] for place in range(classes.number))
+    return tuple(found.id2label[place] for place in range(classes.number))
 
 
 def _check_numbers(recipe: Recipe, splits: Splits, folder: Path) -> None:
@@ -123,11 +123,6 @@ def _first(problems: list[Problem], what: str) -> list[Problem]:
     if left := len(problems) - len(told):
         told.append(Problem(counted(left, what)))
     return told
-
-
-def _unnamed(number: int) -> tuple[str, ...]:
-    """The names that `transformers` gives to classes without names."""
-    return tuple(f"LABEL_{place}" for place in range(number))
 
 
 def _listed(labels: tuple[str, ...] | list[str]) -> str:

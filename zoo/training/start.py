@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.errors import Problem, TrainingError, ZooError, placed
+from zoo.errors import Place, Problem, TrainingError, ZooError, placed
 from zoo.purpose import Generation
 from zoo.registry import Registry
 from zoo.running.labels import published_config
@@ -62,24 +62,9 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
         ZooError: it does not exist, or its spec or its file is wrong.
         TrainingError: it cannot be trained by a recipe, or not on sequences of this length.
     """
-    folder, place = recipe.folder, recipe.document.place(("model",), value=True)
-    beside = folder / recipe.head.model
-    source = str(beside) if os.path.exists(beside) else recipe.head.model
-    if beside.suffix == ".toml" and not os.path.exists(source) and weights_path(folder).exists():
-        raise TrainingError(
-            Problem(
-                f"there is no spec {quoted(source)}",
-                place,
-                help="the model beside the recipe holds it: "
-                f"`zoo show {typed(folder)} --resolved > {typed(beside)}`",
-            )
-        )
-    near = f"{recipe.head.model}.toml"
-    if not os.path.exists(source) and os.path.isfile(folder / near):
-        published = registry.catalog.file(source.partition("@")[0])
-        if source not in registry.models and published is None:
-            message = f"there is no file and no model {quoted(source)}"
-            raise TrainingError(Problem(message, place, f"did you mean `{near}`?"))
+    place, source = recipe.document.place(("model",), value=True), _named(recipe, recipe.head.model)
+    if not os.path.exists(source):
+        _check_not_a_slip(recipe, registry, place)
     try:
         spec, header = read_source(source, registry)
         _ = spec.n_parameters  # raises if the layout is wrong
@@ -110,6 +95,32 @@ def find_start(recipe: Recipe, registry: Registry) -> Start:
     )
 
 
+def _named(recipe: Recipe, name: str) -> str:
+    """What a recipe names: a file beside it, if there is one, or else the name as it is."""
+    beside = recipe.folder / name
+    return str(beside) if os.path.exists(beside) else name
+
+
+def _check_not_a_slip(recipe: Recipe, registry: Registry, place: Place) -> None:
+    """Raise TrainingError if the model, which is no file, stands beside the recipe in another
+    form."""
+    folder, name = recipe.folder, recipe.head.model
+    if (folder / name).suffix == ".toml" and weights_path(folder).exists():
+        raise TrainingError(
+            Problem(
+                f"there is no spec {quoted(name)}",
+                place,
+                help="the model beside the recipe holds it: "
+                f"`zoo show {typed(folder)} --resolved > {typed(folder / name)}`",
+            )
+        )
+    near = f"{name}.toml"
+    published = registry.catalog.file(name.partition("@")[0])
+    if os.path.isfile(folder / near) and name not in registry.models and published is None:
+        message = f"there is no file and no model {quoted(name)}"
+        raise TrainingError(Problem(message, place, f"did you mean `{near}`?"))
+
+
 def _published(recipe: Recipe, weights: Path, header: Header, sides: Sides) -> Published:
     """The special ids of the saved model that training starts from, if its tokenizers are used."""
     if not isinstance(recipe.tokenizer, OfModel):
@@ -122,9 +133,7 @@ def _from_other(
 ) -> Start:
     """The start from the weights of another saved model. Raises as `find_start`."""
     name = str(recipe.head.weights)
-    beside = recipe.folder / name
-    source = str(beside) if os.path.exists(beside) else name
-    place = recipe.document.place(("weights",), value=True)
+    source, place = _named(recipe, name), recipe.document.place(("weights",), value=True)
     try:
         weights = find_weights(source, registry).path
         header = read_header(weights)

@@ -20,10 +20,11 @@ from zoo.training.optimization import make_optimizer
 from zoo.training.processes import in_first_process, make_accelerator, make_model
 from zoo.training.reader_tokens import ReaderTokens
 from zoo.training.recipe import Recipe, read_recipe
+from zoo.training.recipe_tokens import tokens_of
 from zoo.training.run import Run
 from zoo.training.split import Splits
 from zoo.training.start import Start, check_pairs, check_sides, find_data, find_start
-from zoo.training.tokens import AnyTokens, read_tokens, tokens_of
+from zoo.training.tokens import AnyTokens, read_tokens
 from zoo.training_files import CHECKPOINTS
 from zoo.weights.file import weights_path
 from zoo.weights.output_names import check_output_name

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from zoo.cache import AttentionCache
 from zoo.linear import Linear, together
-from zoo.position import Rotation
-from zoo_components.modules.masks import new_tokens
 from zoo_components.modules.norm import widen
+from zoo_components.modules.recurrent import Recurrent, State
 
 
 class CausalConvolution(nn.Module):
@@ -57,7 +58,7 @@ class CausalConvolution(nn.Module):
         return y.to(x.dtype), whole[..., length:, :].clone()  # without the rest
 
 
-class ShortConvolution(nn.Module):
+class ShortConvolution(Recurrent):
     """o_proj(out_gate * conv(in_gate * v)) with v, in_gate and out_gate linear maps of the
     input."""
 
@@ -69,47 +70,34 @@ class ShortConvolution(nn.Module):
         self.o_proj = Linear(d_model, d_model, bias=bias)
         self.conv = CausalConvolution(d_model, kernel_size, bias=bias)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        mask: torch.Tensor | None = None,
-        causal: bool = True,
-        rotation: Rotation | None = None,
-        bias: torch.Tensor | None = None,
-        positions: torch.Tensor | None = None,
-        cache: AttentionCache | None = None,
-        return_weights: bool = False,
-    ) -> tuple[torch.Tensor, None]:
-        """Mix each token with those before it.
-
-        Args:
-            x: (..., length, d_model).
-            memory: not used: the description refuses one.
-            mask: boolean, (..., 1, 1, tokens so far), False = zero to later tokens.
-            causal: not used: the description refuses a stack that is not causal.
-            rotation: not used: it refuses position schemes that rotate.
-            bias: not used: it refuses those that add a bias.
-            positions: not used.
-            cache: what the earlier tokens left; `x` are the next ones.
-            return_weights: not used: there are no weights.
-
-        Returns:
-            (..., length, d_model), and None.
-
-        Raises:
-            ValueError: the mask differs by query or head.
-        """
+    def mix(
+        self, x: torch.Tensor, seen: torch.Tensor | None, before: State | None
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """As in `Recurrent`; the state is the last inputs of the convolution."""
         maps = [self.v_proj, self.in_gate_proj, self.out_gate_proj]
         v, in_gate, out_gate = together(maps, x)
         inner = in_gate * v
-        seen = new_tokens(mask, x.shape[-2])
-        if seen is not None:
-            inner = inner.masked_fill(~seen[..., None], 0)
-        before = None if cache is None or cache.state is None else cache.state[0]
-        mixed, after = self.conv(inner, before)
-        if cache is not None:
-            cache.keep_state(after)
+        mixed, after = self.conv(hidden(inner, seen), None if before is None else before[0])
         output: torch.Tensor = self.o_proj(out_gate * mixed)
-        return output, None
+        return output, [after]
+
+
+def convolved(
+    convolutions: Sequence[CausalConvolution],
+    inputs: Sequence[torch.Tensor],
+    seen: torch.Tensor | None,
+    before: Sequence[torch.Tensor] | None,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """SiLU of the convolutions of inputs, each by its own, in float32 or wider; and `before` for
+    what comes next. `seen` and `before` are those of `Recurrent`."""
+    found, after = [], []
+    for number, (convolution, one) in enumerate(zip(convolutions, inputs, strict=True)):
+        mixed, left = convolution(hidden(one, seen), None if before is None else before[number])
+        found.append(F.silu(widen(mixed)))
+        after.append(left)
+    return found, after
+
+
+def hidden(x: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
+    """x (..., length, width), 0 at tokens that are not seen, of `seen` (..., length)."""
+    return x if seen is None else x.masked_fill(~seen[..., None], 0)

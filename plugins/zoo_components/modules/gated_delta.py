@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from zoo.cache import AttentionCache
 from zoo.linear import Linear, together
-from zoo.position import Rotation
 from zoo_components.heads import heads_text
-from zoo_components.modules.convolution import CausalConvolution
+from zoo_components.modules.convolution import CausalConvolution, convolved, hidden
 from zoo_components.modules.decay import between
 from zoo_components.modules.heads import merge_heads, split_heads
-from zoo_components.modules.masks import new_tokens
-from zoo_components.modules.norm import is_autocast, widen
+from zoo_components.modules.norm import widen, without_autocast
+from zoo_components.modules.recurrent import Recurrent, State
 
 CHUNK = 64
 """The number of tokens that are computed as products of matrices, between two states. Any number
@@ -27,7 +25,7 @@ EPS = 1e-6
 were published were trained."""
 
 
-class GatedDelta(nn.Module):
+class GatedDelta(Recurrent):
     """o_proj(gate * head_norm(o)), where o_t = S_t q_t for each head, with
     S_t = a_t S_(t-1) (1 - b_t k_t k_t^T) + b_t v_t k_t^T (equation 10 of the paper)."""
 
@@ -64,68 +62,30 @@ class GatedDelta(nn.Module):
         """The heads, as `print(model)` shows them: `32 over 16 heads of 128`."""
         return heads_text(self.n_heads, self.n_key_heads, self.head_dim)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        mask: torch.Tensor | None = None,
-        causal: bool = True,
-        rotation: Rotation | None = None,
-        bias: torch.Tensor | None = None,
-        positions: torch.Tensor | None = None,
-        cache: AttentionCache | None = None,
-        return_weights: bool = False,
-    ) -> tuple[torch.Tensor, None]:
-        """Mix each token with those before it.
-
-        Args:
-            x: (..., length, d_model).
-            memory: not used: the description refuses one.
-            mask: boolean, (..., 1, 1, tokens so far), False = neither read nor a decay.
-            causal: not used: the description refuses a stack that is not causal.
-            rotation: not used: it refuses position schemes that rotate.
-            bias: not used: it refuses those that add a bias.
-            positions: not used.
-            cache: the state after the earlier tokens; `x` are the next ones.
-            return_weights: not used: there are no weights.
-
-        Returns:
-            (..., length, d_model), and None.
-
-        Raises:
-            ValueError: the mask differs by query or head.
-        """
+    def mix(
+        self, x: torch.Tensor, seen: torch.Tensor | None, before: State | None
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """As in `Recurrent`; the state is the last inputs of the convolutions, and those of the
+        heads."""
         maps = [self.q_proj, self.k_proj, self.v_proj]
         maps += [self.gate_proj, self.decay_proj, self.beta_proj]
         *of_heads, gate, decay, beta = together(maps, x)
-        seen = new_tokens(mask, x.shape[-2])
-        kept = (None,) * 4 if cache is None or cache.state is None else cache.state
-        convolved, left = [], []
         convolutions = (self.q_conv, self.k_conv, self.v_conv)
-        for conv, one, before in zip(convolutions, of_heads, kept[:3], strict=True):
-            if seen is not None:
-                one = one.masked_fill(~seen[..., None], 0)
-            mixed, after = conv(one, before)
-            convolved.append(F.silu(widen(mixed)))
-            left.append(after)
+        mixed, after = convolved(convolutions, of_heads, seen, before)
         rate = widen(self.log_rate).exp() * F.softplus(widen(decay) + widen(self.rate_bias))
-        beta = widen(beta).sigmoid()
-        if seen is not None:
-            rate, beta = (t.masked_fill(~seen[..., None], 0) for t in (rate, beta))
-        q, k = (unit(split_heads(t, self.head_dim)).unsqueeze(-3) for t in convolved[:2])
+        rate, beta = (hidden(t, seen) for t in (rate, widen(beta).sigmoid()))
+        q, k = (unit(split_heads(t, self.head_dim)).unsqueeze(-3) for t in mixed[:2])
         groups = (self.n_key_heads, -1)
-        v = split_heads(convolved[2], self.v_head_dim).unflatten(-3, groups)
+        v = split_heads(mixed[2], self.v_head_dim).unflatten(-3, groups)
         log_decay, beta = (t.transpose(-1, -2).unflatten(-2, groups) for t in (-rate, beta))
         # Products that autocast rounds would be lost in a sum over many tokens.
-        with torch.autocast(x.device.type, enabled=False) if is_autocast(x) else nullcontext():
+        with without_autocast(x):
             q = q * self.head_dim**-0.5
-            read, state = gated_delta_rule(q, k, v, log_decay, beta, kept[3])
-        if cache is not None:
-            cache.keep_state(*left, state)
+            state = None if before is None else before[3]
+            read, state = gated_delta_rule(q, k, v, log_decay, beta, state)
         normed = merge_heads(self.head_norm(read.flatten(-4, -3)))
         output: torch.Tensor = self.o_proj((normed * F.silu(widen(gate))).to(x.dtype))
-        return output, None
+        return output, [*after, state]
 
 
 def unit(x: torch.Tensor) -> torch.Tensor:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from zoo.cache import AttentionCache
 from zoo.linear import Linear, together
-from zoo.position import Rotation
 from zoo_components.heads import heads_text
-from zoo_components.modules.convolution import CausalConvolution
+from zoo_components.modules.convolution import CausalConvolution, convolved, hidden
 from zoo_components.modules.decay import decayed_sums
 from zoo_components.modules.heads import merge_heads, split_heads
-from zoo_components.modules.masks import new_tokens
-from zoo_components.modules.norm import is_autocast, widen
+from zoo_components.modules.norm import widen, without_autocast
+from zoo_components.modules.recurrent import Recurrent, State
 
 
-class Mamba2(nn.Module):
+class Mamba2(Recurrent):
     """o_proj(inner_norm(gate * y)), where y_t = C_t S_t + skip x_t for each head, with
     S_t = exp(-d_t exp(log_rate)) S_(t-1) + d_t B_t x_t^T."""
 
@@ -58,68 +56,30 @@ class Mamba2(nn.Module):
         """The heads, as `print(model)` shows them: `24 heads of 64`."""
         return heads_text(self.n_heads, self.n_heads, self.head_dim)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        *,
-        mask: torch.Tensor | None = None,
-        causal: bool = True,
-        rotation: Rotation | None = None,
-        bias: torch.Tensor | None = None,
-        positions: torch.Tensor | None = None,
-        cache: AttentionCache | None = None,
-        return_weights: bool = False,
-    ) -> tuple[torch.Tensor, None]:
-        """Mix each token with those before it.
-
-        Args:
-            x: (..., length, d_model).
-            memory: not used: the description refuses one.
-            mask: boolean, (..., 1, 1, tokens so far), False = neither read nor a decay.
-            causal: not used: the description refuses a stack that is not causal.
-            rotation: not used: it refuses position schemes that rotate.
-            bias: not used: it refuses those that add a bias.
-            positions: not used.
-            cache: the state after the earlier tokens; `x` are the next ones.
-            return_weights: not used: there are no weights.
-
-        Returns:
-            (..., length, d_model), and None.
-
-        Raises:
-            ValueError: the mask differs by query or head.
-        """
+    def mix(
+        self, x: torch.Tensor, seen: torch.Tensor | None, before: State | None
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """As in `Recurrent`; the state is the last inputs of the convolutions, and those of the
+        heads."""
         maps = [self.v_proj, self.b_proj, self.c_proj, self.gate_proj, self.step_proj]
-        *mixed, gate, step = together(maps, x)
-        seen = new_tokens(mask, x.shape[-2])
-        kept = (None,) * 4 if cache is None or cache.state is None else cache.state
-        convolved, left = [], []
+        *inputs, gate, step = together(maps, x)
         convolutions = (self.v_conv, self.b_conv, self.c_conv)
-        for conv, one, before in zip(convolutions, mixed, kept[:3], strict=True):
-            if seen is not None:
-                one = one.masked_fill(~seen[..., None], 0)
-            found, after = conv(one, before)
-            convolved.append(F.silu(widen(found)))
-            left.append(after)
-        step = F.softplus(widen(step) + widen(self.step_bias))
-        if seen is not None:
-            step = step.masked_fill(~seen[..., None], 0)
+        mixed, after = convolved(convolutions, inputs, seen, before)
+        step = hidden(F.softplus(widen(step) + widen(self.step_bias)), seen)
         groups = (self.n_groups, -1)
-        heads = split_heads(convolved[0], self.head_dim)
+        heads = split_heads(mixed[0], self.head_dim)
         v = (step.transpose(-1, -2)[..., None] * heads).unflatten(-3, groups)
         log_decay = (-step * widen(self.log_rate).exp()).transpose(-1, -2).unflatten(-2, groups)
-        b, c = (split_heads(t, self.state_size).unsqueeze(-3) for t in convolved[1:])
+        b, c = (split_heads(t, self.state_size).unsqueeze(-3) for t in mixed[1:])
         # Products that autocast rounds would be lost in a sum over many tokens.
-        with torch.autocast(x.device.type, enabled=False) if is_autocast(x) else nullcontext():
-            read, state = decayed_sums(c, b, v, log_decay, kept[3])
-        if cache is not None:
-            cache.keep_state(*left, state)
+        with without_autocast(x):
+            state = None if before is None else before[3]
+            read, state = decayed_sums(c, b, v, log_decay, state)
         y = read.flatten(-4, -3) + widen(self.skip)[:, None, None] * heads
         output: torch.Tensor = self.o_proj(
             self.inner_norm(merge_heads(y) * F.silu(widen(gate))).to(x.dtype)
         )
-        return output, None
+        return output, [*after, state]
 
 
 class GroupedRmsNorm(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -132,6 +133,11 @@ def _as_it_is(x: torch.Tensor) -> torch.Tensor:
 def is_autocast(x: torch.Tensor) -> bool:
     """Whether autocast is on for the device of x. There is none for tensors on meta."""
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+
+
+def without_autocast(x: torch.Tensor) -> AbstractContextManager[object]:
+    """A block in which autocast rounds nothing on the device of x."""
+    return torch.autocast(x.device.type, enabled=False) if is_autocast(x) else nullcontext()
 
 
 def widen(x: torch.Tensor) -> torch.Tensor:

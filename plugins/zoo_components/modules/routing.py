@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from zoo_components.modules.norm import is_autocast, widen
+from zoo_components.modules.norm import widen, without_autocast
 
 
 class Router(nn.Module):
@@ -60,7 +58,7 @@ class Router(nn.Module):
         """
         bias = None if self.bias is None else widen(self.bias)
         # Products that autocast rounds would let neighbouring scores tie.
-        with torch.autocast(x.device.type, enabled=False) if is_autocast(x) else nullcontext():
+        with without_autocast(x):
             logits = F.linear(widen(x), widen(self.weight), bias)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)

@@ -1,0 +1,200 @@
+"""The tokenizers that a recipe asks for: learned from the training data, or read from files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from zoo.errors import Problem, TrainingError
+from zoo.model_files import TOKENIZER
+from zoo.purpose import Generation
+from zoo.running.text import MASKS
+from zoo.training.published import UNPUBLISHED, Published
+from zoo.training.sides import Reader, Sides
+from zoo.training.split import Example
+from zoo.training.tables import Bpe, TokenizerFiles
+from zoo.training.tables import Tokenizer as Table
+from zoo.training.tokens import (
+    PAD,
+    AnyTokens,
+    folder_of,
+    other_padding,
+    read_token_files,
+    read_tokens,
+    with_specials,
+)
+
+_MASK = tokenizers.AddedToken(MASKS[1], lstrip=True, rstrip=True, special=True)
+"""Takes the spaces around it, as a token has the one before it, and each piece of text gets one."""
+
+
+def tokens_of(
+    table: Table,
+    examples: Sequence[Example],
+    model: Sides,
+    folder: Path,
+    start: Path | None,
+    published: Published = UNPUBLISHED,
+) -> AnyTokens:
+    """Learn or read the tokenizers that a recipe asks for.
+
+    Args:
+        table: the recipe's `[tokenizer]`.
+        examples: the examples that a new tokenizer is learned from.
+        model: the vocabularies of the model.
+        folder: the folder that file names are relative to.
+        start: the saved model that training starts from, if it starts from one.
+        published: the special ids of that model.
+
+    Raises:
+        WeightsError, TrainingError: as `learn_tokens` and `read_token_files`; the tokenizers of
+            the saved model are asked for, and there is none; or new ones, and it has some.
+    """
+    if isinstance(table, Bpe):
+        _refuse_new_tokens(start)
+        return learn_tokens(table, examples, model)
+    if isinstance(table, TokenizerFiles):
+        target = None if table.target is None else folder / table.target
+        return read_token_files(folder / table.source, target, table, model)
+    if start is None:
+        raise TrainingError(
+            Problem(
+                "the recipe wants the tokenizer of the model that training starts from, and "
+                "starts from a spec",
+                help='name a saved model, or a tokenizer: `kind = "bpe"`',
+            )
+        )
+    return read_tokens(folder_of(start), table, model, published)
+
+
+def check_tokenizer(
+    table: Table,
+    model: Sides,
+    folder: Path,
+    start: Path | None,
+    published: Published = UNPUBLISHED,
+) -> AnyTokens | None:
+    """Make the checks of `tokens_of` that are possible before a tokenizer is learned, and return
+    the tokenizers if they are read. Arguments and errors are those of `tokens_of`."""
+    if not isinstance(table, Bpe):
+        return tokens_of(table, (), model, folder, start, published)
+    _refuse_new_tokens(start)
+    if isinstance(model, Reader):
+        _check_mask(table)
+        if problems := list(other_padding("", PAD, model.pad_id)):
+            raise TrainingError(problems)
+        return None
+    if table.shared:
+        _check_shared(model)
+    problems = [
+        *other_padding("source ", PAD, model.source_pad_id),
+        *other_padding("target ", PAD, model.pad_id),
+    ]
+    if problems:
+        raise TrainingError(problems)
+    return None
+
+
+def _refuse_new_tokens(start: Path | None) -> None:
+    """Raise `TrainingError` if training starts from a model that has a tokenizer: its weights know
+    the ids of that one, and a new one would give each id to another token."""
+    if start is not None and (folder_of(start) / TOKENIZER).is_file():
+        raise TrainingError(
+            Problem(
+                "the model that training starts from has a tokenizer, and this would learn another "
+                "one, with other ids than its weights know",
+                help='`kind = "of_model"` takes the tokenizer of the model; `kind = "files"` names '
+                "another one, if that is meant",
+            )
+        )
+
+
+def learn_tokens(table: Bpe, examples: Sequence[Example], model: Sides) -> AnyTokens:
+    """Learn byte-pair encodings of the sizes of a model's vocabularies.
+
+    Raises:
+        TrainingError: the vocabulary is to be shared, but the model has two of different sizes; or
+            the data does not yield as many tokens as the model has.
+    """
+    if isinstance(model, Reader):
+        _check_mask(table)
+        texts = [example.source_or_text for example in examples]
+        texts += [example.second for example in examples if example.second is not None]
+        one = _learn(table, texts, model.vocab, encloses=True)
+        return with_specials(one, one, table, model)
+    targets = [example.target_text for example in examples]
+    sources = [example.source_text for example in examples if example.source is not None]
+    if model.source_vocab is None:
+        one = _learn(table, targets, model.target_vocab, begins=True)
+        return with_specials(one, one, table, model)
+    if table.shared:
+        _check_shared(model)
+        one = _learn(table, [*sources, *targets], model.target_vocab)
+        return with_specials(one, one, table, model)
+    source = _learn(table, sources, model.source_vocab)
+    return with_specials(source, _learn(table, targets, model.target_vocab), table, model)
+
+
+def _check_mask(table: Bpe) -> None:
+    """Raise TrainingError if a special token of a model that reads whole texts is its mask token
+    too."""
+    if MASKS[1] in (table.pad, table.bos, table.eos):
+        raise TrainingError(Problem(f"`{MASKS[1]}` is the mask token", help="name another token"))
+
+
+def _check_shared(model: Generation) -> None:
+    if model.source_vocab not in (None, model.target_vocab):
+        raise TrainingError(
+            Problem(
+                f"one vocabulary cannot serve {model.source_vocab:,} source and "
+                f"{model.target_vocab:,} target tokens",
+                help="give the spec one size, or the recipe's tokenizer `shared = false`",
+            )
+        )
+
+
+def _learn(
+    table: Bpe, texts: Iterable[str], size: int, *, begins: bool = False, encloses: bool = False
+) -> Any:
+    """Learn a byte-level encoding with `size` tokens. It appends `eos` to a text, as for sources;
+    with `begins`, it prepends `bos` instead, as for text to be continued; with `encloses`, it does
+    both, and there is a mask token, as for text that is read as a whole. Then a second text of a
+    pair has `eos` too, and tokens of the type 1.
+
+    A space is put before each text and taken off again, so that its first word is the token that
+    it is elsewhere. `add_prefix_space` would not do for a text that begins with a space: that one
+    would be taken off."""
+    tokenizer: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.NFC(), tokenizers.normalizers.Prepend(" ")]
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.Sequence(
+        [tokenizers.decoders.ByteLevel(), tokenizers.decoders.Strip(" ", 1, 0)]
+    )
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[table.pad, table.bos, table.eos, *[_MASK] * encloses],
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if (learned := tokenizer.get_vocab_size()) != size:
+        raise TrainingError(
+            Problem(
+                f"the data yields {learned:,} tokens, and the model's vocabulary is {size:,}",
+                help=f"state the vocabulary's size in the spec: {learned}",
+            )
+        )
+    before, after = begins or encloses, encloses or not begins
+    edges = [table.bos] * before + [table.eos] * after
+    single = " ".join([*[table.bos] * before, "$A", *[table.eos] * after])
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=single,
+        pair=f"{single} $B:1 {table.eos}:1" if encloses else "$A:0 $B:1",  # which is the default
+        special_tokens=[(edge, tokenizer.token_to_id(edge)) for edge in edges],
+    )
+    return tokenizer
