@@ -169,3 +169,13 @@ def test_heads_that_do_not_fit() -> None:
     attention = SPEC["attention"] | {"n_key_heads": 3}
     with pytest.raises(SpecError, match="n_heads = 4 is not divisible by n_key_heads = 3"):
         zoo.read_spec({**SPEC, "attention": attention})
+
+
+@pytest.mark.parametrize("kind", ["gated_delta", "mamba2", "linear"])
+def test_no_tokens_are_a_sequence_too(kind: str) -> None:
+    """As for other attentions; they leave the state as it was."""
+    model = zoo.build({**SPEC, "attention": kind}).double().eval()
+    ids, cache = torch.tensor([[3, 1, 4]]), Cache(3)
+    assert model(ids[:, :0]).shape == (1, 0, 11)
+    parts = [model.decode(part, cache=cache) for part in ids.split([2, 0, 1], 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), model.decode(ids), rtol=0, atol=1e-12)

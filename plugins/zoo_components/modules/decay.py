@@ -32,8 +32,8 @@ def decayed_sums(
         What the tokens read, (..., length, value width), and the sum after the last one.
     """
     length = q.shape[-2]
-    size = min(CHUNK, length)
-    if n_missing := -length % size:  # filled with tokens that change nothing
+    size, n_missing = chunks(length, CHUNK)
+    if n_missing:  # filled with tokens that change nothing
         q, k, v = (F.pad(t, (0, 0, 0, n_missing)) for t in (q, k, v))
         log_decay = F.pad(log_decay, (0, n_missing))
     q, k, v = (t.unflatten(-2, (-1, size)) for t in (q, k, v))
@@ -48,6 +48,15 @@ def decayed_sums(
         state = kept[..., i, :, :] * state + added[..., i, :, :]
     read = ((q @ k_t) * between(total)) @ v + from_start * (q @ torch.stack(states, -3))
     return read.flatten(-3, -2)[..., :length, :], state
+
+
+def chunks(length: int, longest: int) -> tuple[int, int]:
+    """The number of tokens of a chunk, of which there is one at least, and the number that the last
+    one lacks. In a graph, which is for sequences of all lengths, all tokens are one chunk."""
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return length, 0
+    size = max(1, min(longest, length))
+    return size, -length % size if length else size
 
 
 def between(total: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from zoo.linear import Linear, together
 from zoo.position import Rotation
 from zoo_components.heads import heads_text
 from zoo_components.modules.convolution import CausalConvolution
-from zoo_components.modules.decay import between
+from zoo_components.modules.decay import between, chunks
 from zoo_components.modules.heads import merge_heads, split_heads
 from zoo_components.modules.masks import new_tokens
 from zoo_components.modules.norm import is_autocast, widen
@@ -162,8 +162,8 @@ def gated_delta_rule(
         What the tokens read, (..., length, value width), and the state after the last one.
     """
     length = q.shape[-2]
-    size = min(CHUNK, length)
-    if n_missing := -length % size:  # filled with tokens that change nothing
+    size, n_missing = chunks(length, CHUNK)
+    if n_missing:  # filled with tokens that change nothing
         q, k, v = (F.pad(t, (0, 0, 0, n_missing)) for t in (q, k, v))
         log_decay, beta = (F.pad(t, (0, n_missing)) for t in (log_decay, beta))
     q, k, v = (t.unflatten(-2, (-1, size)) for t in (q, k, v))

@@ -13,6 +13,7 @@ from zoo.linear import Linear, together
 from zoo.position import Rotation
 from zoo.sharding.parts import all_parts, own_part
 from zoo_components.heads import heads_text
+from zoo_components.modules.decay import chunks
 from zoo_components.modules.heads import merge_heads, split_heads
 
 CHUNK = 64
@@ -180,8 +181,8 @@ def causal_sums(
         The sums, (..., length, value width), and `before` for what comes next.
     """
     length = q.shape[-2]
-    size = min(CHUNK, length)
-    q, k, v = (F.pad(t, (0, 0, 0, -length % size)).unflatten(-2, (-1, size)) for t in (q, k, v))
+    size, n_missing = chunks(length, CHUNK)
+    q, k, v = (F.pad(t, (0, 0, 0, n_missing)).unflatten(-2, (-1, size)) for t in (q, k, v))
     added = _sum_of(k, v)
     first = torch.zeros_like(added[..., :1, :, :]) if before is None else before.unsqueeze(-3)
     sums = torch.cat([first, added], -3).cumsum(-3)
